@@ -50,7 +50,7 @@ lifecycle::global! {
 
 /// Returns true if this thread is the one with which `tllmprof attach` loads the library. The variables are then
 /// those that the command passes, not those of the environment.
-pub fn is_under_way() -> bool {
+pub(crate) fn is_under_way() -> bool {
     CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD_NAME)
 }
 

@@ -26,7 +26,7 @@ lifecycle::global! {
 const HOOKS: [(&CStr, &AtomicPtr<c_void>); 2] = [(c"prctl", &PRCTL), (c"syscall", &SYSCALL)];
 
 /// Finds the real functions. The constructor calls this.
-pub fn find_real() {
+pub(crate) fn find_real() {
     for (name, place) in HOOKS {
         // This library comes after libc in the search order if it was loaded by NVTX or `tllmprof attach`. Then
         // `next` finds nothing, and libc is searched.
@@ -37,7 +37,7 @@ pub fn find_real() {
 }
 
 /// Returns the name of each hook, and the real function that it calls.
-pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
+pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
     HOOKS
         .into_iter()
         .map(|(name, place)| (name, place.load(Ordering::Acquire)))

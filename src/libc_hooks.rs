@@ -71,11 +71,11 @@ macro_rules! hooks {
             )*
         }
         /// Finds all real functions in advance. The constructor calls this.
-        pub fn find_real() {
+        pub(crate) fn find_real() {
             $($real.find();)*
         }
         /// Returns the name of each hook, and the real function that it calls.
-        pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
+        pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }
         $(

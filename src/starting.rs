@@ -10,7 +10,7 @@ use tllmprof_session::activity;
 
 /// Starts the library in a process that has a variable of ours. `is_attached` is true if `tllmprof attach` has
 /// loaded the library into a running process.
-pub fn start(is_attached: bool) {
+pub(crate) fn start(is_attached: bool) {
     log::start();
     if !is_attached {
         own_threads::watch_main_thread();

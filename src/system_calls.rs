@@ -231,7 +231,7 @@ define! {
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
-pub unsafe extern "C" fn prctl(
+pub(crate) unsafe extern "C" fn prctl(
     option: c_int,
     second: usize,
     third: usize,
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn prctl(
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
-pub unsafe extern "C" fn syscall(
+pub(crate) unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,
     second: usize,
@@ -272,7 +272,7 @@ lifecycle::global! {
 }
 
 /// Finds the functions of the C library that are called from here. The constructor calls this.
-pub fn find_own() {
+pub(crate) fn find_own() {
     let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
     CLOCK_GETTIME.store(found, Ordering::Relaxed);
 }

@@ -13,7 +13,7 @@ use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
 /// The way in which a program gets the addresses of CUDA's functions.
 #[derive(Clone, Copy, Debug)]
-pub enum Linkage {
+pub(crate) enum Linkage {
     Lazy12,
     Lazy13,
     Now,
@@ -27,7 +27,7 @@ pub enum Linkage {
 }
 
 /// Linkages in which the program's modules are linked to CUDA by the functions' names.
-pub const LINKED: [Linkage; 6] = [
+pub(crate) const LINKED: [Linkage; 6] = [
     Linkage::Lazy12,
     Linkage::NoPlt,
     Linkage::Driver,
@@ -37,7 +37,7 @@ pub const LINKED: [Linkage; 6] = [
 ];
 
 /// Linkages in which the program gets pointers to CUDA's functions when it starts.
-pub const POINTERS: [Linkage; 4] = [
+pub(crate) const POINTERS: [Linkage; 4] = [
     Linkage::Static,
     Linkage::Dlsym,
     Linkage::DriverDlsym,
@@ -62,7 +62,7 @@ impl Linkage {
     }
 
     /// Returns the path of the program `tests/attach/host.c`, built once for each linkage.
-    pub fn program(self) -> &'static Path {
+    pub(crate) fn program(self) -> &'static Path {
         static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
         let options = self.options();
         let options: Vec<_> = options.iter().map(String::as_str).collect();
@@ -70,19 +70,19 @@ impl Linkage {
     }
 }
 
-pub struct Host {
+pub(crate) struct Host {
     place: Place,
     running: Running,
 }
 
 /// Returns the number of random rounds: `TLLMPROF_TEST_ATTACHES` if it is set, else `few`.
-pub fn times(few: usize) -> usize {
+pub(crate) fn times(few: usize) -> usize {
     let many = std::env::var("TLLMPROF_TEST_ATTACHES").ok();
     many.map_or(few, |many| many.parse().unwrap())
 }
 
 /// Returns a random number below `below`.
-pub fn random(below: u64) -> u64 {
+pub(crate) fn random(below: u64) -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = time.as_nanos() as u64 | 1;
     for shift in [13, 7, 17] {
@@ -94,16 +94,16 @@ pub fn random(below: u64) -> u64 {
 
 impl Host {
     /// Starts a program that runs until [`Host::end`] ends it, and waits for its first step.
-    pub fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::started(linkage.program(), arguments, variables)
     }
 
     /// Starts a program that ends by itself, and waits for its first step.
-    pub fn start_for(linkage: Linkage, arguments: &str) -> Self {
+    pub(crate) fn start_for(linkage: Linkage, arguments: &str) -> Self {
         Self::started(linkage.program(), arguments, &[])
     }
 
-    pub fn started(program: &Path, arguments: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn started(program: &Path, arguments: &str, variables: &[(&str, &str)]) -> Self {
         let place = Place::new();
         let mut command = built_command(program);
         command
@@ -117,29 +117,29 @@ impl Host {
         Self { place, running }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.place.path(name)
     }
 
     /// Returns the command `tllmprof` with these arguments, in which `PID` stands for the program's
     /// process number.
-    pub fn command(&self, arguments: &str) -> Command {
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let arguments = arguments.replace("PID", &self.pid().to_string());
         let mut command = self.place.command(&arguments);
         command.env("TLLMPROF_LIB", shim());
         command
     }
 
-    pub fn tllmprof(&self, arguments: &str) -> Output {
+    pub(crate) fn tllmprof(&self, arguments: &str) -> Output {
         run(&mut self.command(arguments), TEST_TIMEOUT)
     }
 
     /// Returns the states of the processes that `tllmprof ps` lists.
-    pub fn states(&self) -> Vec<String> {
+    pub(crate) fn states(&self) -> Vec<String> {
         let all = self.place.ps();
         all.iter()
             .map(|process| process["state"].as_str().unwrap().to_owned())
@@ -147,7 +147,7 @@ impl Host {
     }
 
     /// Returns the path of the program's record.
-    pub fn record(&self) -> PathBuf {
+    pub(crate) fn record(&self) -> PathBuf {
         let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
         let mut records = records
             .map(|entry| entry.path())
@@ -158,12 +158,12 @@ impl Host {
     }
 
     /// Returns the first and last iteration of each window of the program's record.
-    pub fn windows(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn windows(&self) -> Vec<(u64, u64)> {
         self.running.windows_of(&self.record())
     }
 
     /// Returns the program's entry of `tllmprof report --json`.
-    pub fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> Value {
         let mut command = self.command("report --json");
         let report = run(command.arg(self.record()), TEST_TIMEOUT);
         let mut json: Value = serde_json::from_slice(&report.stdout).expect("a report");
@@ -172,22 +172,22 @@ impl Host {
 
     /// Returns the launch counts at each start and stop of the profiler, from the stand-in driver's
     /// log.
-    pub fn switches(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }
 
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         maps.contains("libtllmprof.so")
     }
 
-    pub fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         self.running.count("task")
     }
 
     /// Asserts that no thread is stopped or traced.
     #[track_caller]
-    pub fn assert_free(&self) {
+    pub(crate) fn assert_free(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         for task in tasks.flatten() {
             let Ok(status) = fs::read_to_string(task.path().join("status")) else {
@@ -207,21 +207,21 @@ impl Host {
 
     /// Makes the program end, and asserts that no result of its threads was wrong.
     #[track_caller]
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let out = self.running.end();
         assert!(out.contains("bad 0, "), "{out}\n{}", self.running.err());
     }
 
     /// Makes a program end that does not check its results.
     #[track_caller]
-    pub fn end_any(&mut self) {
+    pub(crate) fn end_any(&mut self) {
         self.running.end();
     }
 
     /// Waits for the program's end, and asserts that it succeeded. Returns its standard output and
     /// error.
     #[track_caller]
-    pub fn finish(self) -> (String, String) {
+    pub(crate) fn finish(self) -> (String, String) {
         let (status, out, err) = self.finish_any();
         assert!(status.success(), "{status}: {err}");
         (out, err)
@@ -229,7 +229,7 @@ impl Host {
 
     /// Waits for the program's end. Returns its exit status, standard output and error.
     #[track_caller]
-    pub fn finish_any(mut self) -> (ExitStatus, String, String) {
+    pub(crate) fn finish_any(mut self) -> (ExitStatus, String, String) {
         let mut status = None;
         wait_until("its end", || {
             status = self.running.child.try_wait().unwrap();

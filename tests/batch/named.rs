@@ -7,17 +7,17 @@ use crate::common::{Ran, Scratch, nvtx};
 use crate::{batches, fixture, truth};
 
 /// Formulas for the batch contents of the unknown engine.
-pub const FORMULAS: &str =
+pub(crate) const FORMULAS: &str =
     "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
 
 /// Runs the unknown engine. The user names its function `name` as the source of batches.
-pub fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
+pub(crate) fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
     let batch = format!("mine:Runner.{name}={FORMULAS}");
     let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
     batches(which, "main.py", &["mine", ""], &variables)
 }
 
-pub const NO_STEP: (&str, &str) = ("TLLMPROF_STEP", "");
+pub(crate) const NO_STEP: (&str, &str) = ("TLLMPROF_STEP", "");
 
 #[test]
 fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {

@@ -105,7 +105,7 @@ fn engines_have_the_functions_that_draft() {
 }
 
 /// Returns the folder with an engine's sources, if they are available.
-pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
+pub(crate) fn sources(package: &str, version: &str) -> Option<PathBuf> {
     let mut get = command("python3");
     get.arg(repo().join("scripts/get-engine-sources"));
     let got = run(
@@ -120,7 +120,7 @@ pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
 }
 
 /// Returns messages about formulas that do not match the sources in a folder.
-pub fn wrong_in(folder: &Path, rows: &Value) -> String {
+pub(crate) fn wrong_in(folder: &Path, rows: &Value) -> String {
     let scratch = Scratch::new("sources");
     let input = scratch.path("rows.json");
     fs::write(&input, rows.to_string()).unwrap();

@@ -9,7 +9,11 @@ use super::{Scratch, compiler, repo, run, standin};
 
 /// Builds a C source of `tests/`, which may include files of `standin` and `fixtures`. The options come after the
 /// source on the command line, so they may name libraries to link with.
-pub fn build<O: AsRef<OsStr>>(source: &str, output: &Path, options: impl IntoIterator<Item = O>) {
+pub(crate) fn build<O: AsRef<OsStr>>(
+    source: &str,
+    output: &Path,
+    options: impl IntoIterator<Item = O>,
+) {
     let tests = repo().join("tests");
     let mut cc = compiler();
     cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
@@ -26,10 +30,10 @@ pub fn build<O: AsRef<OsStr>>(source: &str, output: &Path, options: impl IntoIte
 }
 
 /// A program that all tests of one test binary share, and the folder that it is in.
-pub type Built = OnceLock<(Scratch, PathBuf)>;
+pub(crate) type Built = OnceLock<(Scratch, PathBuf)>;
 
 /// Like [`build`], but at most once per test binary. Returns the program's path.
-pub fn build_once(built: &'static Built, source: &str, options: &[&str]) -> &'static Path {
+pub(crate) fn build_once(built: &'static Built, source: &str, options: &[&str]) -> &'static Path {
     let (_, path) = built.get_or_init(|| {
         let scratch = Scratch::new("built");
         let path = scratch.path("program");

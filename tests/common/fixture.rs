@@ -11,20 +11,20 @@ use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A program of the stand-in's folder `bin` that is ready to run, with its environment and arguments.
-pub struct Fixture {
+pub(crate) struct Fixture {
     command: Command,
     scratch: Scratch,
 }
 
 /// The output and the driver's log of a run.
-pub struct Ran {
+pub(crate) struct Ran {
     pub output: Output,
     pub log: Vec<Record>,
 }
 
 /// A start or stop of the profiler, by the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub enum Switch {
+pub(crate) enum Switch {
     /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before it.
     Start { launches: usize, waits: usize },
     /// `cuProfilerStop`, with the number of launches entered and the number of waits returned before it.
@@ -33,7 +33,7 @@ pub enum Switch {
 
 impl Fixture {
     /// Returns the program to run without the shim.
-    pub fn plain(program: &str) -> Self {
+    pub(crate) fn plain(program: &str) -> Self {
         let standin = standin();
         let scratch = Scratch::new("fixture");
         let mut command = built_command(standin.join("bin").join(program));
@@ -45,49 +45,49 @@ impl Fixture {
     }
 
     /// Returns the program to run with the shim preloaded.
-    pub fn new(program: &str) -> Self {
+    pub(crate) fn new(program: &str) -> Self {
         Self::plain(program).env("LD_PRELOAD", shim())
     }
 
-    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
     /// Removes this environment variable.
-    pub fn without(mut self, name: &str) -> Self {
+    pub(crate) fn without(mut self, name: &str) -> Self {
         self.command.env_remove(name);
         self
     }
 
     /// Sets the windows and the rule.
-    pub fn window(self, windows: &str, step: &str) -> Self {
+    pub(crate) fn window(self, windows: &str, step: &str) -> Self {
         self.env("TLLM_PROFILE_START_STOP", windows)
             .env("TLLMPROF_STEP", step)
     }
 
     /// Adds arguments, separated by spaces.
-    pub fn args(mut self, args: &str) -> Self {
+    pub(crate) fn args(mut self, args: &str) -> Self {
         self.command.args(args.split_whitespace());
         self
     }
 
     /// Adds an argument that may contain spaces.
-    pub fn arg(mut self, arg: &str) -> Self {
+    pub(crate) fn arg(mut self, arg: &str) -> Self {
         self.command.arg(arg);
         self
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.scratch.folder()
     }
 
-    pub fn run(self) -> Ran {
+    pub(crate) fn run(self) -> Ran {
         self.run_and(|| ()).0
     }
 
     /// Runs the program. Calls `look` before the files of the run are removed.
-    pub fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
+    pub(crate) fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
         let output = run(&mut self.command, TEST_TIMEOUT);
         let log = read_log(&self.scratch.path("log"));
         (Ran { output, log }, look())
@@ -98,7 +98,7 @@ impl Ran {
     /// Returns the starts and stops of the profiler in all processes of the run together. Before a stop, the library
     /// itself waits until the device is idle. Those waits come from another thread than the program's and are not
     /// counted.
-    pub fn switches(&self) -> Vec<Switch> {
+    pub(crate) fn switches(&self) -> Vec<Switch> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);
         let mut switches = Vec::new();
@@ -115,7 +115,7 @@ impl Ran {
     }
 
     /// Returns the library's messages on standard error.
-    pub fn said(&self) -> Vec<String> {
+    pub(crate) fn said(&self) -> Vec<String> {
         self.output
             .err()
             .lines()

@@ -9,17 +9,17 @@ use super::python::pythons;
 use super::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
 
 /// A run may take this long. It is more than any run needs on a busy machine.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(240);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
 
 /// A serving loop's working folder, which also holds its record.
-pub struct Load {
+pub(crate) struct Load {
     pub scratch: Scratch,
 }
 
 /// The result of a run of the loop.
-pub struct Ran {
+pub(crate) struct Ran {
     pub output: Output,
     /// The process's entry of the report; `None` if there is no record.
     pub process: Option<Value>,
@@ -27,14 +27,14 @@ pub struct Ran {
 }
 
 impl Load {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             scratch: Scratch::new("load"),
         }
     }
 
     /// Returns the command that runs the loop with the `planted` stalls; `None` if there is no Python for it.
-    pub fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
+    pub(crate) fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
         let python = pythons().iter().find(|python| python.has_gil);
         if python.is_none() {
             skipped("no CPython with a GIL");
@@ -56,7 +56,7 @@ impl Load {
     }
 
     /// Returns the process's entry of the report; `None` if there is no record.
-    pub fn report(&self) -> Option<Value> {
+    pub(crate) fn report(&self) -> Option<Value> {
         let mut report = command(tllmprof());
         report
             .args(["report", "--json", "steps.tllmprof"])
@@ -66,7 +66,7 @@ impl Load {
     }
 
     /// Runs the loop to its end. Returns `None` if there is no Python for it.
-    pub fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
+    pub(crate) fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
         let output = run(&mut self.command(planted, variables)?, TEST_TIMEOUT);
         Some(Ran {
             output,
@@ -78,7 +78,7 @@ impl Load {
 
 impl Ran {
     /// Returns the iterations after which windows opened, with the message about each.
-    pub fn fired(&self) -> Vec<(u64, String)> {
+    pub(crate) fn fired(&self) -> Vec<(u64, String)> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| {
             let (_, behind) = line.split_once(" held for iteration ")?;
@@ -89,7 +89,7 @@ impl Ran {
     }
 
     /// Returns the first and last iteration of each window of the record.
-    pub fn windows(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn windows(&self) -> Vec<(u64, u64)> {
         windows(
             self.process
                 .as_ref()
@@ -99,7 +99,7 @@ impl Ran {
 }
 
 /// Returns the first and last iteration of each window in a process's entry of the report.
-pub fn windows(process: &Value) -> Vec<(u64, u64)> {
+pub(crate) fn windows(process: &Value) -> Vec<(u64, u64)> {
     let number = |of: &Value| of.as_u64().unwrap();
     let windows = process["windows"].as_array().unwrap().iter();
     windows
@@ -108,7 +108,7 @@ pub fn windows(process: &Value) -> Vec<(u64, u64)> {
 }
 
 /// Returns the iterations of a process's windows.
-pub fn iterations(process: &Value) -> Vec<&Value> {
+pub(crate) fn iterations(process: &Value) -> Vec<&Value> {
     let windows = process["windows"].as_array().unwrap().iter();
     windows
         .flat_map(|window| window["iterations"].as_array().unwrap())

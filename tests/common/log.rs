@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// A line of the log: `SEQUENCE PID TID [MARK] FUNCTION ARGUMENT via=RUNTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub(crate) struct Record {
     /// The line's number, counted from 0 in each process.
     pub sequence: u64,
     pub pid: u32,
@@ -22,7 +22,7 @@ pub struct Record {
 }
 
 /// Reads a log. A missing file is an empty log. Panics on a line that the stand-in did not write.
-pub fn read_log(path: &Path) -> Vec<Record> {
+pub(crate) fn read_log(path: &Path) -> Vec<Record> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),

@@ -18,38 +18,38 @@ use std::time::{Duration, Instant};
 
 mod build;
 mod fixture;
-pub mod load;
+pub(crate) mod load;
 mod log;
-pub mod nvtx;
-pub mod python;
-pub mod pythons;
+pub(crate) mod nvtx;
+pub(crate) mod python;
+pub(crate) mod pythons;
 mod signals;
 mod skipped;
-pub mod terminal;
-pub mod torch;
-pub use build::{Built, build, build_once};
-pub use fixture::{Fixture, Ran, Switch};
-pub use log::{Record, read_log};
-pub use skipped::skipped;
+pub(crate) mod terminal;
+pub(crate) mod torch;
+pub(crate) use build::{Built, build, build_once};
+pub(crate) use fixture::{Fixture, Ran, Switch};
+pub(crate) use log::{Record, read_log};
+pub(crate) use skipped::skipped;
 
 /// A part of the library's message after threads waited too long for a window to be switched. Tests accept it because a
 /// very busy machine can cause it.
-pub const INEXACT: &str = "whose edges are not exact";
+pub(crate) const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
-pub fn repo() -> &'static Path {
+pub(crate) fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Cargo's target folder, wherever `CARGO_TARGET_DIR` put it.
-pub fn target() -> &'static Path {
+pub(crate) fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
         .expect("cargo's tmp folder lies in its target folder")
 }
 
 /// The library under test: `TLLMPROF_LIB`, else the release build, else the debug build.
-pub fn shim() -> PathBuf {
+pub(crate) fn shim() -> PathBuf {
     if let Some(path) = std::env::var_os("TLLMPROF_LIB") {
         return fs::canonicalize(&path)
             .unwrap_or_else(|e| panic!("TLLMPROF_LIB={}: {e}", path.display()));
@@ -93,7 +93,7 @@ fn newer_source(library: &Path) -> Option<PathBuf> {
 }
 
 /// The command `tllmprof` that was built with the tests.
-pub fn tllmprof() -> PathBuf {
+pub(crate) fn tllmprof() -> PathBuf {
     let tests = std::env::current_exe().expect("the test binary's path");
     // A test binary lies in the folder `deps` of the build profile's folder.
     tests
@@ -105,7 +105,7 @@ pub fn tllmprof() -> PathBuf {
 
 /// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. They are built on the first call.
 /// Test binaries run at the same time, so the makefile has a lock.
-pub fn standin() -> PathBuf {
+pub(crate) fn standin() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {
@@ -135,12 +135,12 @@ pub fn standin() -> PathBuf {
 
 /// Returns a C compiler for the processor under test. To test another processor than this machine's, set
 /// `TLLMPROF_TEST_CROSS` to a prefix such as `aarch64-linux-gnu-`.
-pub fn compiler() -> Command {
+pub(crate) fn compiler() -> Command {
     tool("gcc", "cc")
 }
 
 /// Returns a C++ compiler for the processor under test.
-pub fn cpp_compiler() -> Command {
+pub(crate) fn cpp_compiler() -> Command {
     tool("g++", "c++")
 }
 
@@ -153,7 +153,7 @@ fn tool(cross_name: &str, name: &str) -> Command {
 
 /// Returns a clang with its sanitizers, from `scripts/get-clang`. If it is not installed, reports that the running test
 /// skips some checks. The download is large and needs `TLLMPROF_TEST_CLANG=fetch`.
-pub fn clang() -> Option<PathBuf> {
+pub(crate) fn clang() -> Option<PathBuf> {
     if std::env::var_os("TLLMPROF_TEST_CROSS").is_some() {
         skipped("clang has the sanitizers of this processor alone");
         return None;
@@ -175,7 +175,7 @@ pub fn clang() -> Option<PathBuf> {
 }
 
 /// Returns true if the processor under test is x86-64.
-pub fn is_x86_64() -> bool {
+pub(crate) fn is_x86_64() -> bool {
     match std::env::var("TLLMPROF_TEST_CROSS") {
         Ok(cross) => cross.starts_with("x86_64"),
         Err(_) => cfg!(target_arch = "x86_64"),
@@ -184,13 +184,13 @@ pub fn is_x86_64() -> bool {
 
 /// Returns true if a program under test can start another one with exec. Under `TLLMPROF_TEST_RUNNER` it cannot,
 /// because qemu does not run the new program.
-pub fn can_exec() -> bool {
+pub(crate) fn can_exec() -> bool {
     std::env::var_os("TLLMPROF_TEST_RUNNER").is_none()
 }
 
 /// Like [`command`], for a program that the tests have built. The command starts with the words of
 /// `TLLMPROF_TEST_RUNNER`, if it is set, such as `qemu-aarch64 -L FOLDER`.
-pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let runner = std::env::var("TLLMPROF_TEST_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
     let Some(first) = words.next() else {
@@ -203,11 +203,11 @@ pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// A variable that makes the shim believe that a profiler started the process. Without one, the shim warns that windows
 /// are not recorded.
-pub const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
+pub(crate) const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
 /// Returns a command without variables that control the shim and with default signal handling, whatever the tests' own
 /// shell has set. It sets [`PROFILED`], because the stand-in plays the profiler's part.
-pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -223,18 +223,18 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// The exit status and the output of a child process.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
 
 impl Output {
-    pub fn out(&self) -> String {
+    pub(crate) fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    pub fn err(&self) -> String {
+    pub(crate) fn err(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 }
@@ -256,7 +256,7 @@ fn lives(group: libc::pid_t) -> bool {
 /// group.
 ///
 /// If the child is not done within `timeout`, kills its process group and panics with the child's output.
-pub fn run(command: &mut Command, timeout: Duration) -> Output {
+pub(crate) fn run(command: &mut Command, timeout: Duration) -> Output {
     // The output goes to files, because a grandchild that keeps a pipe open would block the reader of the pipe.
     let scratch = Scratch::new("run");
     let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
@@ -315,10 +315,10 @@ fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
 }
 
 /// A temporary folder that is removed when the value is dropped.
-pub struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
             "{name}-{}-{}",
@@ -329,11 +329,11 @@ impl Scratch {
         Self(folder)
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.0
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

@@ -10,13 +10,18 @@ use super::{Scratch, repo, run, standin};
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Builds the program `source` of `tests/` against the stand-in for CUDA.
-pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
+pub(crate) fn program(scratch: &Scratch, source: &str) -> PathBuf {
     program_with(scratch, source, "", &[])
 }
 
 /// Like [`program`], with more compiler options, which may name sources of `tests/`. `name`
 /// distinguishes programs built from one source.
-pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+pub(crate) fn program_with(
+    scratch: &Scratch,
+    source: &str,
+    name: &str,
+    options: &[&str],
+) -> PathBuf {
     let standin = standin();
     let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
     build(
@@ -29,12 +34,17 @@ pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str
 
 /// Builds the library `source` of `tests/`, which does not use CUDA. `name` distinguishes libraries
 /// built from one source.
-pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
+pub(crate) fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
     library_with(scratch, source, name, &[])
 }
 
 /// Like [`library`], with more compiler options, which may name sources of `tests/`.
-pub fn library_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
+pub(crate) fn library_with(
+    scratch: &Scratch,
+    source: &str,
+    name: &str,
+    options: &[&str],
+) -> PathBuf {
     let shared = ["-shared", "-fPIC"].map(str::to_owned).to_vec();
     build(
         scratch,

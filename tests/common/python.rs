@@ -14,7 +14,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A CPython on this machine, as `scripts/list-pythons` prints it.
 #[derive(Debug, Clone)]
-pub struct Python {
+pub(crate) struct Python {
     pub path: PathBuf,
     /// Major and minor version.
     pub version: (u32, u32),
@@ -34,7 +34,7 @@ impl fmt::Display for Python {
 /// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython of
 /// the machine. By default, there is one of each minor version, alternating between static and shared builds, and those
 /// without a GIL. If none is found, the running test is reported as skipped.
-pub fn pythons() -> &'static [Python] {
+pub(crate) fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let output = run(
@@ -87,7 +87,7 @@ fn parse(line: &str) -> Python {
 
 /// An event of the NVTX domain `tllmprof`, as the tool `tests/nvtx/log_tool.c` logs it.
 #[derive(Debug, Clone)]
-pub struct Event {
+pub(crate) struct Event {
     pub process: u32,
     pub thread: u32,
     /// Nanoseconds of the monotonic clock.
@@ -102,7 +102,7 @@ pub struct Event {
 
 /// A complete range of the log. A range without an end gets the largest possible end time.
 #[derive(Debug, Clone)]
-pub struct Span {
+pub(crate) struct Span {
     pub process: u32,
     pub thread: u32,
     pub payload: u64,
@@ -112,13 +112,13 @@ pub struct Span {
 }
 
 /// The result of a run of a program of `tests/python`.
-pub struct Ran {
+pub(crate) struct Ran {
     pub output: Output,
     pub events: Vec<Event>,
 }
 
 /// Files that the tests' programs need: the NVTX tool and a C library. A test builds them once.
-pub struct Bench {
+pub(crate) struct Bench {
     scratch: Scratch,
     tool: PathBuf,
     /// The library built from `tests/python/gil.c`.
@@ -126,7 +126,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scratch = Scratch::new("python");
         let tool = nvtx::library(&scratch, "nvtx/log_tool.c", "");
         let library = nvtx::library(&scratch, "python/gil.c", "");
@@ -138,13 +138,13 @@ impl Bench {
     }
 
     /// Builds a library from another source of `tests/`.
-    pub fn library(&self, source: &str) -> PathBuf {
+    pub(crate) fn library(&self, source: &str) -> PathBuf {
         nvtx::library(&self.scratch, source, "")
     }
 
     /// Runs `tests/python/PROGRAM.py` with the shim and the NVTX tool.
     #[track_caller]
-    pub fn run(&self, python: &Python, program: &str, variables: &[(&str, &str)]) -> Ran {
+    pub(crate) fn run(&self, python: &Python, program: &str, variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("events");
         let _ = std::fs::remove_file(&log);
         let mut started = command(&python.path);
@@ -198,7 +198,7 @@ fn read_events(path: &Path) -> Vec<Event> {
 
 impl Ran {
     /// Returns the numbers of each line of standard output that begins with `word`.
-    pub fn numbers(&self, word: &str) -> Vec<Vec<u64>> {
+    pub(crate) fn numbers(&self, word: &str) -> Vec<Vec<u64>> {
         self.output
             .out()
             .lines()
@@ -209,7 +209,7 @@ impl Ran {
 
     /// Returns the only message of the library that contains `text`.
     #[track_caller]
-    pub fn line(&self, text: &str) -> String {
+    pub(crate) fn line(&self, text: &str) -> String {
         let said = self.output.err();
         let mut lines = said
             .lines()
@@ -222,13 +222,13 @@ impl Ran {
     }
 
     /// Returns the number of events of this kind with this name.
-    pub fn count(&self, kind: &str, name: &str) -> u64 {
+    pub(crate) fn count(&self, kind: &str, name: &str) -> u64 {
         let is_it = |event: &&Event| event.kind == kind && event.name == name;
         self.events.iter().filter(is_it).count() as u64
     }
 
     /// Returns the ranges that were started under `name`, in the order of their starts.
-    pub fn started(&self, name: &str) -> Vec<Span> {
+    pub(crate) fn started(&self, name: &str) -> Vec<Span> {
         let ends = self.events.iter().filter(|event| event.kind == "end");
         // A process uses each identifier for only one range.
         let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
@@ -250,7 +250,7 @@ impl Ran {
     }
 
     /// Returns the ranges that were pushed and popped. Ranges of one thread are in the order of their ends.
-    pub fn pushed(&self) -> Vec<Span> {
+    pub(crate) fn pushed(&self) -> Vec<Span> {
         let mut open: Vec<&Event> = Vec::new();
         let mut spans = Vec::new();
         for event in &self.events {

@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns four CPythons for tests that depend little on the version: the oldest, one in between, the newest, and the
 /// newest without a GIL. With `TLLMPROF_TEST_PYTHONS=all`, returns all.
-pub fn few() -> Vec<&'static Python> {
+pub(crate) fn few() -> Vec<&'static Python> {
     let (with_gil, without): (Vec<_>, Vec<_>) = pythons().iter().partition(|one| one.has_gil);
     if std::env::var("TLLMPROF_TEST_PYTHONS").is_ok_and(|which| which == "all") {
         return pythons().iter().collect();
@@ -27,7 +27,7 @@ pub fn few() -> Vec<&'static Python> {
 }
 
 /// Returns a short name that distinguishes this CPython from the others.
-pub fn name(python: &Python) -> String {
+pub(crate) fn name(python: &Python) -> String {
     let kind = if python.is_shared { "shared" } else { "static" };
     let gil = if python.has_gil {
         ""
@@ -38,7 +38,7 @@ pub fn name(python: &Python) -> String {
 }
 
 /// Returns the path of this CPython's libpython, if it has one. A static CPython may come with a libpython, too.
-pub fn library(python: &Python) -> Option<PathBuf> {
+pub(crate) fn library(python: &Python) -> Option<PathBuf> {
     let home = home(python);
     let suffix = if python.has_gil { "" } else { "t" };
     let name = format!("libpython3.{}{suffix}.so.1.0", python.version.1);
@@ -53,7 +53,7 @@ pub fn library(python: &Python) -> Option<PathBuf> {
 }
 
 /// Returns the `PYTHONHOME` for a program that is linked to this CPython's libpython.
-pub fn home(python: &Python) -> PathBuf {
+pub(crate) fn home(python: &Python) -> PathBuf {
     let mut asked = command(&python.path);
     asked.args(["-c", "import sys; print(sys.base_prefix)"]);
     let said = run(&mut asked, TIMEOUT);
@@ -62,7 +62,7 @@ pub fn home(python: &Python) -> PathBuf {
 }
 
 /// Returns the C compiler's options that let a program find this libpython and the libraries next to it.
-pub fn linker_options(library: &Path) -> Vec<String> {
+pub(crate) fn linker_options(library: &Path) -> Vec<String> {
     let folder = library.parent().expect("a library lies in a folder");
     let mut options = vec![
         format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),

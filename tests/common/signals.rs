@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Makes the kernel kill the child when the thread of the test that started it ends, for any reason.
-pub fn end_with_test(command: &mut Command) -> &mut Command {
+pub(crate) fn end_with_test(command: &mut Command) -> &mut Command {
     let end = || {
         // SAFETY: prctl with these arguments takes only numbers.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
@@ -19,7 +19,7 @@ pub fn end_with_test(command: &mut Command) -> &mut Command {
 
 /// Starts the child with no signal blocked or ignored. Children inherit both states, and a shell ignores SIGINT for
 /// background jobs, which may include the tests.
-pub fn reset(command: &mut Command) -> &mut Command {
+pub(crate) fn reset(command: &mut Command) -> &mut Command {
     let reset = || {
         for number in 1..=libc::SIGRTMAX() {
             // SAFETY: signal takes no pointers but the handler. For a number that is not a signal, it returns an error,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// Reports that the running test skips some or all of its checks, and why. The line bypasses the test harness, which
 /// hides the output of tests that pass. `scripts/run-tests` collects these lines.
-pub fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     let test = std::thread::current();
     let why: Vec<_> = why.split_whitespace().collect();
     let line = format!(

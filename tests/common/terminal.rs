@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Opens a pseudo-terminal, of the given size if there is one. Returns the test's end and the
 /// command's end.
-pub fn open(size: Option<&libc::winsize>) -> (File, File) {
+pub(crate) fn open(size: Option<&libc::winsize>) -> (File, File) {
     let (mut master, mut slave) = (0, 0);
     // SAFETY: openpty writes two descriptors, and reads the size if the pointer is not null. The
     // name and the attributes are null.
@@ -26,7 +26,7 @@ pub fn open(size: Option<&libc::winsize>) -> (File, File) {
 
 /// Returns true if the terminal has a shell's usual mode: it edits lines, echoes input and turns
 /// keys into signals.
-pub fn is_as_a_shell_has_it(terminal: &File) -> bool {
+pub(crate) fn is_as_a_shell_has_it(terminal: &File) -> bool {
     // SAFETY: a termios may be all zeros.
     let mut now: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: tcgetattr only writes into the local variable `now`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{repo, run, skipped};
 
 /// Returns a Python that has PyTorch. Logs the reason and returns `None` if it is not available.
-pub fn python_with_torch() -> Option<PathBuf> {
+pub(crate) fn python_with_torch() -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     fetched("scripts/get-torch", &FOUND)
 }
@@ -16,7 +16,7 @@ pub fn python_with_torch() -> Option<PathBuf> {
 /// Returns a Python that has PyTorch and transformers. Logs the reason and returns `None` if it is not
 /// available.
 #[allow(dead_code, reason = "not every test file needs it")]
-pub fn python_with_transformers() -> Option<PathBuf> {
+pub(crate) fn python_with_transformers() -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     fetched("scripts/get-transformers", &FOUND)
 }

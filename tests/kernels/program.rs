@@ -13,11 +13,11 @@ use tllmprof_report::{GpuWork, Process};
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
+pub(crate) enum Reach {
     /// The program is linked to the functions, including some that the shim does not export.
     Linked,
     /// The program gets the functions from `cuGetProcAddress`.
@@ -68,14 +68,14 @@ fn built() -> &'static Path {
 }
 
 /// A program that is ready to run, with its folder.
-pub struct Program {
+pub(crate) struct Program {
     command: Command,
     scratch: Scratch,
 }
 
 impl Program {
     /// Returns the program to run without the shim.
-    pub fn plain(reach: Reach) -> Self {
+    pub(crate) fn plain(reach: Reach) -> Self {
         let scratch = Scratch::new("kernels");
         let name = match reach {
             Reach::Linked => "linked",
@@ -91,28 +91,28 @@ impl Program {
         Self { command, scratch }
     }
 
-    pub fn new(reach: Reach) -> Self {
+    pub(crate) fn new(reach: Reach) -> Self {
         Self::plain(reach)
             .env("LD_PRELOAD", shim())
             .env("TLLMPROF_STEP", "cudaEventSynchronize")
             .env("TLLMPROF_TRACE", "%p.tllmprof")
     }
 
-    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    pub fn windows(self, windows: &str) -> Self {
+    pub(crate) fn windows(self, windows: &str) -> Self {
         self.env("TLLMPROF_START_STOP", windows)
     }
 
-    pub fn kernels(self, steps: &str) -> Self {
+    pub(crate) fn kernels(self, steps: &str) -> Self {
         self.env("TLLMPROF_KERNELS", steps)
     }
 
     /// Makes the program record its own kernels with CUPTI, from step FROM until before step TO (`steps` is `FROM-TO`).
-    pub fn profiled(self, by: Reach, steps: &str) -> Self {
+    pub(crate) fn profiled(self, by: Reach, steps: &str) -> Self {
         let library = match by {
             Reach::Linked => "profiler-linked.so",
             Reach::LookedUp => "profiler-looked-up.so",
@@ -122,11 +122,11 @@ impl Program {
     }
 
     /// Removes CUPTI from the library path, so the library cannot find it.
-    pub fn without_cupti(self) -> Self {
+    pub(crate) fn without_cupti(self) -> Self {
         self.env("LD_LIBRARY_PATH", standin())
     }
 
-    pub fn run(mut self, mode: &str, threads: usize, steps: usize) -> Ran {
+    pub(crate) fn run(mut self, mode: &str, threads: usize, steps: usize) -> Ran {
         self.command
             .args([mode, &threads.to_string(), &steps.to_string()]);
         let output = run(&mut self.command, TEST_TIMEOUT);
@@ -142,7 +142,7 @@ impl Program {
 
 /// A call that launched a kernel or a graph.
 #[derive(Clone, Copy, Debug)]
-pub struct Launched {
+pub(crate) struct Launched {
     pub thread: u32,
     /// The call's start, in ticks of the record's clock.
     pub start: u64,
@@ -152,7 +152,7 @@ pub struct Launched {
 }
 
 /// The result of a run.
-pub struct Ran {
+pub(crate) struct Ran {
     pub output: Output,
     /// The stand-in CUPTI's log of the calls to it.
     pub cupti_log: String,
@@ -163,18 +163,18 @@ pub struct Ran {
 
 impl Ran {
     /// Asserts that no call failed, and that the program ran to its end.
-    pub fn assert_well(&self) {
+    pub(crate) fn assert_well(&self) {
         let Output { status, .. } = self.output;
         let printed = (self.output.out(), self.output.err());
         assert_eq!(status.code(), Some(7), "{printed:?}\n{}", self.cupti_log);
         assert!(printed.0.ends_with("done\n"), "{printed:?}");
     }
 
-    pub fn said(&self, what: &str) -> bool {
+    pub(crate) fn said(&self, what: &str) -> bool {
         self.output.err().contains(what)
     }
 
-    pub fn record(&self) -> &Read {
+    pub(crate) fn record(&self) -> &Read {
         let [record] = &self.records[..] else {
             panic!("{} records\n{}", self.records.len(), self.output.err());
         };
@@ -190,13 +190,13 @@ impl Ran {
     }
 
     /// Returns the report's data about the record.
-    pub fn process(&self) -> Process {
+    pub(crate) fn process(&self) -> Process {
         let reader = Reader::open(&self.file()).unwrap();
         Process::read("record".into(), &reader).unwrap()
     }
 
     /// Returns each kernel's name and stream. The launch is `None` if the report does not know it.
-    pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
+    pub(crate) fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
         let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
         let clock = Clock::new(reader.header().clock, &reader.header().anchors);
@@ -242,7 +242,7 @@ impl Ran {
     }
 
     /// Returns the numbers of kernels, copies and memsets that CUPTI recorded in all windows.
-    pub fn taken(&self) -> [u64; 3] {
+    pub(crate) fn taken(&self) -> [u64; 3] {
         ["kernels=", "copies=", "sets="].map(|what| {
             let last = self
                 .cupti_log
@@ -255,7 +255,7 @@ impl Ran {
 
     /// Returns a pair for each time that CUPTI was finalized: the number of calls in the driver, and 1 if the call
     /// destroyed the context.
-    pub fn finalized(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn finalized(&self) -> Vec<(u64, u64)> {
         let lines = self.cupti_log.lines();
         lines
             .filter_map(|line| {
@@ -280,12 +280,12 @@ impl Read {
         })
     }
 
-    pub fn gpu_work(&self) -> u64 {
+    pub(crate) fn gpu_work(&self) -> u64 {
         self.gpu_events().count() as u64
     }
 
     /// Returns the number of GPU events that the record reports as dropped.
-    pub fn gpu_work_dropped(&self) -> u64 {
+    pub(crate) fn gpu_work_dropped(&self) -> u64 {
         let events = self.events.iter().map(|(_, event)| event.what);
         events
             .map(|what| match what {
@@ -295,7 +295,7 @@ impl Read {
             .sum()
     }
 
-    pub fn events_dropped(&self) -> u64 {
+    pub(crate) fn events_dropped(&self) -> u64 {
         self.header.counter(Counter::EventsDropped)
     }
 
@@ -314,7 +314,7 @@ impl Read {
     }
 
     /// Returns the first and last iteration of each window in which kernels were recorded.
-    pub fn kernel_windows(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn kernel_windows(&self) -> Vec<(u64, u64)> {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
         assert_eq!(opened.len(), closed.len());
@@ -323,7 +323,7 @@ impl Read {
     }
 
     /// Returns the number of kernels by name, from the opening of one kernel window until the opening of the next.
-    pub fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
+    pub(crate) fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
         let opened = self.kernel_edges(Edge::Open);
         let from = opened[window].0;
         let to = opened.get(window + 1).map_or(u64::MAX, |next| next.0);
@@ -341,7 +341,7 @@ impl Read {
     }
 
     /// Returns true if the kernels of the program's steps began while kernels were recorded.
-    pub fn kernels_lie_in_their_windows(&self) -> bool {
+    pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
         self.gpu_events().all(|event| {
@@ -350,7 +350,7 @@ impl Read {
         })
     }
 
-    pub fn kernel_durations(&self) -> Vec<u64> {
+    pub(crate) fn kernel_durations(&self) -> Vec<u64> {
         let events = self.gpu_events();
         events
             .filter(|event| matches!(event.what, What::GpuKernel { .. }))
@@ -359,7 +359,7 @@ impl Read {
     }
 
     /// Returns the number of copies by kind.
-    pub fn copies(&self) -> BTreeMap<u8, u64> {
+    pub(crate) fn copies(&self) -> BTreeMap<u8, u64> {
         let mut copies = BTreeMap::new();
         for event in self.gpu_events() {
             if let What::GpuCopy { kind, .. } = event.what {
@@ -369,7 +369,7 @@ impl Read {
         copies
     }
 
-    pub fn sets(&self) -> u64 {
+    pub(crate) fn sets(&self) -> u64 {
         let sets = self.gpu_events();
         sets.filter(|event| matches!(event.what, What::GpuSet { .. }))
             .count() as u64

@@ -8,7 +8,7 @@ use tllmprof_control::Phase;
 use crate::place::{Place, Running, wait_until};
 
 /// Starts four ranks that begin each step together. Rank 2 is slower than the others.
-pub fn ranks(place: &Place) -> Vec<Running> {
+pub(crate) fn ranks(place: &Place) -> Vec<Running> {
     let command = |rank: usize| {
         let period = if rank == 2 { 2000 } else { 100 };
         let mut command = place.server(&format!("{period} barrier {rank} 4"));

@@ -16,19 +16,19 @@ use crate::common::{
     tllmprof,
 };
 
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the path of the server program, built once from `tests/live/server.c`.
-pub fn server() -> &'static Path {
+pub(crate) fn server() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "live/server.c", &["-l:libcudart.so.12"])
 }
 
 /// A folder in which servers run and create their sockets.
-pub struct Place(pub Scratch);
+pub(crate) struct Place(pub Scratch);
 
 /// A running server.
-pub struct Running {
+pub(crate) struct Running {
     pub child: Child,
     /// The server's number, which begins the names of its output files.
     name: String,
@@ -36,18 +36,18 @@ pub struct Running {
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self(Scratch::new("live"));
         fs::create_dir(place.0.path("run")).unwrap();
         place
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path(name)
     }
 
     /// Returns the command of a server that listens. The default rule makes each graph launch a step.
-    pub fn server(&self, args: &str) -> Command {
+    pub(crate) fn server(&self, args: &str) -> Command {
         let mut command = built_command(server());
         command
             .args(args.split_whitespace())
@@ -63,19 +63,19 @@ impl Place {
     }
 
     /// Starts a server and waits for its first step.
-    pub fn start(&self, command: &mut Command) -> Running {
+    pub(crate) fn start(&self, command: &mut Command) -> Running {
         self.start_to(command, "ready")
     }
 
     /// Starts a server and waits until it prints `line`.
-    pub fn start_to(&self, command: &mut Command, line: &str) -> Running {
+    pub(crate) fn start_to(&self, command: &mut Command, line: &str) -> Running {
         let running = self.spawn(command);
         running.wait_for(line);
         running
     }
 
     /// Starts a server, which is killed when the calling thread ends.
-    pub fn spawn(&self, command: &mut Command) -> Running {
+    pub(crate) fn spawn(&self, command: &mut Command) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Returns the command `tllmprof` with these arguments. It finds the servers of this folder.
-    pub fn command(&self, args: &str) -> Command {
+    pub(crate) fn command(&self, args: &str) -> Command {
         let mut command = command(tllmprof());
         command
             .args(args.split_whitespace())
@@ -104,13 +104,13 @@ impl Place {
         command
     }
 
-    pub fn tllmprof(&self, args: &str) -> Output {
+    pub(crate) fn tllmprof(&self, args: &str) -> Output {
         run(&mut self.command(args), TEST_TIMEOUT)
     }
 
     /// Returns the processes that `tllmprof ps --json` lists and that have a socket in this folder, in the command's
     /// order.
-    pub fn ps(&self) -> Vec<Value> {
+    pub(crate) fn ps(&self) -> Vec<Value> {
         let listed = self.tllmprof("ps --json");
         assert!(listed.status.success(), "{}", listed.err());
         let mut all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
@@ -120,7 +120,7 @@ impl Place {
         all
     }
 
-    pub fn sockets(&self) -> Vec<String> {
+    pub(crate) fn sockets(&self) -> Vec<String> {
         let list = fs::read_dir(self.path("run/tllmprof"))
             .into_iter()
             .flatten();
@@ -137,49 +137,49 @@ impl Drop for Running {
 }
 
 impl Running {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn text(&self, kind: &str) -> String {
+    pub(crate) fn text(&self, kind: &str) -> String {
         fs::read_to_string(self.folder.join(format!("{}.{kind}", self.name))).unwrap()
     }
 
     /// Waits until the server prints `line`.
     #[track_caller]
-    pub fn wait_for(&self, line: &str) {
+    pub(crate) fn wait_for(&self, line: &str) {
         wait_until(line, || self.out().contains(line));
     }
 
-    pub fn out(&self) -> String {
+    pub(crate) fn out(&self) -> String {
         self.text("out")
     }
 
-    pub fn err(&self) -> String {
+    pub(crate) fn err(&self) -> String {
         self.text("err")
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder
             .join(format!("run/tllmprof/{}.sock", self.pid()))
     }
 
-    pub fn connect(&self) -> Peer {
+    pub(crate) fn connect(&self) -> Peer {
         wait_until("the socket", || UnixStream::connect(self.socket()).is_ok());
         Peer::to(&self.socket())
     }
 
-    pub fn record(&self) -> PathBuf {
+    pub(crate) fn record(&self) -> PathBuf {
         self.folder.join(format!("{}.tllmprof", self.pid()))
     }
 
     /// Returns the first and last iteration of each closed window in the server's record.
-    pub fn windows(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn windows(&self) -> Vec<(u64, u64)> {
         self.windows_of(&self.record())
     }
 
     /// Like [`Running::windows`], for the record at the given path.
-    pub fn windows_of(&self, record: &Path) -> Vec<(u64, u64)> {
+    pub(crate) fn windows_of(&self, record: &Path) -> Vec<(u64, u64)> {
         let report = run(
             command(tllmprof()).args(["report", "--json"]).arg(record),
             TEST_TIMEOUT,
@@ -202,7 +202,7 @@ impl Running {
 
     /// Makes the server end, and asserts that it succeeded. Returns its output.
     #[track_caller]
-    pub fn end(&mut self) -> String {
+    pub(crate) fn end(&mut self) -> String {
         fs::write(self.folder.join("end"), "").unwrap();
         wait_until("the end", || self.child.try_wait().unwrap().is_some());
         let status = self.child.wait().unwrap();
@@ -210,20 +210,20 @@ impl Running {
         self.out()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Returns the number of entries in a folder of the server below `/proc`: `fd` for descriptors, `task` for threads.
-    pub fn count(&self, of: &str) -> usize {
+    pub(crate) fn count(&self, of: &str) -> usize {
         fs::read_dir(format!("/proc/{}/{of}", self.pid()))
             .unwrap()
             .count()
     }
 
     /// Returns the server's resident memory in KiB.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
             .lines()
@@ -232,7 +232,7 @@ impl Running {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    pub fn has_thread(&self) -> bool {
+    pub(crate) fn has_thread(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let name =
             |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -243,7 +243,7 @@ impl Running {
 }
 
 #[track_caller]
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what} did not come");
@@ -252,31 +252,31 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A client that exchanges lines with a server over its control socket.
-pub struct Peer(pub BufReader<UnixStream>);
+pub(crate) struct Peer(pub BufReader<UnixStream>);
 
 impl Peer {
-    pub fn to(socket: &Path) -> Self {
+    pub(crate) fn to(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 
-    pub fn say(&mut self, line: &[u8]) {
+    pub(crate) fn say(&mut self, line: &[u8]) {
         self.0.get_mut().write_all(line).unwrap();
     }
 
-    pub fn hear(&mut self) -> ControlEvent {
+    pub(crate) fn hear(&mut self) -> ControlEvent {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line).unwrap();
         ControlEvent::from_line(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
     }
 
-    pub fn ask(&mut self, request: &Request) -> ControlEvent {
+    pub(crate) fn ask(&mut self, request: &Request) -> ControlEvent {
         self.say(request.to_line().as_bytes());
         self.hear()
     }
 
-    pub fn status(&mut self) -> Status {
+    pub(crate) fn status(&mut self) -> Status {
         match self.ask(&Request::Status) {
             ControlEvent::Status(status) => *status,
             other => panic!("{other:?}"),
@@ -285,7 +285,7 @@ impl Peer {
 
     /// Requests a window of `steps` steps and waits for its end. Returns the first and last step that the server
     /// accepted, and those that it captured.
-    pub fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
+    pub(crate) fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
         let ControlEvent::Accepted {
             first,
@@ -302,7 +302,7 @@ impl Peer {
     }
 }
 
-pub fn of_steps(steps: u64) -> Request {
+pub(crate) fn of_steps(steps: u64) -> Request {
     Request::Capture(Capture {
         steps: Some(steps),
         ..Capture::default()
@@ -311,7 +311,7 @@ pub fn of_steps(steps: u64) -> Request {
 
 /// Returns for each time that the profiler was on the first and last graph launch of the process, by the driver's log.
 /// Launches count from 0.
-pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
+pub(crate) fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
     let (mut launches, mut first, mut found) = (0, 0, Vec::new());
     for call in read_log(log).iter().filter(|call| call.pid == pid) {
         match call.function.as_str() {
@@ -326,7 +326,7 @@ pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
 
 impl Peer {
     /// Asks for the status. Returns true if a window is open, and ignores other messages.
-    pub fn status_or_event(&mut self) -> bool {
+    pub(crate) fn status_or_event(&mut self) -> bool {
         self.say(Request::Status.to_line().as_bytes());
         loop {
             if let ControlEvent::Status(status) = self.hear() {

@@ -14,7 +14,7 @@ use crate::place::wait_until;
 const ROWS: u16 = 30;
 const COLUMNS: u16 = 120;
 
-pub struct Terminal {
+pub(crate) struct Terminal {
     master: File,
     /// The command's end, kept open so that the terminal can be queried after the command has ended.
     slave: File,
@@ -24,7 +24,7 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts the command in a new pseudo-terminal.
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let size = libc::winsize {
             ws_row: ROWS,
             ws_col: COLUMNS,
@@ -64,16 +64,16 @@ impl Terminal {
         }
     }
 
-    pub fn press(&mut self, keys: &[u8]) {
+    pub(crate) fn press(&mut self, keys: &[u8]) {
         self.master.write_all(keys).unwrap();
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
     /// Returns the text of the selected (inverse) line, if there is one.
-    pub fn selected(&self) -> Option<String> {
+    pub(crate) fn selected(&self) -> Option<String> {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
         let row = (0..ROWS).find(|row| screen.cell(*row, 2).is_some_and(|cell| cell.inverse()))?;
@@ -81,7 +81,7 @@ impl Terminal {
     }
 
     #[track_caller]
-    pub fn wait_for(&self, what: &str) {
+    pub(crate) fn wait_for(&self, what: &str) {
         let shown = || self.text().contains(what);
         if std::panic::catch_unwind(|| wait_until(what, shown)).is_err() {
             panic!("{what:?} is not on the screen:\n{}", self.text());
@@ -89,14 +89,14 @@ impl Terminal {
     }
 
     /// Waits until the command ends. Returns its exit status.
-    pub fn end(&mut self) -> ExitStatus {
+    pub(crate) fn end(&mut self) -> ExitStatus {
         wait_until("the end", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap()
     }
 
     /// Returns true if the terminal is in a shell's usual mode: lines are edited and echoed, and the cursor and the
     /// main screen are shown.
-    pub fn is_as_before(&self) -> bool {
+    pub(crate) fn is_as_before(&self) -> bool {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
         terminal::is_as_a_shell_has_it(&self.slave)

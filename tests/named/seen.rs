@@ -6,18 +6,18 @@ use crate::twice::Both;
 
 /// Parts of the debug message that gives the way in which a function is followed: by a patched
 /// entry, or through GOT slots.
-pub const BY_ENTRY: &str = "is followed by its entry";
+pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 
-pub const BY_NAME: &str = "is followed where other modules call it";
+pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
 /// Returns the message for the way that is usual on this processor.
-pub fn usual() -> &'static str {
+pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
 /// Reports that the running test is skipped, and returns true, if function entries cannot be
 /// patched.
-pub fn is_left_out() -> bool {
+pub(crate) fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");
     }
@@ -26,12 +26,12 @@ pub fn is_left_out() -> bool {
 
 /// Returns the number of calls that the program printed.
 #[track_caller]
-pub fn calls(both: &Both) -> u64 {
+pub(crate) fn calls(both: &Both) -> u64 {
     number_behind(both, "calls ")
 }
 
 #[track_caller]
-pub fn number_behind(both: &Both, word: &str) -> u64 {
+pub(crate) fn number_behind(both: &Both, word: &str) -> u64 {
     let output = both.plain.output.out();
     let number = output
         .rsplit_once(word)
@@ -43,12 +43,12 @@ pub fn number_behind(both: &Both, word: &str) -> u64 {
 
 /// Asserts that every call was counted exactly once.
 #[track_caller]
-pub fn assert_exact(both: &Both) {
+pub(crate) fn assert_exact(both: &Both) {
     assert_eq!(both.total(), calls(both), "{}", both.output.err());
 }
 
 /// Returns the number of lines of the log that contain `what`.
-pub fn lines_with(both: &Both, what: &str) -> usize {
+pub(crate) fn lines_with(both: &Both, what: &str) -> usize {
     both.said()
         .iter()
         .filter(|line| line.contains(what))

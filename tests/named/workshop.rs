@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::common::{self, Scratch, is_x86_64, repo, run, standin};
 use crate::twice::Situation;
 
-pub const BUILDING: Duration = Duration::from_secs(240);
+pub(crate) const BUILDING: Duration = Duration::from_secs(240);
 
 /// The option by which compilers for AArch64 mark branch targets and sign return addresses.
 const PROTECTED: &str = "-mbranch-protection=standard";
 
 /// The folder in which a test builds its programs and libraries.
-pub struct Workshop(pub Scratch);
+pub(crate) struct Workshop(pub Scratch);
 
 impl Workshop {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Scratch::new("named"))
     }
 
-    pub fn compile(&self, source: &str, output: &str, options: &[&str]) -> PathBuf {
+    pub(crate) fn compile(&self, source: &str, output: &str, options: &[&str]) -> PathBuf {
         let built = self.0.path(output);
         let is_cpp = source.ends_with(".cpp") || source.ends_with(".s");
         let mut cc = if is_cpp {
@@ -54,7 +54,7 @@ impl Workshop {
         built
     }
 
-    pub fn library(&self, source: &str, output: &str, options: &[&str]) -> String {
+    pub(crate) fn library(&self, source: &str, output: &str, options: &[&str]) -> String {
         let options = [&["-shared", "-fPIC"], options].concat();
         let library = self.compile(source, output, &options);
         library
@@ -64,7 +64,7 @@ impl Workshop {
     }
 
     /// Builds a program that uses the CUDA runtime.
-    pub fn program(&self, source: &str, output: &str, options: &[&str]) -> Situation {
+    pub(crate) fn program(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         let folder = format!("-L{}", standin().display());
         let runtime = [folder.as_str(), "-Wl,--no-as-needed", "-l:libcudart.so.12"];
         let program = self.compile(source, output, &[options, &runtime].concat());
@@ -74,7 +74,7 @@ impl Workshop {
 
     /// Builds a program that uses the CUDA runtime and whose own functions a rule names. If entries cannot be patched,
     /// the functions are in a library instead, which the program calls through GOT slots.
-    pub fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
+    pub(crate) fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         if is_x86_64() {
             return self.program(source, output, options);
         }
@@ -84,7 +84,7 @@ impl Workshop {
     }
 
     /// Builds a library whose functions have no size in the symbol table, so their entries are not patched.
-    pub fn unsized_library(&self, source: &str) -> String {
+    pub(crate) fn unsized_library(&self, source: &str) -> String {
         let assembly = self.compile(source, "unsized.s", &["-S", "-g0", "-fPIC"]);
         let text = std::fs::read_to_string(&assembly).expect("the compiler's output");
         let lines = text.lines().map(|line| match line.split_once(", .-") {

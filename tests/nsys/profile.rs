@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{Output, Scratch, command, repo, run, shim, skipped, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-pub const STOP: &[&str] = &[
+pub(crate) const STOP: &[&str] = &[
     "-c",
     "nvtx",
     "-p",
@@ -18,7 +18,7 @@ pub const STOP: &[&str] = &[
     "--capture-range-end=stop",
 ];
 
-pub const REPEAT_2: &[&str] = &[
+pub(crate) const REPEAT_2: &[&str] = &[
     "-c",
     "nvtx",
     "-p",
@@ -26,10 +26,10 @@ pub const REPEAT_2: &[&str] = &[
     "--capture-range-end=repeat:2",
 ];
 
-pub const UNGATED: &[&str] = &[];
+pub(crate) const UNGATED: &[&str] = &[];
 
 /// Returns the path of nsys, as `scripts/get-nsys` prints it; `None` if nsys is not available. The script runs once.
-pub fn nsys() -> Option<&'static Path> {
+pub(crate) fn nsys() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         // A download may take minutes.
@@ -53,7 +53,7 @@ pub fn nsys() -> Option<&'static Path> {
 }
 
 #[derive(Debug)]
-pub struct Range {
+pub(crate) struct Range {
     pub domain: String,
     pub text: String,
     pub payload: Option<u64>,
@@ -62,7 +62,7 @@ pub struct Range {
     pub end: Option<i64>,
 }
 
-pub struct Profile {
+pub(crate) struct Profile {
     pub program: Output,
     pub log: PathBuf,
     /// The ranges of each report.
@@ -73,7 +73,7 @@ pub struct Profile {
 impl Profile {
     /// Asserts that there is exactly one report, and that it has exactly these iterations ([`holds_exactly`]).
     #[track_caller]
-    pub fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
+    pub(crate) fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
         assert_eq!(self.reports.len(), 1, "{}", self.program.err());
         holds_exactly(&self.reports[0], iterations);
     }
@@ -82,7 +82,7 @@ impl Profile {
 /// Runs a program under nsys with the library preloaded. Once in some hundred runs, and more often on a busy machine,
 /// nsys writes no report: it loses the connection to one of its own processes, or ends without a message. Then the run
 /// is repeated, unless the library logs that no window opened.
-pub fn profile(
+pub(crate) fn profile(
     nsys: &Path,
     options: &[&str],
     variables: &[(&str, &str)],
@@ -143,7 +143,7 @@ fn profile_once(
 }
 
 /// Returns the paths of the reports: `report.nsys-rep`, or `report.1.nsys-rep` and so on if the capture repeats.
-pub fn reports(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn reports(folder: &Path) -> Vec<PathBuf> {
     let mut reports: Vec<PathBuf> = fs::read_dir(folder)
         .expect("list the reports")
         .map(|entry| entry.expect("list the reports").path())
@@ -187,7 +187,7 @@ fn export(nsys: &Path, report: &Path) -> Vec<Range> {
 
 /// Asserts that the domain `tllmprof` has one range `capture`, and that exactly these iterations begin during it.
 #[track_caller]
-pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
+pub(crate) fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
     let (capture, others): (Vec<&Range>, Vec<&Range>) = report
         .iter()
         .filter(|range| range.domain == "tllmprof")
@@ -227,7 +227,7 @@ pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>
 
 /// Asserts that the engine printed its result, so it ran to its end.
 #[track_caller]
-pub fn engine_is_done(profile: &Profile) {
+pub(crate) fn engine_is_done(profile: &Profile) {
     assert!(
         profile.program.status.success(),
         "{}\n{}",
@@ -243,7 +243,7 @@ pub fn engine_is_done(profile: &Profile) {
     );
 }
 
-pub fn profile_engine(
+pub(crate) fn profile_engine(
     nsys: &Path,
     options: &[&str],
     window: Option<&str>,

@@ -18,13 +18,13 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(550);
 const NOT_HERE: i32 = 98;
 
 /// Returns the path of the program, built once from `tests/odd/odd.c`.
-pub fn program() -> &'static Path {
+pub(crate) fn program() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "odd/odd.c", &["-l:libcudart.so.12"])
 }
 
 /// Returns the path of the file system in user space, built once from `tests/odd/fuse.c`.
-pub fn fuse() -> &'static Path {
+pub(crate) fn fuse() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "odd/fuse.c", &[])
 }
@@ -56,7 +56,7 @@ leave() {
 }"#;
 
 /// A program with its arguments in a situation.
-pub struct Case<'a> {
+pub(crate) struct Case<'a> {
     /// The program's arguments: an event, the number of steps, and the step before which the event happens.
     pub arguments: &'a str,
     /// A shell script that root runs in the case's folder, in a separate mount namespace. It exits with 98 if the
@@ -71,7 +71,7 @@ pub struct Case<'a> {
 }
 
 /// The result of the run with the library.
-pub struct Ran {
+pub(crate) struct Ran {
     pub output: Output,
     pub records: Vec<Process>,
     /// Number of empty files whose name is that of a record.
@@ -80,7 +80,7 @@ pub struct Ran {
 }
 
 impl Case<'_> {
-    pub const NEW: Case<'static> = Case {
+    pub(crate) const NEW: Case<'static> = Case {
         arguments: "",
         prepare: "",
         after: "",
@@ -124,7 +124,7 @@ impl Case<'_> {
     /// library's messages on standard error. If this machine does not allow the situation, logs the reason and returns
     /// `None`.
     #[track_caller]
-    pub fn compare(&self) -> Option<Ran> {
+    pub(crate) fn compare(&self) -> Option<Ran> {
         // SAFETY: geteuid has no arguments and always succeeds.
         if unsafe { libc::geteuid() } != 0 || !can_exec() {
             skipped("root alone prepares this");
@@ -195,14 +195,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Ran {
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.scratch.path(name)
     }
 
     /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If some
     /// are missing, the record must count them as dropped: a machine that is too busy may not make room in time.
     #[track_caller]
-    pub fn record(&self, state: State, iterations: u64) -> &Process {
+    pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {
             panic!("{} records\n{}", self.records.len(), self.output.err());
         };
@@ -222,7 +222,7 @@ impl Ran {
     /// Asserts that the library logged exactly one message for each part, in this order, and that each message contains
     /// its part.
     #[track_caller]
-    pub fn says(&self, parts: &[&str]) -> &Self {
+    pub(crate) fn says(&self, parts: &[&str]) -> &Self {
         let said = self.output.err();
         let lines = said.lines().filter(|line| line.starts_with("tllmprof: "));
         let lines: Vec<_> = lines.collect();
@@ -236,7 +236,7 @@ impl Ran {
 
 /// Returns the numbers of a record's iterations. Asserts that they are in order and that none occurs twice.
 #[track_caller]
-pub fn numbers(record: &Process) -> Vec<u64> {
+pub(crate) fn numbers(record: &Process) -> Vec<u64> {
     let all = record.windows.iter().flat_map(|window| &window.iterations);
     let all: Vec<_> = all.map(|iteration| iteration.n).collect();
     assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
@@ -244,7 +244,7 @@ pub fn numbers(record: &Process) -> Vec<u64> {
 }
 
 /// Returns true if the machine has this program. Otherwise, reports that the running test is skipped.
-pub fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let mut which = Command::new("sh");
     which.args(["-c", &format!("command -v {program}")]);
     let found = run(&mut which, TEST_TIMEOUT).status.success();

@@ -9,7 +9,7 @@ use tllmprof_report::{Process, State};
 use crate::harness::{Case, Ran, has, numbers};
 
 /// A row of the table in `docs/harmless.md`.
-pub struct Situation {
+pub(crate) struct Situation {
     pub kind: &'static str,
     pub report: &'static str,
     pub happens: &'static str,
@@ -18,7 +18,7 @@ pub struct Situation {
 
 macro_rules! situations {
     ($($name:ident: $kind:literal, $report:literal, $happens:literal, $then:literal, $test:expr;)*) => {
-        pub const ALL: &[Situation] = &[$(Situation {
+        pub(crate) const ALL: &[Situation] = &[$(Situation {
             kind: $kind,
             report: $report,
             happens: $happens,

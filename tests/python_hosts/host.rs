@@ -23,7 +23,7 @@ type Process = u32;
 
 /// Number of begins and ends of a range or mark.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct Count {
     pub begun: u64,
     pub ended: u64,
 }
@@ -32,7 +32,7 @@ pub struct Count {
 type Counts = BTreeMap<String, Count>;
 
 /// The results of a host's run without the library and of one with it.
-pub struct Both {
+pub(crate) struct Both {
     name: String,
     pub plain: Output,
     pub with: Output,
@@ -42,7 +42,7 @@ pub struct Both {
 }
 
 /// Runs `check` for a few CPythons, and then fails with all their errors.
-pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
+pub(crate) fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
         .filter_map(|python| check(python).err())
@@ -51,7 +51,7 @@ pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
 }
 
 /// Returns the folder with the hosts' sources.
-pub fn sources() -> PathBuf {
+pub(crate) fn sources() -> PathBuf {
     repo().join("tests/python")
 }
 
@@ -67,7 +67,7 @@ fn tool() -> &'static Path {
 }
 
 /// Turns on all of the library's Python options.
-pub fn everything_on(command: &mut Command, folder: &Path) {
+pub(crate) fn everything_on(command: &mut Command, folder: &Path) {
     command
         .env("LD_PRELOAD", shim())
         .env("TLLM_PROFILE_RECORD_GC", "1")
@@ -84,7 +84,7 @@ pub fn everything_on(command: &mut Command, folder: &Path) {
 impl Both {
     /// Runs the command that `make` returns, first without the library and then with it. Each run has an empty folder
     /// at the same path.
-    pub fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
+    pub(crate) fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
         let name = name.into();
         let scratch = Scratch::new("python-host");
         let (work, counts) = (scratch.path("work"), scratch.path("counts"));
@@ -116,7 +116,7 @@ impl Both {
     }
 
     /// Checks that the host had the same status and output both times.
-    pub fn same(&self) -> Result<&Self, String> {
+    pub(crate) fn same(&self) -> Result<&Self, String> {
         let (plain, with) = (&self.plain, &self.with);
         if (plain.status, &plain.stdout, &plain.stderr) == (with.status, &with.stdout, &with.stderr)
         {
@@ -136,7 +136,7 @@ impl Both {
 
     /// Checks that this number of processes counted their collections, and that exactly these collections were
     /// recorded. Collections before the program's first line may be missing.
-    pub fn collections(&self, processes: usize) -> Result<&Self, String> {
+    pub(crate) fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
                 "{}: {} processes reported, not {processes}",
@@ -166,7 +166,7 @@ impl Both {
 
     /// Like [`Self::collections`], for one process with sub-interpreters. In 3.8, the end of a sub-interpreter collects
     /// garbage of all interpreters without a notification.
-    pub fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
+    pub(crate) fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)
         } else {
@@ -176,7 +176,7 @@ impl Both {
 
     /// Checks that GIL holds were recorded in each process that counted collections. A Python without a GIL still has
     /// one while it imports modules.
-    pub fn gil(&self, python: &Python) -> Result<&Self, String> {
+    pub(crate) fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");
             if (python.has_gil && holds.begun == 0) || holds.ended > holds.begun {
@@ -187,7 +187,7 @@ impl Both {
     }
 
     /// Checks that at least `wanted` collections of generation 2 were recorded in all processes together.
-    pub fn at_least(&self, wanted: u64) -> Result<&Self, String> {
+    pub(crate) fn at_least(&self, wanted: u64) -> Result<&Self, String> {
         let seen: u64 = self.total("Python GC gen2").begun;
         if seen < wanted {
             return Err(format!("{}: {seen} collections, not {wanted}", self.name));
@@ -203,7 +203,7 @@ impl Both {
             .unwrap_or_default()
     }
 
-    pub fn total(&self, name: &str) -> Count {
+    pub(crate) fn total(&self, name: &str) -> Count {
         let counts = self.counts.values().filter_map(|counts| counts.get(name));
         counts.fold(Count::default(), |sum, count| Count {
             begun: sum.begun + count.begun,

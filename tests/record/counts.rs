@@ -17,14 +17,14 @@ use crate::read::Read;
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The program with its variables, and the folder in which it runs.
-pub struct Counts {
+pub(crate) struct Counts {
     scratch: Scratch,
     variables: Vec<(&'static str, String)>,
 }
 
 /// The calls and ranges that one thread or child process of the program made.
 #[derive(Debug)]
-pub struct Made {
+pub(crate) struct Made {
     /// The number of the thread or child process.
     pub number: u64,
     /// Number of calls that have returned.
@@ -36,7 +36,7 @@ pub struct Made {
 }
 
 /// Runs the program and kills it after a time.
-pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
+pub(crate) fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -48,7 +48,7 @@ pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
 }
 
 /// Returns delays of up to 33 ms that differ from run to run. The tests must hold for all delays.
-pub fn moments() -> impl Iterator<Item = Duration> {
+pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     let mut random = u64::from(std::process::id()) | 1;
     std::iter::repeat_with(move || {
         random = random
@@ -60,19 +60,19 @@ pub fn moments() -> impl Iterator<Item = Duration> {
 
 /// Returns the rounds of kills, with their numbers and delays. There are [`kills`] rounds, and then more with longer
 /// delays until `is_enough`, in case the machine is too busy to start a program in time.
-pub fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
+pub(crate) fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
     rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
 /// Returns how many times programs are killed: 12 in a usual run of the tests, or `TLLMPROF_TEST_KILLS`.
-pub fn kills() -> usize {
+pub(crate) fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
 
 /// Reads the calls that a program counted in its file (`lines.h`).
-pub fn made(path: &Path) -> Vec<Made> {
+pub(crate) fn made(path: &Path) -> Vec<Made> {
     let bytes = fs::read(path).unwrap_or_default();
     let (lines, _) = bytes.as_chunks::<64>();
     let lines = lines.iter().map(|line| {
@@ -97,24 +97,24 @@ fn program() -> &'static Path {
 }
 
 impl Counts {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             scratch: Scratch::new("record"),
             variables: Vec::new(),
         }
     }
 
-    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.variables.push((name, value.to_owned()));
         self
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.scratch.folder()
     }
 
     /// Returns the command that runs the program with these windows and arguments.
-    pub fn command(&self, windows: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, windows: &str, arguments: &[&str]) -> Command {
         let mut command = built_command(program());
         command
             .arg(self.scratch.path("counts"))
@@ -132,13 +132,13 @@ impl Counts {
         command
     }
 
-    pub fn run(&self, windows: &str, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, windows: &str, arguments: &[&str]) -> Output {
         run(&mut self.command(windows, arguments), TEST_TIMEOUT)
     }
 
     /// Runs the program under `tllmprof run`, which sets the preload and the record. Returns `None` if `tllmprof` is
     /// not built.
-    pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
+    pub(crate) fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
         Some(run(
             &mut self.by_the_command(windows, arguments)?,
             TEST_TIMEOUT,
@@ -146,7 +146,7 @@ impl Counts {
     }
 
     /// Returns the command that runs the program under `tllmprof run`; `None` if `tllmprof` is not built.
-    pub fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
+    pub(crate) fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
         let tllmprof = crate::common::tllmprof();
         if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
             return None;
@@ -172,24 +172,29 @@ impl Counts {
     }
 
     /// Runs the program and kills it after a time.
-    pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> ExitStatus {
+    pub(crate) fn run_and_kill(
+        &self,
+        windows: &str,
+        arguments: &[&str],
+        after: Duration,
+    ) -> ExitStatus {
         run_and_kill(&mut self.command(windows, arguments), after)
     }
 
     /// Removes the files of earlier runs.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         for entry in fs::read_dir(self.folder()).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
     }
 
     /// Returns the calls that the program has counted.
-    pub fn made(&self) -> Vec<Made> {
+    pub(crate) fn made(&self) -> Vec<Made> {
         made(&self.scratch.path("counts"))
     }
 
     /// Returns the only record in the program's folder.
-    pub fn record(&self) -> Read {
+    pub(crate) fn record(&self) -> Read {
         let mut records = Read::all(self.folder());
         assert_eq!(records.len(), 1, "records of one process");
         records.remove(0)
@@ -197,7 +202,7 @@ impl Counts {
 
     /// Asserts that the record has every call that returned, under its thread, and at most `more` other calls per
     /// thread, which were in progress.
-    pub fn assert_every_call_is_there(&self, more: u64) -> Read {
+    pub(crate) fn assert_every_call_is_there(&self, more: u64) -> Read {
         let made = self.made();
         let mut records = Read::all(self.folder());
         if records.is_empty() {
@@ -221,7 +226,7 @@ impl Counts {
     }
 
     /// Asserts that the recorded and the dropped events together are all the events of this number of calls.
-    pub fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
+    pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;

@@ -58,13 +58,13 @@ fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
 const RUN: &str = "LD_PRELOAD=$preload \"$@\"";
 
 /// Runs the program with its records on a disk of `size`.
-pub fn on_a_small_one(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
+pub(crate) fn on_a_small_one(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("mount -t tmpfs -o size={size} tmpfs disk");
     mounted(counts, "0-", &mount, RUN, arguments)
 }
 
 /// Runs the program with its records on a disk that is mounted read-only.
-pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output> {
+pub(crate) fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output> {
     mounted(
         counts,
         "0-",
@@ -78,7 +78,7 @@ pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output>
 const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
 
 /// Returns the reason why btrfs cannot be mounted here, or `None` if it can.
-pub fn no_btrfs() -> Option<&'static str> {
+pub(crate) fn no_btrfs() -> Option<&'static str> {
     let has = |command: &str| {
         let mut which = Command::new("sh");
         which.args(["-c", &format!("command -v {command}")]);
@@ -103,7 +103,7 @@ pub fn no_btrfs() -> Option<&'static str> {
 }
 
 /// Runs the program with its records on a disk with a quota of `size`.
-pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
+pub(crate) fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("{BTRFS} && btrfs quota enable disk && btrfs qgroup limit {size} disk");
     let output = mounted(counts, "0-", &mount, RUN, arguments);
     let _ = std::fs::remove_file(counts.folder().join("image"));
@@ -111,7 +111,7 @@ pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<O
 }
 
 /// Runs the program while other processes fill the disk up, and then kills it.
-pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
+pub(crate) fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
     const FILL: &str = "LD_PRELOAD=$preload \"$@\" & sleep 0.5; sync; \
         for size in 64k 4k; do dd if=/dev/urandom of=disk/other-$size bs=$size 2>/dev/null; sync; done; \
         sleep 0.3; sync; sleep 0.2; kill -KILL $!; wait $!";
@@ -121,7 +121,7 @@ pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Opti
 }
 
 /// Runs the program with its records in a folder that is not writable.
-pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
+pub(crate) fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     let command = counts.command("0-", arguments);
     let folder = counts.folder().join("folder");
     std::fs::create_dir(&folder).unwrap();
@@ -145,7 +145,7 @@ pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
 }
 
 /// Runs the program with a limit of `bytes` on the size of files.
-pub fn with_small_files(counts: &Counts, bytes: u64, arguments: &[&str]) -> Output {
+pub(crate) fn with_small_files(counts: &Counts, bytes: u64, arguments: &[&str]) -> Output {
     let mut command = counts.command("0-", arguments);
     let limit = libc::rlimit {
         rlim_cur: bytes,

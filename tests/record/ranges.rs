@@ -13,22 +13,22 @@ use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
 use crate::counts::{Made, made, rounds, run_and_kill};
 use crate::read::{Range, Read};
 
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A program that makes NVTX ranges, and the folder in which it runs.
-pub struct Program {
+pub(crate) struct Program {
     path: PathBuf,
     scratch: Scratch,
 }
 
 impl Program {
-    pub fn new(source: &str) -> Self {
+    pub(crate) fn new(source: &str) -> Self {
         let scratch = Scratch::new("ranges");
         let path = nvtx::program(&scratch, source);
         Self { path, scratch }
     }
 
-    pub fn command(
+    pub(crate) fn command(
         &self,
         rule: &str,
         windows: &str,
@@ -66,15 +66,15 @@ impl Program {
         (output, records.remove(0))
     }
 
-    pub fn records(&self) -> Vec<Read> {
+    pub(crate) fn records(&self) -> Vec<Read> {
         Read::all(self.scratch.folder())
     }
 
-    pub fn folder(&self) -> &std::path::Path {
+    pub(crate) fn folder(&self) -> &std::path::Path {
         self.scratch.folder()
     }
 
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         for entry in std::fs::read_dir(self.scratch.folder()).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ends| ends == "tllmprof") || path.ends_with("counts") {
@@ -83,7 +83,7 @@ impl Program {
         }
     }
 
-    pub fn made(&self) -> Vec<Made> {
+    pub(crate) fn made(&self) -> Vec<Made> {
         made(&self.scratch.path("counts"))
     }
 

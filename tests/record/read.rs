@@ -11,7 +11,7 @@ use tllmprof_record::{
 
 /// An NVTX range in a record. Times are in ticks of the record's clock.
 #[derive(Debug, Clone)]
-pub struct Range {
+pub(crate) struct Range {
     pub thread: u32,
     pub kind: RangeKind,
     /// The domain; `None` for the default domain.
@@ -23,7 +23,7 @@ pub struct Range {
 }
 
 /// The contents of a record.
-pub struct Read {
+pub(crate) struct Read {
     pub header: Header,
     /// The events, each with its thread, in the order of the file.
     pub events: Vec<(u32, Event)>,
@@ -35,7 +35,7 @@ pub struct Read {
 }
 
 impl Read {
-    pub fn open(path: &Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         let reader = Reader::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let mut strings = Strings::default();
         let mut events = Vec::new();
@@ -61,7 +61,7 @@ impl Read {
 
     /// Returns the records in a folder. Skips an empty file, which a process leaves if it is killed while it creates
     /// its record before its first call.
-    pub fn all(folder: &Path) -> Vec<Self> {
+    pub(crate) fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().path());
@@ -76,7 +76,7 @@ impl Read {
     }
 
     /// Returns an empty record, like that of a process without any calls.
-    pub fn nothing() -> Self {
+    pub(crate) fn nothing() -> Self {
         let bytes =
             tllmprof_record::builder::Builder::new(1, tllmprof_record::ClockKind::Monotonic)
                 .bytes();
@@ -98,7 +98,7 @@ impl Read {
     }
 
     /// Returns the recorded calls of a kind.
-    pub fn calls(&self, kind: CallKind) -> Vec<Event> {
+    pub(crate) fn calls(&self, kind: CallKind) -> Vec<Event> {
         let events = self.events.iter().map(|(_, event)| *event);
         events
             .filter(|event| self.kind(event) == Some(kind))
@@ -106,13 +106,13 @@ impl Read {
     }
 
     /// Returns the number of spans of GPU work.
-    pub fn gpu_spans(&self) -> u64 {
+    pub(crate) fn gpu_spans(&self) -> u64 {
         let is_span = |event: &Event| matches!(event.what, What::GpuSpan { .. });
         let spans = self.events.iter().filter(|(_, event)| is_span(event));
         spans.count() as u64
     }
 
-    pub fn calls_by_thread(&self, kind: CallKind) -> BTreeMap<u32, u64> {
+    pub(crate) fn calls_by_thread(&self, kind: CallKind) -> BTreeMap<u32, u64> {
         let mut by_thread = BTreeMap::new();
         for (thread, event) in &self.events {
             if self.kind(event) == Some(kind) {
@@ -123,7 +123,7 @@ impl Read {
     }
 
     /// Returns the header's count of calls of a kind, inside or outside windows.
-    pub fn counted(&self, kind: CallKind, inside: bool) -> u64 {
+    pub(crate) fn counted(&self, kind: CallKind, inside: bool) -> u64 {
         let rows = self.rows.iter().filter(|(_, known)| **known == kind);
         rows.map(|(row, _)| match inside {
             true => self.header.counter(Counter::CallsInside(*row)),
@@ -133,7 +133,7 @@ impl Read {
     }
 
     /// Returns the threads that made calls.
-    pub fn threads(&self) -> BTreeSet<u32> {
+    pub(crate) fn threads(&self) -> BTreeSet<u32> {
         let calls = self
             .events
             .iter()
@@ -142,7 +142,7 @@ impl Read {
     }
 
     /// Returns the NVTX ranges in the order of the file.
-    pub fn ranges(&self) -> Vec<Range> {
+    pub(crate) fn ranges(&self) -> Vec<Range> {
         let ranges = self
             .events
             .iter()
@@ -162,7 +162,7 @@ impl Read {
     }
 
     /// Returns the thread and the name of each NVTX mark.
-    pub fn marks(&self) -> Vec<(u32, &str)> {
+    pub(crate) fn marks(&self) -> Vec<(u32, &str)> {
         let marks = self
             .events
             .iter()
@@ -174,7 +174,7 @@ impl Read {
     }
 
     /// Returns the number of events that the record reports as missing.
-    pub fn reported_missing(&self) -> u64 {
+    pub(crate) fn reported_missing(&self) -> u64 {
         let missing = self.events.iter().map(|(_, event)| match event.what {
             What::Dropped { events } => events,
             _ => 0,
@@ -183,14 +183,14 @@ impl Read {
     }
 
     /// Returns the number of events with resources that iterations used.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         let events = self.events.iter();
         let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
         used.count() as u64
     }
 
     /// Returns the numbers of the recorded iterations, in ascending order.
-    pub fn iterations(&self) -> Vec<u64> {
+    pub(crate) fn iterations(&self) -> Vec<u64> {
         let mut numbers: Vec<_> = self
             .events
             .iter()
@@ -204,7 +204,7 @@ impl Read {
     }
 
     /// Returns the first and last iteration of each window.
-    pub fn windows(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn windows(&self) -> Vec<(u64, u64)> {
         self.window_events()
             .iter()
             .map(|(open, close)| (open.1, close.1))
@@ -213,7 +213,7 @@ impl Read {
 
     /// Returns the number of iterations in all windows. A window whose closing event is cut has no iteration, because
     /// its first iteration never ended.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
         let is_empty = |event: &Event| {
             let edge = Edge::Close;
@@ -224,7 +224,7 @@ impl Read {
     }
 
     /// Returns for each window the time and the iteration of its opening and of its closing.
-    pub fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
+    pub(crate) fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {
             self.events
                 .iter()
@@ -243,7 +243,7 @@ impl Read {
             .collect()
     }
 
-    pub fn assert_calls_lie_in_their_windows(&self) {
+    pub(crate) fn assert_calls_lie_in_their_windows(&self) {
         let windows = self.window_events();
         for (_, event) in self
             .events
@@ -258,13 +258,13 @@ impl Read {
     }
 
     /// Returns the values of one recorded fact about the process, in the order of recording.
-    pub fn info(&self, wanted: Info) -> Vec<String> {
+    pub(crate) fn info(&self, wanted: Info) -> Vec<String> {
         self.infos(wanted)
             .map(|value| self.strings.get(value as u32).to_owned())
             .collect()
     }
 
-    pub fn rank(&self) -> Option<u64> {
+    pub(crate) fn rank(&self) -> Option<u64> {
         self.infos(Info::Rank).last()
     }
 

@@ -8,7 +8,7 @@ use crate::common::{Fixture, Ran, Record, Switch, shim};
 
 /// A program with its arguments, variables and preloaded libraries.
 #[derive(Clone)]
-pub struct Situation {
+pub(crate) struct Situation {
     program: String,
     args: String,
     env: Vec<(String, OsString)>,
@@ -17,7 +17,7 @@ pub struct Situation {
 }
 
 /// The results of the run with the shim and of the run without it.
-pub struct Both {
+pub(crate) struct Both {
     pub plain: Ran,
     ran: Ran,
 }
@@ -31,7 +31,7 @@ impl Deref for Both {
 
 impl Situation {
     /// Returns a situation of a fixture's name, or of a program's absolute path.
-    pub fn new(program: impl Into<String>) -> Self {
+    pub(crate) fn new(program: impl Into<String>) -> Self {
         Self {
             program: program.into(),
             args: String::new(),
@@ -41,29 +41,29 @@ impl Situation {
         }
     }
 
-    pub fn args(mut self, args: impl Into<String>) -> Self {
+    pub(crate) fn args(mut self, args: impl Into<String>) -> Self {
         self.args = args.into();
         self
     }
 
-    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.env.push((name.to_owned(), value.into()));
         self
     }
 
-    pub fn window(self, windows: &str, step: &str) -> Self {
+    pub(crate) fn window(self, windows: &str, step: &str) -> Self {
         self.env("TLLM_PROFILE_START_STOP", windows)
             .env("TLLMPROF_STEP", step)
     }
 
     /// Preloads another library in front of the shim, also in the run without the shim.
-    pub fn preload_before_shim(mut self, library: impl Into<String>) -> Self {
+    pub(crate) fn preload_before_shim(mut self, library: impl Into<String>) -> Self {
         self.before_shim.push(library.into());
         self
     }
 
     /// Preloads another library after the shim, also in the run without the shim.
-    pub fn preload_after_shim(mut self, library: impl Into<String>) -> Self {
+    pub(crate) fn preload_after_shim(mut self, library: impl Into<String>) -> Self {
         self.after_shim.push(library.into());
         self
     }
@@ -83,19 +83,19 @@ impl Situation {
     }
 
     /// Runs the program without the shim.
-    pub fn run_plain(&self) -> Ran {
+    pub(crate) fn run_plain(&self) -> Ran {
         self.fixture(None).run()
     }
 
     /// Runs the program with the shim.
-    pub fn run_shimmed(&self) -> Ran {
+    pub(crate) fn run_shimmed(&self) -> Ran {
         self.fixture(Some(shim().display().to_string())).run()
     }
 
     /// Runs the program without and with the shim. Asserts that output and status are the same. On standard error, the
     /// shim may only add its own messages, and the driver must not have refused any of the library's calls.
     #[track_caller]
-    pub fn run(&self) -> Both {
+    pub(crate) fn run(&self) -> Both {
         let both = Both {
             plain: self.run_plain(),
             ran: self.run_shimmed(),
@@ -136,7 +136,7 @@ impl Both {
     /// Asserts that the program's calls reached the driver in the same order, in the same functions, from the same
     /// runtimes and with the same success. This only holds for programs whose order of calls is certain.
     #[track_caller]
-    pub fn assert_same_calls(&self) -> &Self {
+    pub(crate) fn assert_same_calls(&self) -> &Self {
         assert_eq!(
             calls(&self.ran.log),
             calls(&self.plain.log),
@@ -149,7 +149,7 @@ impl Both {
     /// Asserts that the library logged exactly one message for each text in `wanted`, in this order, and that each
     /// message contains its text.
     #[track_caller]
-    pub fn assert_said(&self, wanted: &[&str]) -> &Self {
+    pub(crate) fn assert_said(&self, wanted: &[&str]) -> &Self {
         let said = self.said();
         assert_eq!(said.len(), wanted.len(), "{said:#?}");
         for (line, part) in said.iter().zip(wanted) {
@@ -160,7 +160,7 @@ impl Both {
 
     /// Asserts that the library made no driver calls and logged nothing.
     #[track_caller]
-    pub fn assert_untouched(&self) -> &Self {
+    pub(crate) fn assert_untouched(&self) -> &Self {
         assert_eq!(self.said(), Vec::<String>::new());
         assert_eq!(words(&self.ran.log), words(&self.plain.log));
         self
@@ -168,13 +168,13 @@ impl Both {
 
     /// Returns the number of iterations in the last message.
     #[track_caller]
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         total(&self.said())
     }
 }
 
 #[track_caller]
-pub fn total(said: &[String]) -> u64 {
+pub(crate) fn total(said: &[String]) -> u64 {
     let words: Vec<&str> = said
         .last()
         .map_or(Vec::new(), |line| line.split(' ').collect());
@@ -185,23 +185,23 @@ pub fn total(said: &[String]) -> u64 {
         .unwrap_or_else(|| panic!("no total in {said:#?}"))
 }
 
-pub fn start(launches: usize, waits: usize) -> Switch {
+pub(crate) fn start(launches: usize, waits: usize) -> Switch {
     Switch::Start { launches, waits }
 }
 
-pub fn stop(launches: usize, waits: usize) -> Switch {
+pub(crate) fn stop(launches: usize, waits: usize) -> Switch {
     Switch::Stop { launches, waits }
 }
 
 /// Returns the processes that called the driver, in the order of their first calls.
-pub fn processes(log: &[Record]) -> Vec<u32> {
+pub(crate) fn processes(log: &[Record]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let pids = log.iter().map(|record| record.pid);
     pids.filter(|pid| seen.insert(*pid)).collect()
 }
 
 /// Returns the lines of one process in a log.
-pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
+pub(crate) fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
     log.iter()
         .filter(|record| record.pid == pid)
         .cloned()
@@ -210,7 +210,7 @@ pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
 
 /// Returns each start and stop of the profiler, with the number of graph launches and the number of waits that returned
 /// before it.
-pub fn switches(log: &[Record]) -> Vec<Switch> {
+pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     let workers = workers(log);
     let (mut launches, mut waits) = (0, 0);
     let mut switches = Vec::new();
@@ -228,7 +228,7 @@ pub fn switches(log: &[Record]) -> Vec<Switch> {
 
 /// Returns the library's threads: those that only wait for the device and switch the profiler. No fixture has such a
 /// thread.
-pub fn workers(log: &[Record]) -> BTreeSet<u32> {
+pub(crate) fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();
         name.starts_with("cuCtxSynchronize") || name.starts_with("cuProfiler")
@@ -260,7 +260,7 @@ fn word(record: &Record) -> String {
 }
 
 /// Returns the number of driver calls of a function.
-pub fn count(log: &[Record], function: &str) -> usize {
+pub(crate) fn count(log: &[Record], function: &str) -> usize {
     log.iter()
         .filter(|record| record.function == function)
         .count()

@@ -79,7 +79,6 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_GPU_TIMES", &[b"8", b"every"]),
     ("TLLMPROF_STACKS", &[b"1001", b"5Hz"]),
     ("TLLMPROF_NATIVE_STACKS", &[b"2"]),
-    ("TLLMPROF_GPU_STATE", &[b"maybe"]),
     ("TLLM_TORCH_PROFILE_TRACE", &[b"/tmp/\xff.json"]),
     ("TLLMPROF_PERFECT_ROUTER", &[b"windows"]),
     ("ENABLE_PERFECT_ROUTER", &[b"perhaps"]),

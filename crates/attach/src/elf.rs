@@ -27,14 +27,14 @@ struct Header {
 
 /// A function of a module's symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Symbol {
+pub(crate) struct Symbol {
     pub address: u64,
     pub size: u64,
     pub is_ifunc: bool,
 }
 
 /// A module (program or shared library) that is loaded in the process.
-pub struct Module {
+pub(crate) struct Module {
     pub path: String,
     /// The load bias: a module's address in memory minus its address in the file.
     pub base: u64,
@@ -48,7 +48,7 @@ pub struct Module {
 }
 
 /// Returns all modules that are loaded in the process.
-pub fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
+pub(crate) fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
         // Modules come from files, and from the vDSO. Devices are left out because reading their memory may have
         // side effects.
@@ -146,16 +146,16 @@ impl Module {
         code.all(is_mapped)
     }
 
-    pub fn contains(&self, address: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64) -> bool {
         self.range.contains(&address)
     }
 
-    pub fn file_name(&self) -> &str {
+    pub(crate) fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
     /// Returns true if the module names a dynamic loader. Dynamically linked programs do, static ones do not.
-    pub const fn has_interpreter(&self) -> bool {
+    pub(crate) const fn has_interpreter(&self) -> bool {
         self.has_interpreter
     }
 
@@ -184,7 +184,7 @@ impl Module {
     }
 
     /// Returns the names of the libraries that the module needs (`DT_NEEDED`).
-    pub fn needed(&self, memory: &ProcessMemory) -> Vec<String> {
+    pub(crate) fn needed(&self, memory: &ProcessMemory) -> Vec<String> {
         let texts = self.needed.iter();
         texts
             .filter_map(|offset| self.text(memory, *offset))
@@ -193,7 +193,7 @@ impl Module {
 
     /// Returns the newest symbol version that the module defines, of those named `prefix` followed by two numbers.
     /// For glibc and `GLIBC_`, this is about the version of glibc.
-    pub fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
+    pub(crate) fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;
         let mut entry = self.table(DT_VERDEF)?;
@@ -221,7 +221,7 @@ impl Module {
     }
 
     /// Returns the functions in `names` that the module exports.
-    pub fn functions<'a>(
+    pub(crate) fn functions<'a>(
         &self,
         memory: &ProcessMemory,
         names: &[&'a str],
@@ -232,7 +232,7 @@ impl Module {
     }
 
     /// Returns the address of an exported variable.
-    pub fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
+    pub(crate) fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;
         found.get(name).map(|symbol| symbol.address)
@@ -319,7 +319,7 @@ impl Module {
 
     /// Returns the unused bytes after each read-only segment: memory from the end of the segment's file contents
     /// to the end of its last page. The flag is true if these bytes are executable.
-    pub fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
+    pub(crate) fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         const PAGE: u64 = 4096;
         let loads = self
             .headers
@@ -341,12 +341,12 @@ fn is_text(strings: &[u8], at: usize, wanted: &str) -> bool {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::memory;
 
     /// Returns the memory and the modules of the test process.
-    pub fn here() -> (ProcessMemory, Vec<Module>) {
+    pub(crate) fn here() -> (ProcessMemory, Vec<Module>) {
         let pid = std::process::id().cast_signed();
         let memory = ProcessMemory::open(pid).unwrap();
         let modules = modules(&memory, &memory::maps(pid).unwrap());

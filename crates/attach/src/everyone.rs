@@ -37,7 +37,7 @@ const MAX_STACK: u64 = 8 << 20;
 const MAX_OTHER_STACK: u64 = 1 << 20;
 const MAX_OWN_STACK: u64 = 256 << 10;
 
-pub struct Everyone<'a> {
+pub(crate) struct Everyone<'a> {
     pid: i32,
     memory: &'a ProcessMemory,
     threads: Vec<(i32, Stopped, Registers)>,
@@ -49,7 +49,7 @@ impl<'a> Everyone<'a> {
     ///
     /// # Errors
     /// Returns the reason why not all threads stopped, and how long those that stopped stayed stopped.
-    pub fn stop(
+    pub(crate) fn stop(
         pid: i32,
         memory: &'a ProcessMemory,
         patience: Duration,
@@ -113,19 +113,19 @@ impl<'a> Everyone<'a> {
     }
 
     /// Returns the time since the first thread was asked to stop.
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
     /// Returns any one of the stopped threads, through which memory can be written.
-    pub fn one(&self) -> Option<&Stopped> {
+    pub(crate) fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
 
     /// Calls `visit` with each address at which a thread may continue: its current instruction and all words on its
     /// stack. The stack includes the address at which a signal handler will return. `stack` is the end of the main
     /// thread's stack.
-    pub fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
+    pub(crate) fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
         for (tid, _, registers) in &self.threads {
             visit(registers.rip);
             let end = match *tid == self.pid {
@@ -180,7 +180,7 @@ impl<'a> Everyone<'a> {
 
     /// Resumes all threads. Must be called from the thread that stopped them, which must end right afterwards: its
     /// end resumes most of them. Returns how long the first thread was stopped.
-    pub fn release(self) -> Duration {
+    pub(crate) fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =
             threads.partition(|(.., registers)| has_made_process(registers));
@@ -231,7 +231,7 @@ fn seize_new(
 
 /// Waits until no thread is in uninterruptible sleep. Returns false if one still is after `timeout`. A stop would
 /// keep all other threads stopped until such a thread wakes.
-pub fn await_interruptible(pid: i32, timeout: Duration) -> bool {
+pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {
         if since.elapsed() > timeout {

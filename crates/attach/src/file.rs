@@ -20,7 +20,7 @@ use crate::stub::{self, MADE};
 
 /// The source from which the process loads the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LibrarySource {
+pub(crate) enum LibrarySource {
     /// The library's path, which the process can open.
     Path,
     /// A file in memory that the process makes for the library.
@@ -35,7 +35,7 @@ impl LibrarySource {
     ///
     /// # Errors
     /// Returns the reason why there is no such source.
-    pub fn select(
+    pub(crate) fn select(
         pid: i32,
         memory: &ProcessMemory,
         modules: &[Module],
@@ -73,7 +73,7 @@ fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
 /// # Errors
 /// Returns the reason why the library was not written. The process has been informed in that case, and closes the
 /// file.
-pub fn write(
+pub(crate) fn write(
     pid: i32,
     memory: &ProcessMemory,
     region: u64,

@@ -35,7 +35,7 @@ const NEEDED: [libc::c_long; 15] = [
 
 /// Returns true if no filter of a stopped thread can end the process, and all of them permit the calls that the
 /// library needs. Returns false if the filters cannot be read.
-pub fn are_harmless(thread: &Stopped) -> bool {
+pub(crate) fn are_harmless(thread: &Stopped) -> bool {
     for index in 0..MAX_FILTERS {
         match thread.filter(index) {
             Ok(Some(filter)) if is_harmless(&filter) => {}

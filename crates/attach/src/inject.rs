@@ -53,7 +53,7 @@ enum Tried {
     Refused(AttachRefusal),
 }
 
-pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
+pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     match stub::state() {
         Some(size) if size <= stub::MAX_STATE => {}
         _ => return Err(AttachRefusal::NoXsave),

@@ -58,13 +58,13 @@ struct Entries {
 }
 
 /// The reason why some jumps were not written.
-pub type JumpFailure = &'static str;
+pub(crate) type JumpFailure = &'static str;
 
 /// Writes all jumps that have not been written yet.
 ///
 /// # Errors
 /// Returns the reason if the state of the jumps cannot be determined.
-pub fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
+pub(crate) fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
     let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
     let mut hooked = Hooked::default();
     let (mut why, mut late, mut tries) = (None, 0, 0);

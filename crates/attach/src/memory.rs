@@ -8,20 +8,20 @@ use crate::process;
 
 /// The memory of a process, for reading. If the process starts another program, this still refers to the old
 /// program's memory, and reads fail.
-pub struct ProcessMemory(File);
+pub(crate) struct ProcessMemory(File);
 
 impl ProcessMemory {
-    pub fn open(pid: i32) -> io::Result<Self> {
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
 
     /// Fills `buffer` from memory at `address`. Returns false if not all of it is mapped.
-    pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
     /// Fills `buffer` from memory at `address`, as far as it is mapped. Returns the number of bytes read.
-    pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+    pub(crate) fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
             match self.0.read_at(rest, address + read as u64) {
@@ -32,17 +32,17 @@ impl ProcessMemory {
         read
     }
 
-    pub fn bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+    pub(crate) fn bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes).then_some(bytes)
     }
 
-    pub fn word(&self, address: u64) -> Option<u64> {
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
     /// Returns `length` bytes, or `None` if not all of them are mapped.
-    pub fn some(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+    pub(crate) fn some(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.read(address, &mut bytes).then_some(bytes)
     }
@@ -50,7 +50,7 @@ impl ProcessMemory {
 
 /// One mapping of a process: a line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     pub start: u64,
     pub end: u64,
     pub offset: u64,
@@ -79,7 +79,7 @@ impl Mapping {
 }
 
 /// Returns all mappings, ordered by address.
-pub fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
+pub(crate) fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(process::folder(pid).join("maps"))?;
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(Mapping::parse).collect())
@@ -87,7 +87,7 @@ pub fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
 
 /// Returns the page-aligned address of `size` unmapped bytes. They are in the middle of the largest gap,
 /// because stacks and the heap grow at the edges of gaps.
-pub fn free(maps: &[Mapping], size: u64) -> Option<u64> {
+pub(crate) fn free(maps: &[Mapping], size: u64) -> Option<u64> {
     const PAGE: u64 = 4096;
     let gaps = maps
         .windows(2)

@@ -61,7 +61,7 @@ const WAITS: [&str; 33] = [
 
 /// Addresses of the C library's functions that the stub calls.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Functions {
+pub(crate) struct Functions {
     pub pthread_create: u64,
     pub pthread_detach: u64,
     pub errno_location: u64,
@@ -71,7 +71,7 @@ pub struct Functions {
 }
 
 /// Address ranges of code, by the role that the code plays for attaching.
-pub struct Places {
+pub(crate) struct Places {
     pub functions: Functions,
     /// Functions in which threads wait without holding a lock of the C library (see `WAITS`).
     pub waits: Vec<Range<u64>>,
@@ -110,7 +110,7 @@ impl Places {
     /// # Errors
     /// Returns a refusal if the process lacks something that attaching needs, or contains something that makes it
     /// unsafe.
-    pub fn find(
+    pub(crate) fn find(
         memory: &ProcessMemory,
         modules: &[Module],
         program: &str,
@@ -218,7 +218,7 @@ impl Places {
 
     /// Returns addresses for the stub's code and for its texts. Both are in unused bytes, all 0, after the code of
     /// modules that stay loaded.
-    pub fn room(
+    pub(crate) fn room(
         &self,
         memory: &ProcessMemory,
         modules: &[Module],
@@ -267,7 +267,7 @@ fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
 impl Places {
     /// Returns places for tests: a C library, a loader, and a library that defines `malloc`. `waits` is the only
     /// function in which a thread may wait.
-    pub fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
+    pub(crate) fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {
             functions: Functions::default(),

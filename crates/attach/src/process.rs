@@ -101,19 +101,19 @@ const STRICT: u32 = 1;
 
 /// Returns true if the thread has more system call filters than this process.
 #[cfg(target_arch = "x86_64")]
-pub fn is_filtered(tid: i32) -> bool {
+pub(crate) fn is_filtered(tid: i32) -> bool {
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     ProcStatus::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
 
 /// Returns the path of the process's folder in `/proc`.
-pub fn folder(pid: i32) -> PathBuf {
+pub(crate) fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
 /// Returns the ids of the process's threads.
 #[cfg(target_arch = "x86_64")]
-pub fn threads(pid: i32) -> Vec<i32> {
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
         .into_iter()
         .flatten()
@@ -126,7 +126,7 @@ pub fn threads(pid: i32) -> Vec<i32> {
 /// Waits until the process is no longer traced. The kernel releases traced threads some time after their tracer
 /// thread can be joined.
 #[cfg(target_arch = "x86_64")]
-pub fn await_untraced(pid: i32) {
+pub(crate) fn await_untraced(pid: i32) {
     const TIMEOUT: Duration = Duration::from_secs(1);
     const POLL_INTERVAL: Duration = Duration::from_micros(30);
     let since = Instant::now();
@@ -139,7 +139,7 @@ pub fn await_untraced(pid: i32) {
 
 /// Returns true if the thread has created child processes that it has not waited for yet.
 #[cfg(target_arch = "x86_64")]
-pub fn has_children(pid: i32, tid: i32) -> bool {
+pub(crate) fn has_children(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/children"));
     fs::read(path).is_ok_and(|children| !children.is_empty())
 }
@@ -147,14 +147,14 @@ pub fn has_children(pid: i32, tid: i32) -> bool {
 /// Returns true if the thread that a command created in the process to load the library is still at work. That
 /// command may have been killed since.
 #[cfg(target_arch = "x86_64")]
-pub fn is_being_attached(pid: i32) -> bool {
+pub(crate) fn is_being_attached(pid: i32) -> bool {
     let mut threads = threads(pid).into_iter();
     threads.any(|tid| thread_name(pid, tid).trim_end() == "tllmprof-attach")
 }
 
 /// Returns the thread's name from `/proc`. It is empty if the thread has ended.
 #[cfg(target_arch = "x86_64")]
-pub fn thread_name(pid: i32, tid: i32) -> String {
+pub(crate) fn thread_name(pid: i32, tid: i32) -> String {
     let path = folder(pid).join(format!("task/{tid}/comm"));
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -162,7 +162,7 @@ pub fn thread_name(pid: i32, tid: i32) -> String {
 /// Returns true if a signal is pending for the thread and not blocked, or if that is unknown. Ignored signals do
 /// not count, although they can be pending for a traced thread.
 #[cfg(target_arch = "x86_64")]
-pub fn has_signal(pid: i32, tid: i32) -> bool {
+pub(crate) fn has_signal(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/status"));
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
@@ -170,14 +170,14 @@ pub fn has_signal(pid: i32, tid: i32) -> bool {
 /// Returns true if the process ignores the signal. It then does nothing to a thread that is not traced, and does
 /// not even wake it.
 #[cfg(target_arch = "x86_64")]
-pub fn ignores(tid: i32, signal: i32) -> bool {
+pub(crate) fn ignores(tid: i32, signal: i32) -> bool {
     let ignored = status_of(tid).and_then(|text| ignored(&text));
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
 /// Returns true if the thread blocks the signal.
 #[cfg(target_arch = "x86_64")]
-pub fn blocks(tid: i32, signal: i32) -> bool {
+pub(crate) fn blocks(tid: i32, signal: i32) -> bool {
     let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
     blocked.is_some_and(|blocked| blocked & 1 << (signal - 1) != 0)
 }
@@ -214,7 +214,7 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Returns the reason why the process cannot be attached to.
-pub fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
+pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     let folder = folder(pid);
     let status = ProcStatus::from_pid(pid).map_err(|_| AttachRefusal::NoProcess)?;
     if status.process != pid {
@@ -255,7 +255,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
 }
 
 /// Returns the likely reason why the system does not permit an access.
-pub fn not_permitted() -> AttachRefusal {
+pub(crate) fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
     match scope {
@@ -288,7 +288,7 @@ fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
 /// Returns true if the process would open the same file under the library's path. It does not if it has another
 /// root directory.
 #[cfg(target_arch = "x86_64")]
-pub fn has_file(pid: i32, library: &Path) -> bool {
+pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
     let identity = |path: &Path| {
         let status = fs::metadata(path).ok()?;
@@ -301,7 +301,7 @@ pub fn has_file(pid: i32, library: &Path) -> bool {
 /// Returns true if `/proc` is mounted in the process's root. The process needs it to open a file by its
 /// descriptor.
 #[cfg(target_arch = "x86_64")]
-pub fn has_proc(pid: i32) -> bool {
+pub(crate) fn has_proc(pid: i32) -> bool {
     let proc = folder(pid).join("root/proc");
     nix::sys::statfs::statfs(&proc)
         .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
@@ -333,7 +333,7 @@ pub fn is_there(pid: i32) -> bool {
 
 /// Returns true if the process has ended or is ending. A process that ends first frees its memory, so its list of
 /// mappings is empty.
-pub fn is_ending(pid: i32) -> bool {
+pub(crate) fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }
 

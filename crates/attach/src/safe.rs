@@ -44,14 +44,18 @@ const CALLS: [libc::c_long; 23] = [
 ];
 
 /// The reason why a thread is not at a safe point.
-pub type UnsafeReason = &'static str;
+pub(crate) type UnsafeReason = &'static str;
 
 /// Checks that a thread is at a safe point. `frames` are the code addresses of its stack frames, the innermost
 /// first. `call` is the number of the system call that it is in, or `None`.
 ///
 /// # Errors
 /// Returns the reason why it is not at a safe point.
-pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), UnsafeReason> {
+pub(crate) fn check(
+    places: &Places,
+    frames: &[u64],
+    call: Option<i64>,
+) -> Result<(), UnsafeReason> {
     let is_in = |ranges: &[Range<u64>], frame: &u64| ranges.iter().any(|r| r.contains(frame));
     let any = |ranges: &[Range<u64>]| frames.iter().any(|frame| is_in(ranges, frame));
     if any(&places.loader) {

@@ -8,33 +8,33 @@
 use core::arch::global_asm;
 
 /// Size of the stub's region, in bytes.
-pub const REGION: u64 = 256 << 10;
+pub(crate) const REGION: u64 = 256 << 10;
 /// Offset of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero at first.
 const STATE: u64 = 0;
 /// Maximum size of the processor state, in bytes. The words below follow it.
-pub const MAX_STATE: u64 = 64 << 10;
+pub(crate) const MAX_STATE: u64 = 64 << 10;
 /// Offsets of the thread's signal mask, and of the new thread's id.
 const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
 /// Offset of the stub's progress: 0, then [`CREATED`].
-pub const STUB: u64 = MAX_STATE + 16;
+pub(crate) const STUB: u64 = MAX_STATE + 16;
 /// Offset of the return value of `pthread_create`.
-pub const ERROR: u64 = MAX_STATE + 24;
+pub(crate) const ERROR: u64 = MAX_STATE + 24;
 /// Offset of the new thread's progress: 0, then [`FAILED`] or [`ANSWERED`].
-pub const STARTED: u64 = MAX_STATE + 32;
+pub(crate) const STARTED: u64 = MAX_STATE + 32;
 /// Offset of the return value of the library's `tllmprof_attach`.
-pub const ANSWER: u64 = MAX_STATE + 40;
+pub(crate) const ANSWER: u64 = MAX_STATE + 40;
 /// Offset of the loader's error message, which ends with a zero byte.
-pub const TEXT: u64 = MAX_STATE + 48;
-pub const MAX_TEXT: u64 = 512;
+pub(crate) const TEXT: u64 = MAX_STATE + 48;
+pub(crate) const MAX_TEXT: u64 = 512;
 /// Offset of a word about the file in memory that the new thread has made for the library: its descriptor plus
 /// 1, or a negative error number.
-pub const FILE: u64 = TEXT + MAX_TEXT;
+pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
 /// Offset of the word by which the command reports about that file: [`WRITTEN`] or [`GIVEN_UP`].
-pub const READY: u64 = FILE + 8;
+pub(crate) const READY: u64 = FILE + 8;
 /// Offset of the file's path, which the command writes.
-pub const PATH: u64 = FILE + 16;
-pub const MAX_PATH: u64 = 64;
+pub(crate) const PATH: u64 = FILE + 16;
+pub(crate) const MAX_PATH: u64 = 64;
 /// Offset of two `struct stat` for that file: one from when it was made, and one of the file that has the
 /// descriptor when it is closed.
 const STATUS: u64 = PATH + MAX_PATH;
@@ -42,12 +42,12 @@ const STATUS_SIZE: u64 = 144;
 
 /// Values for [`STUB`] and [`STARTED`]. They are unusual, so that unrelated data at these addresses is not
 /// mistaken for them.
-pub const CREATED: u64 = 0x5471_0001;
-pub const FAILED: u64 = 0x5471_0002;
-pub const ANSWERED: u64 = 0x5471_0003;
+pub(crate) const CREATED: u64 = 0x5471_0001;
+pub(crate) const FAILED: u64 = 0x5471_0002;
+pub(crate) const ANSWERED: u64 = 0x5471_0003;
 /// Values for [`READY`].
-pub const WRITTEN: u64 = 1;
-pub const GIVEN_UP: u64 = 2;
+pub(crate) const WRITTEN: u64 = 1;
+pub(crate) const GIVEN_UP: u64 = 2;
 /// Minimum time for which the new thread waits until its file has been written, in milliseconds.
 const WRITING_MS: u64 = 10_000;
 
@@ -55,12 +55,12 @@ const WRITING_MS: u64 = 10_000;
 /// is not a path that can be opened.
 const RENAMED: &str = "/memfd:libtllmprof.so";
 /// The kernel's name for such a file in memory, as `/proc/PID/maps` shows it.
-pub const MADE: &str = "/memfd:libtllmprof.so (deleted)";
+pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
 /// The stub's data, in the order in which it follows the code.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Constants {
+pub(crate) struct Constants {
     pub region: u64,
     /// The region's address, negated: the stub compares with it by an addition that changes no flags.
     pub negated: u64,
@@ -425,12 +425,12 @@ fn code() -> &'static [u8] {
 }
 
 /// Returns the size of the stub with its constants, in bytes.
-pub fn size() -> usize {
+pub(crate) fn size() -> usize {
     code().len() + size_of::<Constants>()
 }
 
 /// Returns the bytes of the stub, followed by its constants.
-pub fn assemble(constants: &Constants) -> Vec<u8> {
+pub(crate) fn assemble(constants: &Constants) -> Vec<u8> {
     let words = constants.words();
     let words = words.iter().flat_map(|word| word.to_le_bytes());
     code().iter().copied().chain(words).collect()
@@ -438,7 +438,7 @@ pub fn assemble(constants: &Constants) -> Vec<u8> {
 
 /// Returns the size of this processor's XSAVE state, in bytes, for all features that the system has enabled.
 /// Returns `None` if there is no XSAVE.
-pub fn state() -> Option<u64> {
+pub(crate) fn state() -> Option<u64> {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
     const OSXSAVE: u32 = 1 << 27;
     (__cpuid(1).ecx & OSXSAVE != 0).then(|| __cpuid_count(13, 0).ebx.into())

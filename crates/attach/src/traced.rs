@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The reason why a thread could not be stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotStopped {
+pub(crate) enum NotStopped {
     /// The thread has ended.
     Gone,
     /// The thread did not stop in time. It may be in uninterruptible sleep.
@@ -32,7 +32,7 @@ pub enum NotStopped {
 /// An instruction of a system call filter, in the kernel's layout (`struct sock_filter`).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Instruction {
+pub(crate) struct Instruction {
     pub code: u16,
     pub then: u8,
     pub otherwise: u8,
@@ -40,14 +40,14 @@ pub struct Instruction {
 }
 
 /// A thread that is traced, but still runs.
-pub struct Stopping(Pid);
+pub(crate) struct Stopping(Pid);
 
 impl Stopping {
     /// Starts to trace a thread. The thread continues to run.
     ///
     /// # Errors
     /// Returns the reason why it cannot be traced.
-    pub fn seize(thread: i32) -> Result<Self, NotStopped> {
+    pub(crate) fn seize(thread: i32) -> Result<Self, NotStopped> {
         let pid = Pid::from_raw(thread);
         let refused = |error| match error {
             Errno::EPERM => NotStopped::NotPermitted,
@@ -58,18 +58,18 @@ impl Stopping {
         Ok(Self(pid))
     }
 
-    pub const fn tid(&self) -> i32 {
+    pub(crate) const fn tid(&self) -> i32 {
         self.0.as_raw()
     }
 
     /// Requests a stop. If the thread has ended, the next poll reports it.
-    pub fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         let _ = ptrace::interrupt(self.0);
     }
 
     /// Resumes the thread so that it does not notice that it was interrupted. An interrupted thread always stops
     /// first, so this waits for the stop, at most 1 s.
-    pub fn go_on(self) {
+    pub(crate) fn go_on(self) {
         const TIMEOUT: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + TIMEOUT;
         while let Ok(stopped) = self.poll()
@@ -89,7 +89,7 @@ impl Stopping {
     ///
     /// # Errors
     /// Returns the reason why it cannot be stopped.
-    pub fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
+    pub(crate) fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
         let thread = self.tid();
         let mut status = 0;
         // SAFETY: the kernel writes the status into a local.
@@ -132,7 +132,7 @@ impl Stopping {
     }
 }
 
-pub struct Stopped {
+pub(crate) struct Stopped {
     thread: Pid,
     pub since: Instant,
 }
@@ -142,7 +142,7 @@ impl Stopped {
     ///
     /// # Errors
     /// Returns the reason why the thread did not stop.
-    pub fn stop(thread: i32, patience: Duration) -> Result<Self, NotStopped> {
+    pub(crate) fn stop(thread: i32, patience: Duration) -> Result<Self, NotStopped> {
         let thread = Stopping::seize(thread)?;
         thread.interrupt();
         let deadline = Instant::now() + patience;
@@ -158,22 +158,22 @@ impl Stopped {
         }
     }
 
-    pub const fn tid(&self) -> i32 {
+    pub(crate) const fn tid(&self) -> i32 {
         self.thread.as_raw()
     }
 
-    pub fn registers(&self) -> Option<Registers> {
+    pub(crate) fn registers(&self) -> Option<Registers> {
         ptrace::getregs(self.thread).ok()
     }
 
     /// Sets all registers at once.
-    pub fn set_registers(&self, registers: Registers) -> Option<()> {
+    pub(crate) fn set_registers(&self, registers: Registers) -> Option<()> {
         ptrace::setregs(self.thread, registers).ok()
     }
 
     /// Writes to the process's memory, even where the process itself can only read. The data is padded with zeros
     /// to a multiple of 8 bytes.
-    pub fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -185,7 +185,7 @@ impl Stopped {
 
     /// Returns true if the thread is inside a restartable sequence (rseq). The kernel would have to restart such a
     /// sequence.
-    pub fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
+    pub(crate) fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
         let size = size_of_val(&found);
@@ -216,7 +216,7 @@ impl Stopped {
     /// # Errors
     /// Returns an error if filters cannot be read: that requires CAP_SYS_ADMIN, and that this process has no
     /// filters itself.
-    pub fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
+    pub(crate) fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
         const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
         let get = |into: *mut Instruction| {
             // SAFETY: without a buffer, the kernel returns the number of instructions and writes none. With a
@@ -239,13 +239,13 @@ impl Stopped {
 
     /// Resumes the thread as if it had not been stopped. `registers` are its current registers. Returns how long it
     /// was stopped.
-    pub fn go_on(self, registers: Registers) -> Duration {
+    pub(crate) fn go_on(self, registers: Registers) -> Duration {
         self.settle(registers);
         self.detach()
     }
 
     /// Prepares the thread to continue as if it had not been stopped. `registers` are its current registers.
-    pub fn settle(&self, registers: Registers) {
+    pub(crate) fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {
             match process::has_signal(tid, tid) {
@@ -257,7 +257,7 @@ impl Stopped {
 
     /// Makes the thread repeat the system call that the stop cut short, so that the program does not notice the
     /// stop.
-    pub fn make_again(&self, registers: Registers) {
+    pub(crate) fn make_again(&self, registers: Registers) {
         let mut again = resumed(registers);
         // Marks the thread as not in a system call, so that the kernel does not change the registers when it
         // resumes.
@@ -266,7 +266,7 @@ impl Stopped {
     }
 
     /// Resumes the thread and stops tracing it. Returns how long it was stopped.
-    pub fn detach(self) -> Duration {
+    pub(crate) fn detach(self) -> Duration {
         let _ = ptrace::detach(self.thread, None);
         self.since.elapsed()
     }
@@ -309,13 +309,13 @@ const CUT_SHORT: [libc::c_long; 20] = [
 
 /// Returns true if the thread's system call was ended by the stop. This assumes that no pending signal has ended
 /// it.
-pub fn was_cut_short(registers: &Registers) -> bool {
+pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
 }
 
 /// Returns true if the thread was stopped in a system call that creates a process or a thread.
-pub fn has_made_process(registers: &Registers) -> bool {
+pub(crate) fn has_made_process(registers: &Registers) -> bool {
     let calls = [
         libc::SYS_clone,
         libc::SYS_clone3,
@@ -327,7 +327,7 @@ pub fn has_made_process(registers: &Registers) -> bool {
 
 /// Returns the registers with which the thread continues as the kernel would resume it: an interrupted system call
 /// is repeated.
-pub fn resumed(registers: Registers) -> Registers {
+pub(crate) fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
     const ERESTARTNOHAND: i64 = -514;

@@ -15,7 +15,7 @@ const MAX_FRAMES: usize = 4096;
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
 /// Registers by their DWARF number: the 16 general ones, then the return address. `None` if a value is unknown.
-pub type Registers = [Option<u64>; 17];
+pub(crate) type Registers = [Option<u64>; 17];
 
 const RSP: usize = 7;
 const RIP: usize = 16;
@@ -24,7 +24,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Returns the code address of each frame, the innermost first: the current instruction, then the return addresses.
 /// Returns `None` if the frames are not known up to the outermost one.
-pub fn frames(
+pub(crate) fn frames(
     memory: &ProcessMemory,
     modules: &[Module],
     registers: Registers,
@@ -35,7 +35,7 @@ pub fn frames(
 }
 
 /// Returns registers of which only the stack pointer and the instruction pointer are known.
-pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
+pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     let mut registers = [None; 17];
     registers[RSP] = Some(stack_pointer);
     registers[RIP] = Some(instruction);
@@ -44,7 +44,7 @@ pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
 
 /// Adds the code addresses of the frames to `frames`, as far as they are known. Returns `None` if the outermost frame
 /// was not reached.
-pub fn follow(
+pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
     mut registers: Registers,

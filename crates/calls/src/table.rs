@@ -265,7 +265,7 @@ cuda_calls!(table);
 /// `_v2` and without the suffixes for the per-thread default stream.
 ///
 /// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
-pub const OTHERS: &[(CallPurpose, &[&str])] = &[
+pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     (
         AsyncCopy(Other),
         &[
@@ -318,7 +318,7 @@ pub const OTHERS: &[(CallPurpose, &[&str])] = &[
 
 /// Pairs of a function and the CUDA function that does the same. They are HIP functions whose names do not follow
 /// CUDA's, functions that CUDA no longer has, and copies that wait for no other work.
-pub const SAME: &[(&str, &str)] = &[
+pub(crate) const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
     ("cudaMemcpyToSymbol", "cuMemcpyHtoD"),
@@ -331,7 +331,7 @@ pub const SAME: &[(&str, &str)] = &[
 
 /// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. They decide for
 /// functions that have no row in the table, including those of later CUDA releases.
-pub const WITHOUT_WORK: &[&str] = &[
+pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",
     "Synchronize",
@@ -345,7 +345,7 @@ pub const WITHOUT_WORK: &[&str] = &[
 
 /// Prefixes of the names of driver functions that are called without a context. (Functions with the last prefix have
 /// more arguments than a gate, the code in front of driver functions, can pass.)
-pub const WITHOUT_CONTEXT: &[&str] = &[
+pub(crate) const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetProcAddress",
     "cuGetExportTable",
     "cuGetError",

@@ -8,7 +8,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_session::SessionFacts;
 
 /// Returns the settings that these environment variables result in.
-pub fn settings(variables: &[(&str, &str)]) -> Settings {
+pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
     let value = |name: &str| {
         let found = variables.iter().find(|(is, _)| *is == name);
         found.map(|(_, value)| (*value).into())
@@ -17,7 +17,7 @@ pub fn settings(variables: &[(&str, &str)]) -> Settings {
 }
 
 /// Returns the record of the test process. The first call begins it.
-pub fn record() -> Record {
+pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }
 

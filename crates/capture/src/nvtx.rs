@@ -19,7 +19,7 @@ use tllmprof_sync::Published;
 ///
 /// The child process after a fork registers the domain again. There, nsys starts anew and would confuse the parent's
 /// domain with the first domain that is registered in the child.
-pub fn domain() -> &'static Domain {
+pub(crate) fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;
 
@@ -30,7 +30,7 @@ pub fn domain() -> &'static Domain {
 }
 
 /// A text that is registered with the NVTX tool, once in each process.
-pub struct RegisteredText {
+pub(crate) struct RegisteredText {
     text: CString,
     registered: Published<Registered>,
 }
@@ -47,7 +47,7 @@ unsafe impl Sync for Registered {}
 
 impl RegisteredText {
     /// Registers `text` and keeps it for the life of the process.
-    pub fn register(text: CString) -> &'static Self {
+    pub(crate) fn register(text: CString) -> &'static Self {
         let new = Self {
             text,
             registered: Published::none(),
@@ -57,7 +57,7 @@ impl RegisteredText {
     }
 
     /// Returns the registered string. After a fork, registers the text again in the child process.
-    pub fn get(&self) -> RegisteredString<'static> {
+    pub(crate) fn get(&self) -> RegisteredString<'static> {
         let domain = domain();
         let known = self.registered.get();
         if let Some(known) = known
@@ -73,7 +73,7 @@ impl RegisteredText {
 }
 
 /// The NVTX ranges that are open, and what is needed to open more.
-pub struct Ranges {
+pub(crate) struct Ranges {
     capture: &'static RegisteredText,
     name: NvtxName,
     text: String,
@@ -87,7 +87,7 @@ pub struct Ranges {
 
 impl Ranges {
     /// Registers the domain and the name of the capture range with the tool.
-    pub fn new(name: &NvtxName) -> Self {
+    pub(crate) fn new(name: &NvtxName) -> Self {
         Self {
             capture: RegisteredText::register(c"capture".to_owned()),
             name: name.clone(),
@@ -100,7 +100,7 @@ impl Ranges {
     }
 
     /// Opens the range of iteration `n`.
-    pub fn begin_iteration(&mut self, n: u64) {
+    pub(crate) fn begin_iteration(&mut self, n: u64) {
         self.text.clear();
         // Writing to a `String` cannot fail.
         let _ = self.name.write(n, &mut self.text);
@@ -119,7 +119,7 @@ impl Ranges {
     /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`; if that is `None`, to
     /// the open iteration. Does nothing if `iteration` is not open. The range ends with the iteration, and carries
     /// its number.
-    pub fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
+    pub(crate) fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
         let Some(open) = self.number else { return };
         if iteration.is_some_and(|iteration| iteration != open) {
             return;
@@ -135,24 +135,24 @@ impl Ranges {
     }
 
     /// Ends the ranges of the iteration and its batch.
-    pub fn end_iteration(&mut self) {
+    pub(crate) fn end_iteration(&mut self) {
         self.batch = None;
         self.iteration = None;
         self.number = None;
     }
 
     /// Opens the range `capture`, which lasts as long as the window.
-    pub fn begin_window(&mut self) {
+    pub(crate) fn begin_window(&mut self) {
         self.window = Some(domain().range(self.capture.get()));
     }
 
     /// Ends the range `capture`.
-    pub fn end_window(&mut self) {
+    pub(crate) fn end_window(&mut self) {
         self.window = None;
     }
 
     /// Drops the open ranges without ending them. Needed after a fork, because they belong to the parent process.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         let _window = ManuallyDrop::new(self.window.take());
         let _iteration = ManuallyDrop::new(self.iteration.take());
         let _batch = ManuallyDrop::new(self.batch.take());

@@ -16,10 +16,10 @@ use super::nvtx::Ranges;
 use super::{cupti, worker};
 
 /// Maximum time to wait for the device to become idle when a window closes.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of this crate: the open window, the settings, and totals for log messages.
-pub struct CaptureState {
+pub(crate) struct CaptureState {
     pub ranges: Option<Ranges>,
     pub open: Option<OpenWindow>,
     /// Totals of the window that is open, or of the last one.
@@ -37,7 +37,7 @@ pub struct CaptureState {
 }
 
 /// An open window.
-pub struct OpenWindow {
+pub(crate) struct OpenWindow {
     /// The window as the user requested it. Messages show it in this form.
     pub window: IterationRange,
     pub iteration: u64,
@@ -50,7 +50,7 @@ pub struct OpenWindow {
 
 /// Totals of the closed parts of a window. Most windows have only one part.
 #[derive(Default)]
-pub struct WindowTotals {
+pub(crate) struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
@@ -75,7 +75,7 @@ impl fmt::Display for WindowTotals {
 }
 
 impl CaptureState {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             ranges: None,
             open: None,
@@ -95,7 +95,7 @@ impl CaptureState {
     }
 
     /// Opens the window.
-    pub fn open(&mut self, taken: Taken, place: &Place<'_>) {
+    pub(crate) fn open(&mut self, taken: Taken, place: &Place<'_>) {
         let window = taken.asked;
         let iteration = place.point.over();
         let driver = Driver::get();
@@ -142,7 +142,7 @@ impl CaptureState {
 
     /// Closes the window. `over` is the first iteration after it, and `ended` is the time at which its last iteration
     /// ended. `taken` is the window if the session has closed it, and `None` when the process ends.
-    pub fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
+    pub(crate) fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
         let Some(mut open) = self.open.take() else {
             return;
         };

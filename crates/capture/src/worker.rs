@@ -26,7 +26,7 @@ use tllmprof_sync::{wait, wait_until_woken, wake};
 
 /// A job that the worker can do.
 #[derive(Clone, Copy)]
-pub enum Job {
+pub(crate) enum Job {
     /// Wait for the device.
     Drain,
     /// Close everything at the end of the process.
@@ -45,7 +45,7 @@ pub enum Job {
 /// A job for CUPTI.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-pub enum CuptiJob {
+pub(crate) enum CuptiJob {
     Attach = 0,
     Leave = 1,
     /// Flush CUPTI when the process ends.
@@ -94,7 +94,7 @@ fn wake_all() {
 }
 
 /// Requests that the worker ends if it has nothing to do. Does not wait for it.
-pub fn ends() {
+pub(crate) fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
         own_threads::ends(ThreadKind::Worker);
@@ -106,7 +106,7 @@ pub fn ends() {
 const STACK_BYTES: usize = 1 << 20;
 
 /// Starts the worker if it does not run yet. It calls `act` for each job.
-pub fn start(act: fn(Job)) {
+pub(crate) fn start(act: fn(Job)) {
     let _ = DO.set(Box::new(act));
     if WORD
         .compare_exchange(NO_THREAD, ASLEEP, Ordering::AcqRel, Ordering::Relaxed)
@@ -121,12 +121,12 @@ pub fn start(act: fn(Job)) {
 }
 
 /// Returns true if the worker runs.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }
 
 /// Returns true if the worker has ended because the process lacks the memory for calls of the driver.
-pub fn lacks_memory() -> bool {
+pub(crate) fn lacks_memory() -> bool {
     LACKS_MEMORY.load(Ordering::Acquire)
 }
 
@@ -166,13 +166,13 @@ impl Job {
 }
 
 /// Returns true if the worker is running this job.
-pub fn is_about(job: Job) -> bool {
+pub(crate) fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
 /// Makes the worker run `job`, and waits until it is done. Returns false if that takes longer than `patience`, or if
 /// there is no worker.
-pub fn run(job: Job, patience: Duration) -> bool {
+pub(crate) fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {
         ITERATIONS.store(iterations, Ordering::Relaxed);
@@ -197,7 +197,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
 
 /// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or if there is no
 /// worker.
-pub fn await_rest(patience: Duration) -> bool {
+pub(crate) fn await_rest(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
         match WORD.load(Ordering::Acquire) {
@@ -210,7 +210,7 @@ pub fn await_rest(patience: Duration) -> bool {
 }
 
 /// Requests that the worker makes room in the record. Returns false if the worker is busy. Does not wait.
-pub fn ask_for_room() -> bool {
+pub(crate) fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok();

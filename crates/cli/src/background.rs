@@ -8,13 +8,13 @@ use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
-pub const COMMAND: &str = "tllmprof";
+pub(crate) const COMMAND: &str = "tllmprof";
 /// The largest number of ancestors of a process that are checked. The bound ends the search if the process tree
 /// contains a loop.
 const MAX_DEPTH: usize = 256;
 
 /// A process of the run that is still running.
-pub struct Left {
+pub(crate) struct Left {
     pub number: u64,
     pub name: String,
 }
@@ -22,7 +22,7 @@ pub struct Left {
 /// Finds the processes that inherited the run's identifier from the program. Processes below another `tllmprof run` are
 /// left out, because that command reports them. They may have the same identifier, because all tasks of a job share one
 /// run. Processes whose variables this user may not read are left out too.
-pub fn find(run: &RunId) -> Vec<Left> {
+pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {
         let variables = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();

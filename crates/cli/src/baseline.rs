@@ -21,7 +21,7 @@ const TRIES: u64 = 100;
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for path in entries(folder)? {
         let name = path.file_name().unwrap_or_default();
@@ -57,7 +57,7 @@ fn option(folder: &Path) -> String {
 ///
 /// # Errors
 /// A run lies in the folder, so it would be compared with itself.
-pub fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
+pub(crate) fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
     let Ok(folder) = folder.canonicalize() else {
         return Ok(());
     };
@@ -75,7 +75,7 @@ pub fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
 ///
 /// # Errors
 /// A run cannot be copied or removed.
-pub fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
+pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| option(folder))?;
     for run in new {
         let to =

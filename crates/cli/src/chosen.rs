@@ -6,7 +6,7 @@ use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
 use tllmprof_report::{Origin, Recording};
 
 /// A recording without the events of the windows that were not chosen. A window is chosen by its first iteration.
-pub struct Chosen<R> {
+pub(crate) struct Chosen<R> {
     recording: R,
     /// Start and end of each window that is hidden, in ticks of the record's clock.
     others: Vec<(u64, u64)>,
@@ -18,7 +18,7 @@ impl<R: Recording> Chosen<R> {
     ///
     /// # Errors
     /// The recording cannot be read.
-    pub fn new(recording: R, firsts: &[u64], past: bool) -> io::Result<Self> {
+    pub(crate) fn new(recording: R, firsts: &[u64], past: bool) -> io::Result<Self> {
         let mut edges = Vec::new();
         recording.read(|entry| {
             if let Entry::Event { event, .. } = entry

@@ -23,7 +23,7 @@ const CANNOT_TELL: u8 = 4;
     after_help = "Intervals are 95 % confidence intervals of the true difference. With several runs on each side, they \
                   include the variation from run to run."
 )]
-pub struct CompareArguments {
+pub(crate) struct CompareArguments {
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
@@ -72,7 +72,7 @@ enum ComparisonFormat {
 }
 
 /// Parses a percentage, such as `2%`, into a fraction (0.02).
-pub fn percent(text: &str) -> Result<f64, String> {
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number
         .parse::<f64>()
@@ -82,7 +82,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
     Ok(percent / 100.0)
 }
 
-pub fn run(arguments: &CompareArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let Some(folder) = &arguments.baseline else {
         let (base, other) = sides(arguments)?;
         return show(base, other, arguments);
@@ -171,7 +171,7 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
 }
 
 /// Options for reading and comparing runs.
-pub struct CompareRequest<'a> {
+pub(crate) struct CompareRequest<'a> {
     /// The rule for iterations in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.
@@ -180,7 +180,7 @@ pub struct CompareRequest<'a> {
 }
 
 /// A comparison, and the exit status that follows from the state of its records (such as damaged).
-pub struct Compared {
+pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,
 }
@@ -189,7 +189,7 @@ pub struct Compared {
 ///
 /// # Errors
 /// A folder has no record, a folder has records of several runs, or the rule of `--step` cannot be used.
-pub fn compare(
+pub(crate) fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
     wanted: &CompareRequest<'_>,

@@ -28,7 +28,7 @@ const STAND_IN_WORK: &str = "100000";
 The example runs on the GPU if there is one, otherwise on a stand-in for CUDA. At the end, the command prints
 the report of the captured window.
 Exit status: 0 if exactly the window was captured.")]
-pub struct DemoArguments {
+pub(crate) struct DemoArguments {
     /// Number of iterations that the example runs
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = crate::live::count)]
     steps: u64,
@@ -44,7 +44,7 @@ struct Demo {
     windows: WindowList,
 }
 
-pub fn run(arguments: &DemoArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
     let window = arguments.window.as_deref().unwrap_or(WINDOW);
     let typed = shown(window.as_ref());
     let windows = WindowList::parse(window)

@@ -25,7 +25,7 @@ use crate::progress::Progress;
 use crate::runs;
 
 #[derive(Args)]
-pub struct ExportArguments {
+pub(crate) struct ExportArguments {
     #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write(), required_unless_present = "otlp")]
     to: Option<&'static ExportFormat>,
     /// File or folder to write; the file is compressed if its name ends in .gz, and - means standard output
@@ -60,7 +60,7 @@ fn what_to_write() -> String {
     format!("Output format: {}", each.join("; "))
 }
 
-pub fn run(arguments: &ExportArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode> {
     let files = runs::named(&arguments.files)?;
     processes::are_different(&files)?;
     let (out, counts, write) = match (arguments.to, &arguments.output, &arguments.otlp) {
@@ -121,7 +121,7 @@ pub fn run(arguments: &ExportArguments) -> Result<ExitCode> {
 ///
 /// # Errors
 /// The records belong to several runs and `merge` is false, or the tables cannot be written.
-pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
+pub(crate) fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(files, &stopped);
     let records = runs::without_copies(records, |record| &record.process);

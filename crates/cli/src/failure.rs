@@ -5,17 +5,17 @@ use std::process::ExitCode;
 
 /// An error that carries its exit status. Every other error ends the command with status 1.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     status: u8,
     message: String,
 }
 
 /// An error with status 2: the command line or a variable is wrong.
-pub fn usage(message: impl fmt::Display) -> anyhow::Error {
+pub(crate) fn usage(message: impl fmt::Display) -> anyhow::Error {
     with_status(2, message)
 }
 
-pub fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
+pub(crate) fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
     Failure {
         status,
         message: message.to_string(),
@@ -25,13 +25,13 @@ pub fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
 
 /// Returns the text of an error and its causes. Errors of the system are reworded, and shown
 /// without their number.
-pub fn text(error: &anyhow::Error) -> String {
+pub(crate) fn text(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| worded(&cause.to_string()));
     causes.collect::<Vec<_>>().join(": ")
 }
 
 /// Returns an error's text without the system's number, ` (os error N)`.
-pub fn worded(said: &str) -> String {
+pub(crate) fn worded(said: &str) -> String {
     let said = match said.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,
         _ => said,
@@ -39,7 +39,7 @@ pub fn worded(said: &str) -> String {
     said.replace("No such file or directory", "there is no such file")
 }
 
-pub fn status(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(
         error
             .downcast_ref::<Failure>()

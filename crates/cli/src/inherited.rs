@@ -71,12 +71,12 @@ fn occupy() {
 
 /// Returns true if standard output was closed when this process started. Its descriptor is then a placeholder, see
 /// `occupy`.
-pub fn has_no_output() -> bool {
+pub(crate) fn has_no_output() -> bool {
     CLOSED[1].load(Ordering::Relaxed)
 }
 
 /// Returns whether this process ignores a signal.
-pub fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zeros are a valid sigaction, and the call only writes to it.
     unsafe {
         let mut now: libc::sigaction = core::mem::zeroed();
@@ -97,7 +97,7 @@ fn blocked() -> libc::sigset_t {
 
 /// Replaces this process with `command`, as if the command had been started instead of this process. Returns only if
 /// that fails.
-pub fn exec(command: &mut Command) -> io::Error {
+pub(crate) fn exec(command: &mut Command) -> io::Error {
     match hand_on(command, Heir::ThisProcess) {
         Ok(()) => command.exec(),
         Err(error) => error,
@@ -106,7 +106,7 @@ pub fn exec(command: &mut Command) -> io::Error {
 
 /// Returns true if a child could not be started because processes, descriptors or memory are used up. The program can
 /// still run in place of this process, with [`exec_instead`].
-pub fn is_shortage(error: &io::Error) -> bool {
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
         .raw_os_error()
@@ -114,13 +114,13 @@ pub fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// Runs a command in place of this process although it was prepared to run as a child. Returns only if that fails.
-pub fn exec_instead(command: &mut Command) -> io::Error {
+pub(crate) fn exec_instead(command: &mut Command) -> io::Error {
     command.exec()
 }
 
 /// The process that becomes the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Heir {
+pub(crate) enum Heir {
     ThisProcess,
     Child,
 }
@@ -129,7 +129,7 @@ pub enum Heir {
 ///
 /// # Errors
 /// An argument or a variable has a zero byte.
-pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
+pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     let mut image = ProgramImage::new(command, heir)?;
     let wrapper = std::process::id().cast_signed();
     let blocked = BLOCKED.get().copied();
@@ -187,7 +187,7 @@ fn running(timer: libc::c_int) -> Option<libc::itimerval> {
 }
 
 /// Stops this process's timers after a child has taken them over.
-pub fn stop_timers() {
+pub(crate) fn stop_timers() {
     // SAFETY: all zeros are a stopped timer, and the old value is not requested.
     unsafe {
         let none: libc::itimerval = core::mem::zeroed();
@@ -207,7 +207,7 @@ fn is_subreaper() -> bool {
 /// Closes the pipes and sockets that this process inherited. The program has copies of them, and the process at the
 /// other end would wait until this process closes them too. Standard error stays open for messages. Files stay open,
 /// because closing a file releases its locks.
-pub fn release() {
+pub(crate) fn release() {
     let is_stream = |descriptor: RawFd| {
         // SAFETY: all zeros are a stat, which the call writes to; the descriptor need not be open.
         let (result, status) = unsafe {
@@ -237,7 +237,7 @@ pub fn release() {
     }
 }
 
-pub fn open_descriptors() -> Vec<RawFd> {
+pub(crate) fn open_descriptors() -> Vec<RawFd> {
     let entries = fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()
@@ -397,7 +397,7 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 
 /// Returns whether a service manager expects notices from this process (`sd_notify`). By default the manager accepts
 /// notices only from the process that it started, and it asks the kernel which process sent a notice.
-pub fn notices_are_expected() -> bool {
+pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();
     // `SYSTEMD_EXEC_PID` is the process that the manager started. If that is another process, this one inherited the

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::failure::usage;
 use crate::output;
 
-pub const NAME: &str = "libtllmprof.so";
+pub(crate) const NAME: &str = "libtllmprof.so";
 /// Folders that may hold the library, relative to the folder of this executable: that folder itself, the folders of an
 /// installation, and the folders of a build.
 const FOLDERS: [&str; 6] = [
@@ -25,13 +25,13 @@ const FOLDERS: [&str; 6] = [
 ];
 /// Folders of packaged files that the command uses, relative to the executable's folder. The second one exists for the
 /// wheel, because `pip install --target` drops a wheel's folder `lib`.
-pub const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
+pub(crate) const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
 
 /// Returns the library's absolute path, in a form that `LD_PRELOAD` accepts.
 ///
 /// # Errors
 /// The library was not found, or its path cannot be written in `LD_PRELOAD`.
-pub fn find() -> Result<PathBuf> {
+pub(crate) fn find() -> Result<PathBuf> {
     let found = match env::var_os("TLLMPROF_LIB").filter(|path| !path.is_empty()) {
         Some(given) => {
             let given = PathBuf::from(given);
@@ -76,7 +76,7 @@ fn search() -> Result<PathBuf> {
 ///
 /// # Errors
 /// The errors of [`find`], or standard output cannot be written.
-pub fn print() -> Result<ExitCode> {
+pub(crate) fn print() -> Result<ExitCode> {
     let mut line = find()?.into_os_string().into_vec();
     line.push(b'\n');
     output::print(&line)?;
@@ -85,7 +85,7 @@ pub fn print() -> Result<ExitCode> {
 
 /// Removes `.` and `..` from a path without reading the file system. That is safe because the path of the executable
 /// contains no symbolic links.
-pub fn tidy(path: &Path) -> PathBuf {
+pub(crate) fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -115,7 +115,7 @@ fn check(library: &Path) -> Result<()> {
 }
 
 /// Returns the value of `LD_PRELOAD` with the library before all existing entries.
-pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
+pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let Some(existing) = existing else {
         return value;
@@ -135,7 +135,7 @@ pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
 }
 
 /// Returns the value of `LD_PRELOAD` without the library, whatever folder its entry names.
-pub fn without(existing: &OsStr) -> OsString {
+pub(crate) fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()
             && Path::new(OsStr::from_bytes(entry)).file_name() != Some(OsStr::new(NAME))

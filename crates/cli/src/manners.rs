@@ -13,7 +13,7 @@ use tllmprof_report::Style;
 
 #[derive(Args, Clone, Copy, Default, Debug)]
 #[command(next_help_heading = "Global options")]
-pub struct Manners {
+pub(crate) struct Manners {
     /// Use colors in text output; auto uses them on terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Colour::Auto)]
     color: Colour,
@@ -37,7 +37,7 @@ static MANNERS: OnceLock<Manners> = OnceLock::new();
 
 impl Manners {
     /// Applies these options to the whole process. Only the first call has an effect.
-    pub fn heed(self) {
+    pub(crate) fn heed(self) {
         let _ = MANNERS.set(self);
     }
 }
@@ -46,16 +46,16 @@ fn manners() -> Manners {
     MANNERS.get().copied().unwrap_or_default()
 }
 
-pub fn is_quiet() -> bool {
+pub(crate) fn is_quiet() -> bool {
     manners().quiet
 }
 
-pub fn is_verbose() -> bool {
+pub(crate) fn is_verbose() -> bool {
     manners().verbose
 }
 
 /// Returns the library's log level if `--quiet` or `--verbose` sets it.
-pub fn log() -> Option<&'static str> {
+pub(crate) fn log() -> Option<&'static str> {
     match manners() {
         Manners { quiet: true, .. } => Some("warn"),
         Manners { verbose: true, .. } => Some("debug"),
@@ -64,7 +64,7 @@ pub fn log() -> Option<&'static str> {
 }
 
 /// Returns the style of text for a stream: standard output or standard error.
-pub fn style(stream: &impl IsTerminal) -> Style {
+pub(crate) fn style(stream: &impl IsTerminal) -> Style {
     let is_terminal = stream.is_terminal();
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -83,13 +83,13 @@ pub fn style(stream: &impl IsTerminal) -> Style {
 }
 
 /// Returns the style of text for standard output.
-pub fn stdout() -> Style {
+pub(crate) fn stdout() -> Style {
     style(&io::stdout())
 }
 
 /// Returns the colour setting for help texts and for errors of the command line. Both are printed before the command
 /// line has been parsed, so this reads the words directly.
-pub fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
+pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
     let words: Vec<_> = arguments.skip(1).collect();
     let asked = colour_values(&words).find_map(|value| match value.to_str() {
         Some("always") => Some(ColorChoice::Always),
@@ -103,7 +103,7 @@ const COLOUR: &str = "--color";
 
 /// Describes an invalid value of `--color`. The value may be the verb that was meant to follow `--color`. Returns
 /// `None` if the value is valid.
-pub fn bad_colour(words: &[OsString]) -> Option<String> {
+pub(crate) fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()
         .filter_map(ValueEnum::to_possible_value);
@@ -152,7 +152,7 @@ const SPELLED: [(char, &str); 6] = [
 
 /// Returns a text in characters that the locale can show. Characters outside `SPELLED`, such as those in names of the
 /// program, are left as they are.
-pub fn spelled(text: &str) -> Cow<'_, str> {
+pub(crate) fn spelled(text: &str) -> Cow<'_, str> {
     match is_utf8() {
         true => Cow::Borrowed(text),
         false => Cow::Owned(in_ascii(text)),

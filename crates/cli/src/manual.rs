@@ -17,18 +17,18 @@ use crate::output;
   tllmprof completions fish > ~/.config/fish/completions/tllmprof.fish
 
 The packages for Debian and for RPM install them.")]
-pub struct Completions {
+pub(crate) struct Completions {
     /// Shell to print completions for
     shell: Shell,
 }
 
 #[derive(clap::Args)]
-pub struct ManualArguments {
+pub(crate) struct ManualArguments {
     /// Folder to write to, which is created if it does not exist
     folder: PathBuf,
 }
 
-pub fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "tllmprof", &mut text);
     output::print(&text)?;
@@ -36,7 +36,7 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
 }
 
 /// Writes a manual page for the command, and one for each visible verb.
-pub fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
     // `build` changes the names of verbs to those that users type, so it runs before they are read.

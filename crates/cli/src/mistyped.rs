@@ -23,7 +23,7 @@ const MAY_BE_EMPTY: &str = "ARGS";
 
 /// Lets options with numbers accept values that begin with a minus sign. Otherwise clap takes such a value for an
 /// option, and the option's parser cannot report the real error.
-pub fn prepare(command: Command) -> Command {
+pub(crate) fn prepare(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let is_number = NUMBERS.contains(&value_name(&argument).as_str());
         match is_number && !argument.is_positional() && !argument.is_require_equals_set() {
@@ -40,7 +40,7 @@ fn value_name(argument: &Arg) -> String {
 }
 
 /// Describes the first value that is empty, for example because it came from a shell variable that is not set.
-pub fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
+pub(crate) fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
     let problem = command.get_arguments().find_map(|argument| {
         let id = argument.get_id().as_str();
         let is_typed = matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -82,7 +82,7 @@ fn describe_empty(name: &str, value: &OsStr, wanted: &str) -> String {
 }
 
 /// Prints the error of the command line, or the help or version that the user requested. Then ends the process.
-pub fn refuse(error: &clap::Error, command: &Command) -> ! {
+pub(crate) fn refuse(error: &clap::Error, command: &Command) -> ! {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     let kind = error.kind();
     if let DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion = kind {
@@ -104,7 +104,7 @@ pub fn refuse(error: &clap::Error, command: &Command) -> ! {
 }
 
 /// Describes in one line what is wrong with these words of the command line.
-pub fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
+pub(crate) fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
     in_context(error, command, words).unwrap_or_else(|| line(error))
 }
 

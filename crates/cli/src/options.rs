@@ -9,7 +9,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tllmprof_config::error::{BadValue, shown};
 use tllmprof_config::{
-    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, ValueForm, settings, variable,
+    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, ValueForm, flag, settings, variable,
 };
 
 use crate::failure::{usage, worded};
@@ -22,7 +22,7 @@ const PER: &str = "--per";
 /// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
 /// `attach`, otherwise those of `run` and `env`.
 #[derive(Debug, Default)]
-pub struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
+pub(crate) struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
 #[derive(Debug)]
 struct Typed {
@@ -32,7 +32,7 @@ struct Typed {
 
 /// A variable, the value that an option sets it to, and that option.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Given {
+pub(crate) struct Given {
     pub option: &'static str,
     pub variable: &'static str,
     pub value: OsString,
@@ -40,7 +40,7 @@ pub struct Given {
 
 /// The measurements that are switched on automatically for a run whose user chose no window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Measures {
+pub(crate) enum Measures {
     All,
     /// Everything except kernels. The PyTorch profiler also uses CUPTI, and the automatic window is too long for it.
     WithoutKernels,
@@ -77,22 +77,22 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
     }
 
     /// Returns the value of an option, if the user typed that option.
-    pub fn value(&self, option: &str) -> Option<&OsStr> {
+    pub(crate) fn value(&self, option: &str) -> Option<&OsStr> {
         let typed = self.0.iter().find(|typed| typed.setting.option == option);
         typed.map(|typed| typed.value.as_os_str())
     }
 
-    pub fn has(&self, option: &str) -> bool {
+    pub(crate) fn has(&self, option: &str) -> bool {
         self.value(option).is_some()
     }
 
     /// Returns the first of the typed options, in the order of the table.
-    pub fn first(&self) -> Option<&'static str> {
+    pub(crate) fn first(&self) -> Option<&'static str> {
         self.0.first().map(|typed| typed.setting.option)
     }
 
     /// Returns the variables that the typed options set.
-    pub fn typed(&self) -> impl Iterator<Item = Given> {
+    pub(crate) fn typed(&self) -> impl Iterator<Item = Given> {
         self.0.iter().filter_map(|Typed { setting, value }| {
             Some(Given {
                 option: setting.option,
@@ -164,7 +164,7 @@ impl<const OF_ATTACH: bool> FromArgMatches for Options<OF_ATTACH> {
 
 impl Options {
     /// Returns the variables that these options set. `measures` names the automatic measurements to add.
-    pub fn given(&self, measures: Measures) -> Vec<Given> {
+    pub(crate) fn given(&self, measures: Measures) -> Vec<Given> {
         let mut given: Vec<_> = self.typed().collect();
         let mut set = |option, variable, value: Option<OsString>| {
             if let Some(value) = value {
@@ -282,7 +282,7 @@ impl Options {
     ///
     /// # Errors
     /// The file of PyTorch's profiler or the ring cannot be created, or the folder of control sockets cannot be used.
-    pub fn check_places(&self, settings: &Settings) -> Result<()> {
+    pub(crate) fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);
             let typed = PathBuf::from(format!("{}{}", trace.stem, trace.extension));
@@ -324,25 +324,34 @@ impl Options {
     }
 
     /// Returns whether the user wants no record.
-    pub fn no_trace(&self) -> bool {
+    pub(crate) fn no_trace(&self) -> bool {
         self.has("--no-trace")
     }
 
     /// Returns whether the command samples the GPUs. No variable sets this, because the library does not take part.
-    pub fn gpu_metrics(&self) -> bool {
+    pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// Returns whether the user wants only times and calls.
-    pub fn is_light(&self) -> bool {
-        self.has("--light")
+    /// Returns whether the command samples the state of the GPUs: by default, unless the user wants only times and
+    /// calls.
+    ///
+    /// # Errors
+    /// The variable is not a flag.
+    pub(crate) fn gpu_state(&self) -> Result<bool> {
+        let name = variable::gpu_state;
+        let value = env::var_os(name).unwrap_or_else(|| "1".into());
+        let text = value.to_str().unwrap_or("\u{fffd}");
+        let is_on =
+            flag::parse(text).map_err(|problem| usage(problem.in_variable(name, &value)))?;
+        Ok(is_on && !self.has("--no-gpu-state") && !self.has("--light"))
     }
 
     /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
     ///
     /// # Errors
     /// A value does not parse, or contradicts another one.
-    pub fn settings(&self, measures: Measures) -> Result<Settings> {
+    pub(crate) fn settings(&self, measures: Measures) -> Result<Settings> {
         let given = self.given(measures);
         let settings = Settings::from_env(|name| lookup(&given, name))
             .map_err(|bad| self.usage_error(&bad, &given))?;
@@ -357,7 +366,7 @@ impl Options {
 
     /// Returns the name of this process's task in a launcher's job. `None` unless the run has the job's identifier and
     /// the user set none.
-    pub fn task(&self, settings: &Settings) -> Option<String> {
+    pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
         let rank = Ranked::by_variables(&|name| env::var_os(name)).map_or(0, |ranked| ranked.rank);
@@ -368,7 +377,7 @@ impl Options {
 
     /// Returns the option that the user probably meant, if the program's name is really the value of an option that
     /// takes values only after an equals sign (such as `--stacks=100` typed as `--stacks 100`).
-    pub fn meant(&self, name: &OsStr) -> Option<String> {
+    pub(crate) fn meant(&self, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {
             let variable = typed.setting.variable();
@@ -394,7 +403,7 @@ fn is_set(name: &str) -> bool {
 }
 
 /// Returns the value of a variable: the one that a typed option sets, otherwise that of the environment.
-pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
+pub(crate) fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),
         None => env::var_os(name),
@@ -405,7 +414,7 @@ pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
 ///
 /// # Errors
 /// A quote does not close, or the text is not UTF-8.
-pub fn split_arguments(option: &str, text: &OsStr) -> Result<Vec<String>> {
+pub(crate) fn split_arguments(option: &str, text: &OsStr) -> Result<Vec<String>> {
     let bad = |problem: &str| {
         let shown = text.to_string_lossy();
         usage(format_args!(

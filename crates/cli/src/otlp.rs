@@ -29,7 +29,7 @@ const CERTIFICATE: [&str; 2] = [
 ];
 
 /// Parses a collector's address. If the address has no path, [`TRACES`] is used.
-pub fn collector(text: &str) -> Result<Uri, String> {
+pub(crate) fn collector(text: &str) -> Result<Uri, String> {
     const WANTED: &str = "wanted: http://HOST:PORT or https://HOST:PORT of a collector, such as http://localhost:4318";
     let uri: Uri = text
         .parse()
@@ -106,7 +106,7 @@ fn trusted() -> Result<RootCerts> {
 }
 
 /// Sends the spans of records to a collector. Returns the number of spans.
-pub fn send(records: &[Record], to: &Uri) -> Result<u64> {
+pub(crate) fn send(records: &[Record], to: &Uri) -> Result<u64> {
     let headers = match variable(HEADERS) {
         // The value may contain a secret, so errors do not show it.
         Some((name, value)) => headers(&value).map_err(|why| anyhow::anyhow!("{name}: {why}"))?,

@@ -16,16 +16,16 @@ use crate::{inherited, manners};
 static KEPT: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 /// A guard: while it exists, messages are held back. When it is dropped, the messages that were not taken are written.
-pub struct Kept(());
+pub(crate) struct Kept(());
 
 impl Kept {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         *kept() = Some(Vec::new());
         Self(())
     }
 
     /// Removes and returns the messages that were held back since the last call.
-    pub fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         kept().as_mut().map(mem::take).unwrap_or_default()
     }
 }
@@ -44,13 +44,13 @@ fn kept() -> MutexGuard<'static, Option<Vec<String>>> {
 }
 
 /// Returns whether standard error is a terminal and messages are not held back.
-pub fn has_terminal() -> bool {
+pub(crate) fn has_terminal() -> bool {
     io::stderr().is_terminal() && kept().is_none()
 }
 
 /// Makes a write fail if it exceeds the file size limit (`ulimit -f`), so that the unfinished file can be removed.
 /// Without this the kernel would end the process with SIGXFSZ.
-pub fn survive_size_limits() {
+pub(crate) fn survive_size_limits() {
     if !inherited::is_ignored(libc::SIGXFSZ) {
         // A handler is installed instead of ignoring the signal, because programs that this process starts would
         // inherit an ignored signal.
@@ -62,7 +62,7 @@ pub fn survive_size_limits() {
 ///
 /// # Errors
 /// This process has no standard output.
-pub fn stdout() -> io::Result<Stdout> {
+pub(crate) fn stdout() -> io::Result<Stdout> {
     match inherited::has_no_output() {
         true => Err(io::Error::other("standard output is closed")),
         false => Ok(io::stdout()),
@@ -70,7 +70,7 @@ pub fn stdout() -> io::Result<Stdout> {
 }
 
 /// Writes a result to standard output. A reader that closes the pipe early is not an error.
-pub fn print(bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = stdout()?.lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -79,12 +79,12 @@ pub fn print(bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a text for people to standard output, in characters that the locale can show.
-pub fn text(text: &str) -> io::Result<()> {
+pub(crate) fn text(text: &str) -> io::Result<()> {
     print(manners::spelled(text).as_bytes())
 }
 
 /// Writes a result in pieces, with the function `write`. Otherwise like [`print`].
-pub fn write(
+pub(crate) fn write(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut stdout = BufWriter::new(stdout()?.lock());
@@ -95,7 +95,7 @@ pub fn write(
 }
 
 /// Writes an error or a warning to standard error, in the same form as the preloaded library does.
-pub fn say(message: fmt::Arguments<'_>) {
+pub(crate) fn say(message: fmt::Arguments<'_>) {
     let line = printable(message);
     if let Some(kept) = kept().as_mut() {
         return kept.push(line);
@@ -105,21 +105,21 @@ pub fn say(message: fmt::Arguments<'_>) {
 }
 
 /// Writes an informative message to standard error, unless `--quiet` was given.
-pub fn note(message: fmt::Arguments<'_>) {
+pub(crate) fn note(message: fmt::Arguments<'_>) {
     if !manners::is_quiet() {
         say(message);
     }
 }
 
 /// Writes details of the work to standard error, if `--verbose` was given.
-pub fn detail(message: fmt::Arguments<'_>) {
+pub(crate) fn detail(message: fmt::Arguments<'_>) {
     if manners::is_verbose() {
         say(message);
     }
 }
 
 /// Writes text of several lines to standard error.
-pub fn write_error(text: &str) {
+pub(crate) fn write_error(text: &str) {
     // If standard error is closed, the text cannot be reported anywhere.
     let _ = io::stderr()
         .lock()
@@ -127,7 +127,7 @@ pub fn write_error(text: &str) {
 }
 
 /// Returns a value as JSON in one line.
-pub fn json(value: &(impl Serialize + ?Sized)) -> String {
+pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut json = Vec::new();
     // Writing to a vector cannot fail, and JSON is always valid UTF-8.
     let _ = write_json(&value, &mut json);

@@ -15,11 +15,11 @@ use crate::{output, parallel, processes, traces};
 
 /// Samples of GPU metrics for each machine, which is identified by its boot ID.
 #[derive(Default)]
-pub struct Measured(Vec<(String, Vec<MetricSample>)>);
+pub(crate) struct Measured(Vec<(String, Vec<MetricSample>)>);
 
 impl Measured {
     /// Collects the metrics of all records. A record may contain only metrics and belong to no process of the program.
-    pub fn from_processes(processes: &[Process]) -> Self {
+    pub(crate) fn from_processes(processes: &[Process]) -> Self {
         let with = processes
             .iter()
             .filter(|process| !process.metrics.samples.samples.is_empty());
@@ -38,7 +38,7 @@ impl Measured {
 ///
 /// # Errors
 /// The page cannot be written.
-pub fn write(
+pub(crate) fn write(
     report: &Report,
     measured: &Measured,
     target: Option<Output>,

@@ -8,7 +8,7 @@ use std::thread;
 const THREADS: usize = 8;
 
 /// Calls `work` for each item on several threads. Returns the results in the order of the items.
-pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(crate) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let some = || {
         let mut done = Vec::new();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The fields of a process's `stat` file. The name of a process may contain parentheses, and need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProcessStatus {
+pub(crate) struct ProcessStatus {
     pub name: String,
     /// The fields after the name, beginning with the third field of the file (the state).
     fields: Vec<String>,
@@ -13,12 +13,12 @@ pub struct ProcessStatus {
 
 impl ProcessStatus {
     /// Reads the status of a process. Returns `None` if the process does not exist or cannot be read.
-    pub fn read(number: u64) -> Option<Self> {
+    pub(crate) fn read(number: u64) -> Option<Self> {
         let text = fs::read(format!("/proc/{number}/stat")).ok()?;
         Self::parse(&String::from_utf8_lossy(&text))
     }
 
-    pub fn parse(stat: &str) -> Option<Self> {
+    pub(crate) fn parse(stat: &str) -> Option<Self> {
         let (begin, rest) = stat.rsplit_once(") ")?;
         Some(Self {
             name: begin.split_once('(')?.1.to_owned(),
@@ -27,16 +27,16 @@ impl ProcessStatus {
     }
 
     /// Returns a field by its number in the manual page proc_pid_stat(5). The smallest number is 3.
-    pub fn field<T: FromStr>(&self, number: usize) -> Option<T> {
+    pub(crate) fn field<T: FromStr>(&self, number: usize) -> Option<T> {
         self.fields.get(number.checked_sub(3)?)?.parse().ok()
     }
 
     /// Returns the letter of the process's state.
-    pub fn state(&self) -> Option<char> {
+    pub(crate) fn state(&self) -> Option<char> {
         self.field(3)
     }
 
-    pub fn parent(&self) -> Option<u64> {
+    pub(crate) fn parent(&self) -> Option<u64> {
         self.field(4)
     }
 }

@@ -21,7 +21,7 @@ use crate::{output, parallel, traces};
 
 /// Options for reading traces of other profilers.
 #[derive(Clone, Copy, Default)]
-pub struct ReadOptions<'a> {
+pub(crate) struct ReadOptions<'a> {
     /// The layers of CUDA graphs, from a record of the same program. nsys exports do not contain them.
     pub scopes: Option<&'a GraphScopes>,
     /// The rule that says what an iteration is, for traces that have none of their own.
@@ -33,7 +33,7 @@ impl<'a> ReadOptions<'a> {
     ///
     /// # Errors
     /// The rule names calls that traces do not hold, or none of the files is a trace.
-    pub fn with_step(step: Option<&'a Step>, files: &[PathBuf]) -> Result<Self> {
+    pub(crate) fn with_step(step: Option<&'a Step>, files: &[PathBuf]) -> Result<Self> {
         let reading = Self { scopes: None, step };
         let Some(step) = step else {
             return Ok(reading);
@@ -55,14 +55,14 @@ impl<'a> ReadOptions<'a> {
 ///
 /// # Errors
 /// The text is not a step rule.
-pub fn step(text: &str) -> Result<Step, Problem> {
+pub(crate) fn step(text: &str) -> Result<Step, Problem> {
     Step::parse(text)
 }
 
 /// Reads the processes of some files, and logs each file that cannot be read. Also returns whether any file failed. A
 /// record of a process that was killed before it recorded anything is logged too. It counts as a failure only if no
 /// other file has a process.
-pub fn read_all<'a>(
+pub(crate) fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
     reading: ReadOptions<'_>,
 ) -> (Vec<Process>, bool) {
@@ -102,12 +102,15 @@ fn read_each(files: &[&PathBuf], reading: ReadOptions<'_>) -> Vec<Result<Vec<Pro
 }
 
 /// Returns whether an error means that the record was created but nothing was written to it.
-pub const fn is_empty(error: &RecordError) -> bool {
+pub(crate) const fn is_empty(error: &RecordError) -> bool {
     matches!(error, RecordError::Empty(_))
 }
 
 /// Returns the exit status: a failure if a file could not be read or a record is damaged.
-pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>) -> ExitCode {
+pub(crate) fn status<'a>(
+    failed: bool,
+    processes: impl IntoIterator<Item = &'a Process>,
+) -> ExitCode {
     let is_damaged = |process: &Process| process.state() == State::Damaged;
     if failed || processes.into_iter().any(is_damaged) {
         ExitCode::FAILURE
@@ -120,7 +123,7 @@ pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>
 ///
 /// # Errors
 /// A file is given twice.
-pub fn are_different(files: &[PathBuf]) -> Result<()> {
+pub(crate) fn are_different(files: &[PathBuf]) -> Result<()> {
     let mut known = HashSet::new();
     for file in files {
         // A file that does not exist is reported when it is opened.
@@ -137,7 +140,7 @@ pub fn are_different(files: &[PathBuf]) -> Result<()> {
 ///
 /// # Errors
 /// The output is one of the input files.
-pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()> {
+pub(crate) fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()> {
     let Ok(target) = output.canonicalize() else {
         return Ok(());
     };
@@ -155,7 +158,7 @@ pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()>
 ///
 /// # Errors
 /// The folder cannot be read, or contains no such file.
-pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -181,7 +184,7 @@ pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
 /// Returns a name for what a file in a folder is: a record or a trace of some profiler. `None` if it is neither. The
 /// first bytes decide, or the extension if they are not known. So a damaged file is still listed, and reported when it
 /// is read.
-pub fn kind(file: &Path) -> Option<&'static str> {
+pub(crate) fn kind(file: &Path) -> Option<&'static str> {
     const RECORD: &str = "tllmprof record";
     const EXPORT: &str = "nsys export";
     const REPORT: &str = "nsys report";
@@ -199,7 +202,7 @@ pub fn kind(file: &Path) -> Option<&'static str> {
 }
 
 /// Reads the process of a record.
-pub fn read(path: &Path) -> Result<Process> {
+pub(crate) fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
@@ -207,7 +210,7 @@ pub fn read(path: &Path) -> Result<Process> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.
-pub fn open(path: &Path, verb: &str) -> Result<Reader<ProgressSource<File>>, RecordError> {
+pub(crate) fn open(path: &Path, verb: &str) -> Result<Reader<ProgressSource<File>>, RecordError> {
     let (file, length) = open_file(path)?;
     Reader::new(ProgressSource::new(file, activity(verb, path), 2 * length))
 }
@@ -254,7 +257,7 @@ fn read_file(
 }
 
 /// Reads the processes of an nsys export, or of an nsys report if nsys is installed.
-pub fn exported(
+pub(crate) fn exported(
     file: &Path,
     ReadOptions { scopes, step }: ReadOptions<'_>,
 ) -> Result<Vec<tllmprof_nsys::ExportProcess>, tllmprof_nsys::ExportError> {
@@ -278,7 +281,7 @@ pub fn exported(
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn is_foreign(file: &Path) -> io::Result<bool> {
+pub(crate) fn is_foreign(file: &Path) -> io::Result<bool> {
     Ok(is_of_nsys(file)? || is_json(file)?)
 }
 
@@ -286,7 +289,7 @@ pub fn is_foreign(file: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn is_json(file: &Path) -> io::Result<bool> {
+pub(crate) fn is_json(file: &Path) -> io::Result<bool> {
     traces::is_json(file, &beginning(file)?)
 }
 
@@ -294,14 +297,14 @@ pub fn is_json(file: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
+pub(crate) fn is_of_nsys(file: &Path) -> io::Result<bool> {
     let begins = beginning(file)?;
     let is_record = begins.starts_with(&tllmprof_record::MAGIC);
     Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
 /// Returns the text of the progress line.
-pub fn activity(verb: &str, path: &Path) -> String {
+pub(crate) fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())
 }

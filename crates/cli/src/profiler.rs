@@ -11,7 +11,7 @@ use crate::failure::usage;
 use crate::which::{CommandLookup, which};
 
 /// A profiler: the name of its command, and the folders where it is installed if it is not on `PATH`.
-pub struct Profiler {
+pub(crate) struct Profiler {
     pub name: &'static str,
     /// The variable that users set to the profiler's path.
     pub variable: &'static str,
@@ -24,7 +24,7 @@ pub struct Profiler {
     along: Option<(&'static str, &'static [&'static str])>,
 }
 
-pub const NSYS: Profiler = Profiler {
+pub(crate) const NSYS: Profiler = Profiler {
     name: "nsys",
     variable: "TLLMPROF_NSYS",
     folder: "nsight-systems",
@@ -42,7 +42,7 @@ pub const NSYS: Profiler = Profiler {
     )),
 };
 
-pub const NCU: Profiler = Profiler {
+pub(crate) const NCU: Profiler = Profiler {
     name: "ncu",
     variable: "TLLMPROF_NCU",
     folder: "nsight-compute",
@@ -55,7 +55,7 @@ impl Profiler {
     ///
     /// # Errors
     /// The profiler's variable names a file that is not a program.
-    pub fn find(&self) -> Result<Option<PathBuf>> {
+    pub(crate) fn find(&self) -> Result<Option<PathBuf>> {
         if let Some(given) = env::var_os(self.variable).filter(|path| !path.is_empty()) {
             return match which(&given) {
                 CommandLookup::Program(path) => Ok(Some(path)),
@@ -77,7 +77,7 @@ impl Profiler {
     ///
     /// # Errors
     /// The profiler was not found.
-    pub fn required(&self) -> Result<PathBuf> {
+    pub(crate) fn required(&self) -> Result<PathBuf> {
         self.find()?.ok_or_else(|| {
             usage(format_args!(
                 "{} was not found: not on PATH, not in /opt/nvidia/{}*, not in \
@@ -168,7 +168,7 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
 }
 
 /// Returns the arguments of `nsys` that come before the program. `split`: each window may be captured in several parts.
-pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
+pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
         // Engines fork their workers, which nsys only traces with this option.
@@ -196,7 +196,7 @@ pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsS
 }
 
 /// Returns the arguments of `ncu` that come before the program.
-pub fn ncu_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
+pub(crate) fn ncu_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![OwnOption::new(None, "--target-processes", "all")];
     if windows > 0 {
         own.push(OwnOption::new(None, "--profile-from-start", "off"));

@@ -16,7 +16,7 @@ const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
 
 /// The progress of some work, shown on a terminal line that is removed at the end.
-pub struct Progress<W: Write = Stderr> {
+pub(crate) struct Progress<W: Write = Stderr> {
     /// Standard error, or `None` if it is not a terminal.
     terminal: Option<W>,
     what: String,
@@ -30,7 +30,7 @@ pub struct Progress<W: Write = Stderr> {
 impl Progress {
     /// Begins work that `what` describes. `total` is the amount of work, in the unit that the
     /// caller chooses.
-    pub fn new(what: String, total: u64) -> Self {
+    pub(crate) fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
         Self::with_terminal(terminal, what, total, DELAY)
     }
@@ -52,7 +52,7 @@ impl<W: Write> Progress<W> {
     }
 
     /// Adds to the amount of work that is done.
-    pub fn advance(&mut self, steps: u64) {
+    pub(crate) fn advance(&mut self, steps: u64) {
         self.done = self.done.saturating_add(steps);
         let Some(terminal) = &mut self.terminal else {
             return;
@@ -86,7 +86,7 @@ impl<W: Write> Drop for Progress<W> {
 }
 
 /// A record's bytes. Reading them advances the progress.
-pub struct ProgressSource<S> {
+pub(crate) struct ProgressSource<S> {
     source: S,
     progress: RefCell<Progress>,
 }
@@ -94,7 +94,7 @@ pub struct ProgressSource<S> {
 impl<S> ProgressSource<S> {
     /// Wraps a source of bytes. `bytes` is the total number of bytes that will be read, for the
     /// percentage.
-    pub fn new(source: S, what: String, bytes: u64) -> Self {
+    pub(crate) fn new(source: S, what: String, bytes: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, bytes));
         Self { source, progress }
     }
@@ -109,7 +109,7 @@ impl<S: Source> Source for ProgressSource<S> {
 }
 
 /// A recording of another tool. Reading its entries advances the progress.
-pub struct Counted<'a, R> {
+pub(crate) struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,
 }
@@ -117,7 +117,7 @@ pub struct Counted<'a, R> {
 impl<'a, R> Counted<'a, R> {
     /// Wraps a recording. `entries` is the approximate number of entries that will be read, for the
     /// percentage.
-    pub fn new(recording: &'a R, what: String, entries: u64) -> Self {
+    pub(crate) fn new(recording: &'a R, what: String, entries: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, entries));
         Self {
             recording,

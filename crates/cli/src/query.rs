@@ -16,7 +16,7 @@ const DUCKDB: &str = "duckdb";
 ///
 /// # Errors
 /// DuckDB is not installed or refuses the question, or the tables cannot be made.
-pub fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
+pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
     // DuckDB writes to standard output, so check first that this process has one.
     let _ = output::stdout()?;
     // Look for DuckDB before the tables are made, because that may take long.

@@ -20,7 +20,7 @@ use crate::failure::{usage, worded};
 use crate::{output, runs};
 
 /// The default template for the names of records, in the run's folder.
-pub const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
+pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// The default template for the names of rings, in the same folder as the records. A ring is a file that holds a
 /// process's latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
@@ -32,7 +32,7 @@ const SLACK: Duration = Duration::from_secs(2);
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run.
-pub struct Records {
+pub(crate) struct Records {
     template: PathTemplate,
     /// The value of `TLLMPROF_TRACE` for the processes.
     pub variable: OsString,
@@ -57,7 +57,7 @@ impl Records {
     ///
     /// # Errors
     /// The errors of [`Records::begin`].
-    pub fn begin_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
+    pub(crate) fn begin_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
         let mut id = run.clone();
         let mut number = 1;
         loop {
@@ -103,26 +103,26 @@ impl Records {
     }
 
     /// Returns true if the records are in the run's folder.
-    pub const fn are_of_run(&self) -> bool {
+    pub(crate) const fn are_of_run(&self) -> bool {
         self.of_run.is_some()
     }
 
     /// Returns the folder or path template of the records, to show in a suggested command line.
-    pub fn place(&self) -> PathBuf {
+    pub(crate) fn place(&self) -> PathBuf {
         let folder = self.of_run.clone();
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
     /// Returns the path template of the rings of steps and collectives. `None` unless the records are in the run's
     /// folder. Like the path of the records, it is absolute.
-    pub fn ring(&self) -> Option<OsString> {
+    pub(crate) fn ring(&self) -> Option<OsString> {
         self.of_run.as_ref()?;
         let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;
         Some(OsString::from_vec([records, RING.as_bytes()].concat()))
     }
 
     /// Removes the run's folder, if this run created it and nothing was written to it.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         let Some(made) = self.of_run.filter(|_| self.is_made) else {
             return;
         };
@@ -143,7 +143,7 @@ impl Records {
     ///
     /// # Errors
     /// The errors of [`Records::new`], or the folder of the records does not exist or is not writable.
-    pub fn begin(by: &str, given: OsString) -> Result<Self> {
+    pub(crate) fn begin(by: &str, given: OsString) -> Result<Self> {
         let typed = PathBuf::from(&given);
         let records = Self::new(given)?;
         if typed.is_dir() {
@@ -197,23 +197,23 @@ impl Records {
     }
 
     /// Returns true if no records can be written. That has already been reported.
-    pub const fn are_unwritable(&self) -> bool {
+    pub(crate) const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
 
     /// Returns the common parent folder of all records.
-    pub fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.template.folder()
     }
 
     /// Returns the names of the records for a suggested command line: the run's folder, otherwise the files in
     /// `written`.
-    pub fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
+    pub(crate) fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
         self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
     /// Returns the records that were written to since the run began, sorted by name.
-    pub fn written(&self) -> Vec<PathBuf> {
+    pub(crate) fn written(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         self.search(&self.template.folder(), self.template.depth(), &mut found);
         found.sort();
@@ -263,7 +263,7 @@ impl Records {
 ///
 /// # Errors
 /// This process's working folder cannot be determined.
-pub fn make_absolute(given: OsString) -> io::Result<OsString> {
+pub(crate) fn make_absolute(given: OsString) -> io::Result<OsString> {
     if Path::new(&given).is_absolute() {
         return Ok(given);
     }
@@ -285,7 +285,7 @@ pub fn make_absolute(given: OsString) -> io::Result<OsString> {
 ///
 /// # Errors
 /// The folder does not exist or is not writable, or the name is too long.
-pub fn check_can_create(
+pub(crate) fn check_can_create(
     typed: (&str, &Path),
     folder: &Path,
     exact: bool,
@@ -330,7 +330,7 @@ pub fn check_can_create(
 ///
 /// # Errors
 /// No file can be created in the folder.
-pub fn may_create_in(folder: &Path) -> io::Result<()> {
+pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
         // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). Then only the attempt decides.
@@ -367,7 +367,7 @@ fn without_number(path: &Path) -> Option<PathBuf> {
 
 /// Returns whether `run` arranges for a record. `is_off` is true with `--no-trace`. An empty `TLLMPROF_TRACE` in the
 /// environment means no record, too.
-pub fn are_wanted(settings: &Settings, is_off: bool) -> bool {
+pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }
 

@@ -17,7 +17,7 @@ use crate::processes::ReadOptions;
 use crate::{manners, output, processes, query, runs};
 
 #[derive(Args)]
-pub struct ReportArguments {
+pub(crate) struct ReportArguments {
     /// Print the report as JSON, with every iteration
     #[arg(long)]
     json: bool,
@@ -95,7 +95,7 @@ fn parse_rows(text: &str) -> Result<usize, &'static str> {
 /// The file name that stands for standard output.
 const STDOUT: &str = "-";
 
-pub fn run(arguments: &ReportArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &ReportArguments) -> Result<ExitCode> {
     if arguments.schema {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
@@ -268,7 +268,7 @@ impl ReportArguments {
 }
 
 /// Returns the identifiers of a report's findings as a text, separated by commas.
-pub fn finding_ids(report: &Report) -> String {
+pub(crate) fn finding_ids(report: &Report) -> String {
     let ids: Vec<_> = report.findings.iter().map(|finding| finding.id).collect();
     match &ids[..] {
         [] => "none: no process has iterations".to_owned(),
@@ -278,7 +278,7 @@ pub fn finding_ids(report: &Report) -> String {
 
 /// Prints a short summary of a run's records on standard error. Returns true if there are iterations that a page could
 /// show.
-pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
+pub(crate) fn summarise(files: &[PathBuf], run: &RunId) -> bool {
     let (processes, _) = processes::read_all(files, ReadOptions::default());
     let processes = runs::only(processes, run);
     let has_iterations = processes.iter().any(|process| process.sum.is_some());

@@ -39,7 +39,7 @@ cannot be executed; 127: there is no such program.
 
 nsys needs about 90 ms between two windows and may miss a window that starts sooner."
 )]
-pub struct RunArguments {
+pub(crate) struct RunArguments {
     #[command(flatten)]
     options: Options,
     /// Run the program under nsys, which captures the windows, or the whole program with --window none; ARGS are passed
@@ -57,13 +57,14 @@ pub struct RunArguments {
     command: Vec<OsString>,
 }
 
-pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
         true => Measures::Nothing,
         false => Measures::All,
     };
     let settings = arguments.options.settings(measures)?;
+    let has_state = arguments.options.gpu_state()?;
     arguments.options.check_places(&settings)?;
     let (name, rest) = arguments
         .command
@@ -181,9 +182,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
     let wanted = match &records {
         _ if options.gpu_metrics() => Some(SampleScope::All),
-        Some(records) if records.are_of_run() && settings.gpu_state && !options.is_light() => {
-            Some(SampleScope::State)
-        }
+        Some(records) if records.are_of_run() && has_state => Some(SampleScope::State),
         _ => None,
     };
     let mut sampler = if let Some(sampled) = wanted {

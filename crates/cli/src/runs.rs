@@ -21,7 +21,7 @@ const PREFIX: &str = "tllmprof-";
 ///
 /// # Errors
 /// None in practice: all these characters are valid in an identifier.
-pub fn new_id() -> Result<RunId> {
+pub(crate) fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
     let id = format!("{now}-{}-{chance:04x}", std::process::id());
@@ -29,7 +29,7 @@ pub fn new_id() -> Result<RunId> {
 }
 
 /// Returns the name of a run's folder, which is in the working directory.
-pub fn folder(run: &RunId) -> OsString {
+pub(crate) fn folder(run: &RunId) -> OsString {
     format!("{PREFIX}{run}").into()
 }
 
@@ -38,7 +38,7 @@ pub fn folder(run: &RunId) -> OsString {
 ///
 /// # Errors
 /// A folder cannot be read or has no records, or the working folder contains no run.
-pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(crate) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let newest = match paths {
         [] => Some(newest(Path::new("."))?),
         _ => None,
@@ -79,7 +79,7 @@ fn newest(here: &Path) -> Result<PathBuf> {
 
 /// Groups processes by run, in the order in which the runs appear. Processes without a run identifier form one group.
 /// With `merge` all processes form one group, and a message is logged if the runs have different commands.
-pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
+pub(crate) fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     let processes = without_copies(processes, |process| process);
     let mut groups: Vec<Vec<Process>> = Vec::new();
     let mut measured = Vec::new();
@@ -131,7 +131,7 @@ fn command(run: &[Process]) -> &str {
 }
 
 /// Returns the records without copies of the same file. The copies are logged in one line for each original.
-pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
+pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
     // The file of each record, and the files that are copies of it.
     let mut files: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
@@ -182,7 +182,7 @@ pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> V
 ///
 /// # Errors
 /// There are several runs. `what` names the output that can show only one run, for the message.
-pub fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
+pub(crate) fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
     if groups.len() > 1 {
         let names: Vec<_> = groups.iter().map(|group| name(group)).collect();
         return Err(several(&names, what));
@@ -194,7 +194,7 @@ pub fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Proce
 ///
 /// # Errors
 /// The processes belong to several runs. `what` names the output that can show only one run, for the message.
-pub fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> Result<()> {
+pub(crate) fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> Result<()> {
     let is_program = |process: &&Process| !process.is_metrics_alone();
     let mut runs: Vec<_> = processes
         .filter(is_program)
@@ -218,7 +218,7 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
 }
 
 /// Returns the identifier of a run, for messages.
-pub fn name(run: &[Process]) -> String {
+pub(crate) fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }
 
@@ -231,7 +231,7 @@ fn shown(id: &str) -> String {
 
 /// Returns only the processes of this run. Older libraries write no identifier, so if no record has this one, the
 /// records without an identifier are returned.
-pub fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
+pub(crate) fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()
         .any(|process| process.facts.run == run.as_str() && !process.is_metrics_alone());

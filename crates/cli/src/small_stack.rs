@@ -13,7 +13,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// Runs `act`: on another thread if the main thread's stack is too small, otherwise here. That thread receives all
 /// signals. If the thread cannot be started, `act` runs on the main thread.
-pub fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
+pub(crate) fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
     if limit() >= ENOUGH {
         return act();
     }

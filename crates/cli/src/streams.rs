@@ -17,7 +17,7 @@ mod replay;
 use replay::{Boundaries, Replay, replay};
 
 #[derive(Args)]
-pub struct StreamsArguments {
+pub(crate) struct StreamsArguments {
     /// Print one JSON line for each file
     #[arg(long)]
     json: bool,
@@ -26,7 +26,7 @@ pub struct StreamsArguments {
     files: Vec<PathBuf>,
 }
 
-pub fn run(arguments: &StreamsArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &StreamsArguments) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for file in &arguments.files {
         let replayed = open(file)

@@ -11,13 +11,13 @@ use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
 /// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
-pub struct HeldSignals {
+pub(crate) struct HeldSignals {
     /// The signals that were blocked before.
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         // SAFETY: all zeros are a signal set; the calls only write to the two locals.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
@@ -46,7 +46,7 @@ impl Drop for HeldSignals {
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run(
+pub(crate) fn run(
     held: &HeldSignals,
     command: &mut Command,
     meanwhile: impl FnOnce(),
@@ -61,7 +61,7 @@ pub fn run(
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run_while(held: &HeldSignals, command: &mut Command) -> io::Result<ExitStatus> {
+pub(crate) fn run_while(held: &HeldSignals, command: &mut Command) -> io::Result<ExitStatus> {
     start(held, command, || ())
 }
 
@@ -269,7 +269,7 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
 }
 
 /// Ends this process by the signal that ended the program; returns if the signal does not end it.
-pub fn end_by(signal: i32) {
+pub(crate) fn end_by(signal: i32) {
     // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving another one, and from
     // a report to a program that core files are piped to.
     // SAFETY: the set is initialised before it is used, and this process has no work left that its end would interrupt.

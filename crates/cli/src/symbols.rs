@@ -21,7 +21,7 @@ use crate::{failure, output};
 
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
-pub struct SymbolsArguments {
+pub(crate) struct SymbolsArguments {
     /// Print one JSON line for each function
     #[arg(long)]
     json: bool,
@@ -52,7 +52,7 @@ struct FunctionRow<'a> {
     shown: String,
 }
 
-pub fn run(arguments: &SymbolsArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &SymbolsArguments) -> Result<ExitCode> {
     let (files, wanted) = split(&arguments.arguments)?;
     let mut status = ExitCode::SUCCESS;
     let mut binaries = Vec::new();

@@ -13,12 +13,12 @@ use crate::progress::Progress;
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
+pub(crate) fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
     Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
 }
 
 /// Returns whether a JSON file looks like a trace. Folders may also contain other JSON files.
-pub fn is_trace(file: &Path, beginning: &[u8]) -> bool {
+pub(crate) fn is_trace(file: &Path, beginning: &[u8]) -> bool {
     let looks_so = || tllmprof_kineto::looks_like_trace(File::open(file)?);
     tllmprof_kineto::may_be_json(beginning) && looks_so().unwrap_or(false)
 }
@@ -28,7 +28,7 @@ pub fn is_trace(file: &Path, beginning: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.
-pub fn read(
+pub(crate) fn read(
     file: &Path,
     step: Option<&Step>,
     activity: Option<String>,

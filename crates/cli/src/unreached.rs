@@ -186,7 +186,7 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
 }
 
 /// A thread that searches for processes without the library, until this value is dropped.
-pub struct ProgramWatch {
+pub(crate) struct ProgramWatch {
     /// The processes that the thread has found so far.
     found: Arc<Mutex<Vec<Unreached>>>,
     _runs: Sender<()>,
@@ -195,7 +195,7 @@ pub struct ProgramWatch {
 impl ProgramWatch {
     /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
     /// receives none.
-    pub fn start(library: PathBuf) -> Option<Self> {
+    pub(crate) fn start(library: PathBuf) -> Option<Self> {
         let found = Arc::default();
         let (runs, ended) = mpsc::channel::<()>();
         let shared: Arc<Mutex<Vec<Unreached>>> = Arc::clone(&found);
@@ -222,7 +222,7 @@ impl ProgramWatch {
     }
 
     /// Ends the thread. Returns the message about the processes that were found, or `None` if there are none.
-    pub fn finish(self) -> Option<String> {
+    pub(crate) fn finish(self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<_> = found.iter().map(|one| (one.clone(), one.runs())).collect();
         found.sort_by_key(|(one, _)| one.number);

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CommandLookup {
+pub(crate) enum CommandLookup {
     Program(PathBuf),
     /// The file exists, but is not executable.
     NotExecutable(PathBuf),
@@ -18,7 +18,7 @@ pub enum CommandLookup {
 
 /// Looks up a command as a shell does: as a path if it contains a slash, otherwise in the folders
 /// of `PATH`.
-pub fn which(command: &OsStr) -> CommandLookup {
+pub(crate) fn which(command: &OsStr) -> CommandLookup {
     match env::var_os("PATH") {
         Some(path) => which_in(command, &path),
         None => which_in(command, OsStr::new("/bin:/usr/bin")),
@@ -79,7 +79,7 @@ const FIRST_LINE: u64 = 256;
 
 /// Returns the first line of a file if a shell would read the file as a script. Returns `None` for
 /// a binary file.
-pub fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut start = Vec::new();
     File::open(file)?.take(FIRST_LINE).read_to_end(&mut start)?;
     let mut lines = start.split(|byte| *byte == b'\n');

@@ -43,7 +43,7 @@ struct SharedPages {
 }
 
 /// The witness process. Dropping this value ends the process.
-pub struct Witness {
+pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
     /// False once the witness failed to answer, because it was stopped or killed. It is then no longer asked.
@@ -61,7 +61,7 @@ fn signal(number: i32, sender: libc::pid_t) -> Signal {
 impl Witness {
     /// Starts the witness. Returns `None` if no process can be created. The calling process must have a single thread,
     /// and have its signals blocked.
-    pub fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let (asked, asks) = UnixStream::pair().ok()?;
         asked.set_read_timeout(Some(ANSWER)).ok()?;
         let shared = share()?;
@@ -91,7 +91,7 @@ impl Witness {
 
     /// Makes the child that becomes `program` write its process number for the witness before its exec. It cannot wait
     /// any longer: a process that reads the program's first output may stop the command at once.
-    pub fn watch(&self, program: &mut Command) {
+    pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
         unsafe {
@@ -104,13 +104,13 @@ impl Witness {
 
     /// Notes that the program has started, and that from now on the command itself watches whether it stops and
     /// continues.
-    pub fn leave_to_command(&self) {
+    pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
     /// Returns whether the witness also received a signal that this process received. If so, the signal was sent to the
     /// whole group. Returns `None` if the witness does not answer.
-    pub fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
+    pub(crate) fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
         let answered = self.answers.get()
@@ -122,7 +122,7 @@ impl Witness {
 
     /// Records that the command is about to stop together with the program (`true`), or that it continues (`false`).
     /// Returns the previous value.
-    pub fn stop_together(&self, stops: bool) -> bool {
+    pub(crate) fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)
     }
 }

@@ -57,7 +57,7 @@ impl Parse<bool, bool> for FlagOrAuto {
 impl Environment<'_> {
     /// Parses the value of the first variable that is set. `names` are the names of the variable, separated by
     /// blanks.
-    pub fn read<Text: ?Sized, T, P: Parse<Text, T>>(
+    pub(crate) fn read<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         names: &'static str,
         parse: &P,
@@ -72,7 +72,7 @@ impl Environment<'_> {
     }
 
     /// Returns the given value. If it is `None`, parses the default instead.
-    pub fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
+    pub(crate) fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         given: Option<T>,
         names: &'static str,
@@ -89,7 +89,7 @@ impl Environment<'_> {
     }
 
     /// Returns the names of those variables whose value is `auto`.
-    pub fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
+    pub(crate) fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         let is_auto = |name: &&'static str| {
             let value = (self.get)(name);
             value.is_some_and(|value| value.to_str().is_some_and(flag::is_auto))
@@ -98,12 +98,16 @@ impl Environment<'_> {
     }
 
     /// Returns true if the variable is set to a value that is not blank.
-    pub fn has(&self, name: &'static str) -> bool {
+    pub(crate) fn has(&self, name: &'static str) -> bool {
         self.find(name, false).is_some()
     }
 
     /// Returns the first of these names that is set, and its value.
-    pub fn find(&self, names: &'static str, takes_blank: bool) -> Option<(&'static str, OsString)> {
+    pub(crate) fn find(
+        &self,
+        names: &'static str,
+        takes_blank: bool,
+    ) -> Option<(&'static str, OsString)> {
         names.split_ascii_whitespace().find_map(|name| {
             let value = (self.get)(name)?;
             let is_blank = value.as_encoded_bytes().trim_ascii().is_empty();
@@ -112,7 +116,7 @@ impl Environment<'_> {
     }
 
     /// Returns the value. Turns a problem into an error that names the variable.
-    pub fn checked<T>(
+    pub(crate) fn checked<T>(
         &self,
         name: &'static str,
         checked: Result<T, Problem>,

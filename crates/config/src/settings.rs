@@ -228,11 +228,11 @@ table(env) {
                clocks",
         heading: Contents,
     }
-    gpu_state: bool = ["TLLMPROF_GPU_STATE"], Flag, default "1" => "--no-gpu-state" {
+    gpu_state = ["TLLMPROF_GPU_STATE"] => "--no-gpu-state" {
         help: "With tllmprof run: sample clocks, power and processes of the GPUs, and the NUMA nodes of threads, ten \
                times a second in a separate process, and write them to a record in the run's folder",
         off: "Do not sample clocks, power and processes of the GPUs, or the NUMA nodes of threads",
-        heading: Contents, example: "0",
+        heading: Contents, default: "1", example: "0",
     }
     torch_trace: Option<TracePath> = ["TLLM_TORCH_PROFILE_TRACE"], TracePath::parse => "--torch-trace" {
         help: "Run the PyTorch profiler in the windows and write its traces to PATH",

@@ -43,9 +43,9 @@ const VLLM: Batch = Batch {
     versions: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
 };
 
-pub const VLLM_V2: &[Batch] = &[VLLM];
+pub(crate) const VLLM_V2: &[Batch] = &[VLLM];
 
-pub const VLLM_V1: &[Batch] = &[
+pub(crate) const VLLM_V1: &[Batch] = &[
     VLLM,
     Batch {
         prefill_tokens: "sum(scheduler_output.num_scheduled_tokens[r.req_id] \
@@ -71,7 +71,7 @@ pub const VLLM_V1: &[Batch] = &[
 /// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the
 /// formulas depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of
 /// decodes also includes them if it runs as a prefill because another rank's batch does.
-pub const SGLANG: &[Batch] = &[Batch {
+pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
              in ('EXTEND', 'MIXED', 'SPLIT_PREFILL', 'DLLM_EXTEND') \
@@ -84,7 +84,7 @@ pub const SGLANG: &[Batch] = &[Batch {
 
 /// Formulas for LMDeploy. With data parallelism it runs dummy batches, whose token belongs to no request.
 /// Version 0.12 and later mark them with `is_dummy`.
-pub const LMDEPLOY: &[Batch] = &[
+pub(crate) const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",
         tokens: "0 if inputs.is_dummy else inputs.input_ids.shape[1]",
@@ -102,7 +102,7 @@ pub const LMDEPLOY: &[Batch] = &[
 
 /// Formulas for transformers. `position_offset`, the position of a request, already includes the tokens of this
 /// batch.
-pub const TRANSFORMERS: &[Batch] = &[
+pub(crate) const TRANSFORMERS: &[Batch] = &[
     Batch {
         requests: "len(self.inputs_and_outputs.requests_in_batch)",
         tokens: "self.inputs_and_outputs.total_seqlen_q",

@@ -32,7 +32,7 @@ pub const DUMMY_STEPS: &[DummyStep] = &[
 ];
 
 /// The formulas for the batch of a dummy step, which is empty.
-pub const NOTHING: &[Batch] = &[Batch {
+pub(crate) const NOTHING: &[Batch] = &[Batch {
     requests: "0",
     tokens: "0",
     prefill_tokens: "0",

@@ -8,7 +8,7 @@ use crate::record::Record;
 
 /// The value of an argument, which a viewer shows with an item.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum ArgumentValue {
+pub(crate) enum ArgumentValue {
     Number(u64),
     Text(SharedText),
     Yes,
@@ -16,14 +16,14 @@ pub enum ArgumentValue {
 
 /// A text that many items share, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum SharedText {
+pub(crate) enum SharedText {
     String(StringId),
     /// The name of a scope, by the scope's number.
     Scope(u32),
 }
 
 impl SharedText {
-    pub fn resolve(self, record: &Record) -> String {
+    pub(crate) fn resolve(self, record: &Record) -> String {
         match self {
             Self::String(id) => record.texts().strings.get(id).to_owned(),
             Self::Scope(scope) => record.scope(scope),
@@ -33,7 +33,7 @@ impl SharedText {
 
 /// An item in the form in which it is drawn.
 #[derive(Clone, Copy, Debug)]
-pub struct Activity {
+pub(crate) struct Activity {
     pub item: Item,
     pub category: Category,
     /// The start in nanoseconds of the common clock.
@@ -49,7 +49,7 @@ pub struct Activity {
 /// One point of an arrow. An arrow leads from a launch call to the first kernel that it launched, and on
 /// from each kernel to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// Number of the launch, unique in its record.
     pub launch: u32,
     /// True if this point is the launch call, at which the arrow begins.
@@ -58,7 +58,7 @@ pub struct Flow {
 
 impl Activity {
     /// Returns the item's arguments.
-    pub fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
+    pub(crate) fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
         let item = &self.item;
         // The number 0 of the default stream is not shown.
         let key = item.kind.row().value;
@@ -85,7 +85,7 @@ impl Activity {
 }
 
 /// Converts the items of a record to activities.
-pub struct Draw<'a> {
+pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,
     shift: u64,
@@ -94,7 +94,7 @@ pub struct Draw<'a> {
 impl<'a> Draw<'a> {
     /// Returns a converter for a record. `shift` is the number of nanoseconds that must be added to the
     /// record's clock to get the common clock.
-    pub fn new(record: &'a Record, shift: u64) -> Self {
+    pub(crate) fn new(record: &'a Record, shift: u64) -> Self {
         Self {
             record,
             iterations: Iterations::from_process(&record.process),
@@ -103,7 +103,7 @@ impl<'a> Draw<'a> {
     }
 
     /// Converts an item, which is of this category.
-    pub fn activity(&mut self, item: &Item, category: Category) -> Activity {
+    pub(crate) fn activity(&mut self, item: &Item, category: Category) -> Activity {
         let duration = self.record.interpreter.duration(item);
         let is_in_one = item.kind != Kind::Window && item.kind.row().value != Some(Key::Iteration);
         let (start, long) = placed(item.start, duration.unwrap_or(0), self.shift);
@@ -118,7 +118,7 @@ impl<'a> Draw<'a> {
     }
 
     /// Returns the start of an item on the common clock, in nanoseconds.
-    pub fn at(&self, item: &Item) -> u64 {
+    pub(crate) fn at(&self, item: &Item) -> u64 {
         placed(item.start, 0, self.shift).0
     }
 

@@ -19,7 +19,7 @@ use crate::trace::{Group, TraceFormat, TrackLine};
 /// Maximum number of argument texts that are cached.
 const MAX_TEXTS: usize = 1 << 16;
 
-pub struct Chrome<'a> {
+pub(crate) struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
@@ -30,7 +30,7 @@ pub struct Chrome<'a> {
 }
 
 impl<'a> Chrome<'a> {
-    pub fn new(sink: &'a mut Sink) -> Self {
+    pub(crate) fn new(sink: &'a mut Sink) -> Self {
         Self {
             sink,
             first: true,

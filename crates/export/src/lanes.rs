@@ -11,7 +11,7 @@ const MAX_LINES: usize = 1024;
 /// Returns the maximum number of spans that each line keeps separately, for a record that has this number of
 /// lines. If a line has more, neighbouring spans are merged, the oldest first.
 #[must_use]
-pub const fn kept_apart(lines: usize) -> usize {
+pub(crate) const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
 }
 
@@ -24,7 +24,7 @@ struct LaneSpan {
 
 /// The lines of one track.
 #[derive(Default, Debug)]
-pub struct Lanes {
+pub(crate) struct Lanes {
     lines: Vec<Line>,
 }
 
@@ -44,7 +44,7 @@ impl Lanes {
     /// batch.
     ///
     /// `limit` is the maximum number of spans that a line keeps separately.
-    pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
+    pub(crate) fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = LaneSpan { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
         if let Some(fits) = self.lines.iter_mut().position(takes) {

@@ -14,14 +14,14 @@ const BLOCK_BYTES: usize = 1 << 20;
 const MAX_WAITING_BLOCKS: usize = 4;
 
 /// The current block of output, and the channel to the writer thread.
-pub struct Sink {
+pub(crate) struct Sink {
     block: Vec<u8>,
     writer: SyncSender<Vec<u8>>,
 }
 
 impl Sink {
     /// Returns the current block, to which the next bytes are to be appended.
-    pub const fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(crate) const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.block
     }
 
@@ -30,7 +30,7 @@ impl Sink {
     /// # Errors
     /// Returns an error if the writer thread has failed. [`through`] returns the reason for the
     /// failure.
-    pub fn ready(&mut self) -> io::Result<()> {
+    pub(crate) fn ready(&mut self) -> io::Result<()> {
         if self.block.len() < BLOCK_BYTES {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Sink {
 ///
 /// # Errors
 /// Returns an error if writing fails, or else the error of `make`.
-pub fn through<T>(
+pub(crate) fn through<T>(
     to: impl Write + Send,
     gzip: bool,
     make: impl FnOnce(&mut Sink) -> io::Result<T>,

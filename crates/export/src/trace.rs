@@ -24,11 +24,11 @@ const MAX_TRACKS: usize = 1 << 16;
 const FIRST_INVENTED: u32 = 10_000_000;
 
 /// Number of a process or of a line, unique over all records of the trace.
-pub type Id = u32;
+pub(crate) type Id = u32;
 
 /// A group of tracks: a process, or the GPUs that it used.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub(crate) struct Group {
     pub id: Id,
     /// The process id, if no other process of the trace has the same. Otherwise an invented number.
     pub pid: u32,
@@ -39,7 +39,7 @@ pub struct Group {
 
 /// One line of a track.
 #[derive(Clone, Debug)]
-pub struct TrackLine {
+pub(crate) struct TrackLine {
     pub id: Id,
     pub track: Track,
     /// For the first line of a thread's track, the thread id. Otherwise an invented number.
@@ -50,7 +50,7 @@ pub struct TrackLine {
 }
 
 /// An output format for traces. Groups and lines are passed to it before the items that refer to them.
-pub trait TraceFormat {
+pub(crate) trait TraceFormat {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
     /// Begins a new record, to which the following items belong.
     fn record(&mut self, record: &Record) -> io::Result<()>;
@@ -71,7 +71,7 @@ pub trait TraceFormat {
 ///
 /// # Errors
 /// Returns an error if a record cannot be read, and the errors of the format.
-pub fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Result<Exported> {
+pub(crate) fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Result<Exported> {
     let clocks = Clocks::from_records(records);
     format.begin(&clocks)?;
     let mut numbers = Numbers::default();

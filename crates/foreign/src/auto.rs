@@ -32,7 +32,7 @@ struct HeldCall {
 
 /// A trace's calls, and the work that they launched.
 #[derive(Debug, Default)]
-pub struct TraceCalls {
+pub(crate) struct TraceCalls {
     held: Vec<HeldCall>,
     /// Work of the GPU: correlation number, and number that stands for the work.
     works: Vec<(u32, u32)>,
@@ -45,7 +45,7 @@ pub struct TraceCalls {
 
 /// The iterations that the learner found.
 #[derive(Debug)]
-pub struct Learned {
+pub(crate) struct Learned {
     pub iterations: Vec<Iteration>,
     /// The description of an iteration's beginning, in words.
     pub words: String,
@@ -54,7 +54,7 @@ pub struct Learned {
 impl TraceCalls {
     /// Returns the meaning of a function and its index, or `None` if the function neither counts nor concerns the
     /// learner.
-    pub fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
+    pub(crate) fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
         let place = match self.by_name.get(name) {
             Some(place) => *place,
             None => {
@@ -72,7 +72,7 @@ impl TraceCalls {
     }
 
     /// Adds a call with its meaning.
-    pub fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
+    pub(crate) fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
         if self.held.len() >= MAX_CALLS {
             self.left_out += 1;
             return;
@@ -91,7 +91,7 @@ impl TraceCalls {
     }
 
     /// Adds work that a call launched.
-    pub fn add_work(&mut self, correlation: u32, work: Work) {
+    pub(crate) fn add_work(&mut self, correlation: u32, work: Work) {
         // All work that a graph launched has the same correlation number, so keep only the first piece.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
@@ -101,7 +101,11 @@ impl TraceCalls {
 
     /// Learns what an iteration is, and finds the iterations. Returns `None` if no call recurs in a pattern that can be
     /// relied on.
-    pub fn learn(mut self, inner: bool, kernel_name: &dyn Fn(u32) -> String) -> Option<Learned> {
+    pub(crate) fn learn(
+        mut self,
+        inner: bool,
+        kernel_name: &dyn Fn(u32) -> String,
+    ) -> Option<Learned> {
         self.find_work();
         self.held.sort_by_key(|held| held.moment);
         let trails = Trails::new();

@@ -4,7 +4,7 @@ use tllmprof_record::Batch;
 
 /// A family of ranges. A range of a family is one step of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Family {
+pub(crate) enum Family {
     /// The ranges of the PyTorch profiler's schedule: `ProfilerStep#12`.
     Profiler,
     /// The ranges of vLLM's worker, and of some versions of SGLang: `execute_context_1(7)_generation_4(4)`.
@@ -15,10 +15,10 @@ pub enum Family {
 
 impl Family {
     /// All families. If two have equally many ranges in a trace, the earlier one in this list is used.
-    pub const ALL: [Self; 3] = [Self::Profiler, Self::Execute, Self::Sglang];
+    pub(crate) const ALL: [Self; 3] = [Self::Profiler, Self::Execute, Self::Sglang];
 
     /// Returns the family of a range, or `None` if it belongs to none.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
         if name.strip_prefix("ProfilerStep#").is_some_and(numbered) {
             return Some(Self::Profiler);
@@ -32,7 +32,7 @@ impl Family {
     }
 
     /// Returns the rule (`--step`) that counts these ranges.
-    pub const fn rule(self) -> &'static str {
+    pub(crate) const fn rule(self) -> &'static str {
         match self {
             Self::Profiler => "nvtx:^ProfilerStep#",
             Self::Execute => "nvtx:^execute_",
@@ -41,7 +41,7 @@ impl Family {
     }
 
     /// Returns a description of these ranges, in words.
-    pub const fn words(self) -> &'static str {
+    pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Profiler => "the PyTorch profiler's ranges ProfilerStep#N",
             Self::Execute => "the engine's ranges execute_…",
@@ -57,13 +57,13 @@ pub fn is_step_range(name: &str) -> bool {
 }
 
 /// Returns the number of the step, if the range's name contains it.
-pub fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("ProfilerStep#")?;
     digits.parse().ok()
 }
 
 /// Returns the batch of a step, if the range's name describes it.
-pub fn batch(name: &str) -> Option<Batch> {
+pub(crate) fn batch(name: &str) -> Option<Batch> {
     match Family::from_name(name)? {
         Family::Profiler => None,
         Family::Execute => execute(name.strip_prefix("execute_")?),

@@ -12,7 +12,7 @@ const KERNELS: u64 = 1 << 32;
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
 
 /// Returns a function's name without the version of its interface: `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
-pub fn plain_name(name: &str) -> &str {
+pub(crate) fn plain_name(name: &str) -> &str {
     let Some((stem, version)) = name.rsplit_once("_v") else {
         return name;
     };
@@ -23,7 +23,7 @@ pub fn plain_name(name: &str) -> &str {
 
 /// The meaning of a call of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Meaning {
+pub(crate) struct Meaning {
     pub kind: CallPurpose,
     pub call: Option<Known>,
     /// True if the function's name contains the direction of its copy. If false, only the GPU work shows the direction.
@@ -32,7 +32,7 @@ pub struct Meaning {
 
 impl Meaning {
     /// Returns the meaning of a function, or `None` if the function neither counts nor concerns the learner.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let name = plain_name(name);
         let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;
         Some(Self {
@@ -43,12 +43,12 @@ impl Meaning {
     }
 
     /// Returns the moment at which an iteration ends if such a call is its boundary. For a wait this is its return.
-    pub const fn moment(&self, start: Moment, end: Moment) -> Moment {
+    pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }
 
     /// Returns the call in the form that the learner takes. `work` is the work that the call launched, if it is known.
-    pub fn learned(&self, work: Option<Work>) -> Option<Learned> {
+    pub(crate) fn learned(&self, work: Option<Work>) -> Option<Learned> {
         match self.kind {
             CallPurpose::GraphLaunch => Some(Learned::GraphLaunch),
             CallPurpose::KernelLaunch { .. } => Some(Learned::Launch(match work {
@@ -86,7 +86,7 @@ impl Meaning {
 }
 
 /// Returns the number of a kernel's name from the number that the learner has as its handle.
-pub const fn kernel_of(handle: u64) -> Option<u32> {
+pub(crate) const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),
         _ => None,

@@ -8,7 +8,7 @@ use crate::RangeSource;
 ///
 /// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class. NVTX ranges of Python functions have the
 /// qualified name, with or without the module.
-pub fn is_call_of(function: &PyFunction, source: RangeSource, name: &str) -> bool {
+pub(crate) fn is_call_of(function: &PyFunction, source: RangeSource, name: &str) -> bool {
     let PyFunction { module, qualname } = function;
     match source {
         RangeSource::Python => named_by_file(name).is_some_and(|(path, short)| {

@@ -17,7 +17,7 @@ const LONGEST_LAST: i64 = 2;
 
 /// A range that may be a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RangeCandidate {
+pub(crate) struct RangeCandidate {
     thread: u64,
     start: Moment,
     end: Moment,
@@ -27,7 +27,7 @@ pub struct RangeCandidate {
 
 /// Ranges that may be steps.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.
     pub asked: Vec<RangeCandidate>,
     known: [Vec<RangeCandidate>; Family::ALL.len()],
@@ -36,7 +36,7 @@ pub struct Candidates {
 
 /// Ranges that were chosen as steps. They do not overlap.
 #[derive(Debug)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,
     /// Number of ranges of other threads that overlap the chosen ones.
     pub others: usize,
@@ -44,7 +44,7 @@ pub struct Chosen {
 
 impl Candidates {
     /// Adds a range. `is_asked` is true if the rule that the user typed matches the range.
-    pub fn add(&mut self, range: &Range<'_>, is_asked: bool) {
+    pub(crate) fn add(&mut self, range: &Range<'_>, is_asked: bool) {
         let family = Family::from_name(range.name);
         if range.end < range.start || (family.is_none() && !is_asked) {
             return;
@@ -69,7 +69,7 @@ impl Candidates {
 
     /// Returns the family of known ranges that has the most ranges, and these ranges; `None` if there are no known
     /// ranges.
-    pub fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
+    pub(crate) fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
             .into_iter()
@@ -78,13 +78,13 @@ impl Candidates {
     }
 
     /// Returns true if there are ranges of a known family.
-    pub fn has_known(&self) -> bool {
+    pub(crate) fn has_known(&self) -> bool {
         self.known.iter().any(|ranges| !ranges.is_empty())
     }
 
     /// Sets the batch of each iteration in which ranges that describe a batch began, if all these ranges describe the
     /// same batch.
-    pub fn add_batches(&self, iterations: &mut [Iteration]) {
+    pub(crate) fn add_batches(&self, iterations: &mut [Iteration]) {
         let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
         for range in self.known.iter().flatten() {
             let Some(batch) = range.batch else {
@@ -110,7 +110,7 @@ impl Candidates {
 
 /// Chooses ranges that do not overlap. Of nested ranges the outermost is chosen. If ranges of several threads overlap,
 /// those of the thread with the most ranges are chosen.
-pub fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
+pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
     ranges.retain(|range| match open.get_mut(&range.thread) {
@@ -143,7 +143,7 @@ pub fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
 }
 
 /// Returns iterations that begin with every `every`-th range.
-pub fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
+pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
     let numbers = begins.iter().map(|range| range.number);

@@ -10,7 +10,7 @@ use super::communicators;
 use super::frame::CallFrame;
 
 /// The collective that a function starts, and the positions of its arguments (indices, from 0).
-pub struct CollectiveArguments {
+pub(crate) struct CollectiveArguments {
     collective: Collective,
     count: usize,
     data_type: usize,
@@ -23,7 +23,7 @@ pub struct CollectiveArguments {
 
 impl CollectiveArguments {
     /// Returns the argument positions of a function, or `None` if the function starts no collective.
-    pub const fn find(call: NcclCall) -> Option<Self> {
+    pub(crate) const fn find(call: NcclCall) -> Option<Self> {
         // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
         // stream`.
         let (collective, first, peer, communicator) = match call {
@@ -50,7 +50,7 @@ impl CollectiveArguments {
 }
 
 /// Notes that a call begins. Returns true if its end must be noted, too.
-pub fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
+pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
         return false;
@@ -75,7 +75,7 @@ pub fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
 }
 
 /// Notes in the ring that a call has returned.
-pub fn returns(frame: &CallFrame) {
+pub(crate) fn returns(frame: &CallFrame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);
     }

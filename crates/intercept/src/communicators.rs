@@ -23,7 +23,7 @@ const MAX_IDENTIFIERS: usize = 16;
 
 /// Records that the program creates communicators, or destroys one. Returns true if the library must see the call
 /// return. Skips calls that NCCL makes itself: such a communicator is part of one that the program created.
-pub fn made(call: NcclCall, frame: &CallFrame) -> bool {
+pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
         return false; // skip the query, which programs repeat at intervals
     }
@@ -73,7 +73,7 @@ pub fn made(call: NcclCall, frame: &CallFrame) -> bool {
 /// on the colors and keys that the other processes pass. With a color below 0 this process joins no new communicator.
 /// The rank is unknown while NCCL is still creating the part (the new communicator): in a group of calls, or because
 /// the call does not block and has not `succeeded` yet.
-pub fn split(frame: &CallFrame, succeeded: bool) {
+pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
         return;
@@ -88,7 +88,7 @@ pub fn split(frame: &CallFrame, succeeded: bool) {
 
 /// Handles a query of a communicator's state: `ncclComm_t comm, ncclResult_t *asyncError`. If the communicator came
 /// from a split and is ready, NCCL now knows its rank.
-pub fn is_asked_about(frame: &CallFrame) {
+pub(crate) fn is_asked_about(frame: &CallFrame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());
     if let Some(nccl) = nccl.filter(|_| read(error) == Some(0_u32.to_ne_bytes())) {
@@ -97,7 +97,7 @@ pub fn is_asked_about(frame: &CallFrame) {
 }
 
 /// Returns a predicate: whether the memory at an address holds the communicator's handle.
-pub fn holds(communicator: usize) -> impl Fn(usize) -> bool {
+pub(crate) fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }
 

@@ -31,7 +31,7 @@ lifecycle::global! {
 
 /// Finds the real `dlsym` and `dlvsym`. Called at the first use, too, because constructors of other libraries may run
 /// before this library's.
-pub extern "C" fn find_real() {
+pub(crate) extern "C" fn find_real() {
     contained((), || {
         for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
             let late = || {
@@ -46,7 +46,7 @@ pub extern "C" fn find_real() {
 }
 
 /// Returns the role in which this library intercepts the function `name`, or `None` if it does not intercept it.
-pub fn role_of(name: &CStr) -> Option<Role> {
+pub(crate) fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
         return Some(Role::ProcAddress);
@@ -68,7 +68,7 @@ pub fn role_of(name: &CStr) -> Option<Role> {
 /// RTLD_NEXT searches the modules after the caller. Such a look-up is passed on by a jump, so that the real `dlsym`
 /// sees the caller's address. The exception: if only this library defines the name, the real `dlsym` would find this
 /// library's export. [`lookup`] handles this look-up: it searches after this library and finds nothing.
-pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
+pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program passed `name` to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     contained(false, || {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> boo
 /// A library that defines `dlsym` finds the real one in this way, and passes a version. This library's `dlsym` has no
 /// version, so the loader would skip it, and this library would not see the program's look-ups. In a process without
 /// this library's environment variables the loader's answer is kept.
-pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
+pub(crate) unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     // SAFETY: the program passed `name` to `dlvsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     contained(false, || {
@@ -117,7 +117,7 @@ fn real_dlvsym() -> Option<Dlvsym> {
 ///
 /// # Safety
 /// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
-pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
+pub(crate) unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
     // SAFETY: the functions are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
     let found = unsafe {
         match version {
@@ -134,7 +134,7 @@ pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
 ///
 /// # Safety
 /// The requirements of `dlsym`.
-pub unsafe extern "C" fn lookup(
+pub(crate) unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
     caller: usize,
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn lookup(
 ///
 /// # Safety
 /// The requirements of `dlsym`.
-pub unsafe extern "C" fn lookup_by_front(
+pub(crate) unsafe extern "C" fn lookup_by_front(
     handle: *mut c_void,
     name: *const c_char,
     caller: usize,
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn lookup_by_front(
 ///
 /// # Safety
 /// The requirements of `dlvsym`.
-pub unsafe extern "C" fn lookup_version(
+pub(crate) unsafe extern "C" fn lookup_version(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,

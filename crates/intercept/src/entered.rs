@@ -30,7 +30,7 @@ const DEVICE_TO_HOST: u32 = 2;
 
 /// Entry point of the handler `slow`. Returns 1 if the handler must call the real function and then return to this
 /// library, or 0 if it must jump to the real function. `frame` is the saved state of the call.
-pub extern "C" fn before(frame: &CallFrame) -> c_int {
+pub(crate) extern "C" fn before(frame: &CallFrame) -> c_int {
     contained(false, || comes_back(frame)).into()
 }
 
@@ -199,7 +199,7 @@ pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
-pub extern "C" fn recorded(frame: &CallFrame) {
+pub(crate) extern "C" fn recorded(frame: &CallFrame) {
     let is_read = contained(false, || {
         if scopes::are_on() {
             scoped::enters(frame);

@@ -18,7 +18,7 @@ lifecycle::global! {
 
 /// Remembers that the module that contains `caller` got its driver function for `call` through this library. Its
 /// runtime functions need not be counted, because the driver functions that they call are counted.
-pub fn feed(caller: usize, call: Call) {
+pub(crate) fn feed(caller: usize, call: Call) {
     let Some(module) = elf::containing(caller) else {
         return;
     };
@@ -32,7 +32,7 @@ pub fn feed(caller: usize, call: Call) {
 }
 
 /// Returns true if the runtime that contains `function` reaches its driver function for `call` through this library.
-pub fn is_fed(function: usize, call: Call) -> bool {
+pub(crate) fn is_fed(function: usize, call: Call) -> bool {
     jumps::are_seen(call)
         || elf::containing(function).is_some_and(|module| {
             FED_MODULES.iter().any(|(base, calls)| {

@@ -7,7 +7,7 @@ use tllmprof_session as session;
 use super::frame::CallFrame;
 
 /// Returns true if the library must see a call of this kind return.
-pub fn is_followed(call: Call) -> bool {
+pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::AsyncCopy(Direction::ToHost) => session::learns(),
         kind => kind.waits() || kind.captures(),
@@ -15,7 +15,7 @@ pub fn is_followed(call: Call) -> bool {
 }
 
 /// Returns true if another intercepted call of the thread led to this call.
-pub fn is_nested(frame: &CallFrame) -> bool {
+pub(crate) fn is_nested(frame: &CallFrame) -> bool {
     frame.is_within(thread::outer())
 }
 

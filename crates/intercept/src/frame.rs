@@ -12,30 +12,30 @@ use super::thunk::Thunk;
 /// that are not in registers.
 ///
 /// `cuLaunchKernel` has five such arguments on x86-64 and three on AArch64; eight leave some room.
-pub const STACK_WORDS: usize = 8;
+pub(crate) const STACK_WORDS: usize = 8;
 
 /// The role of a recorded call in the measurement of GPU times (the durations of GPU work). It is not an enumeration,
 /// because the assembler may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct TimingRole(usize);
+pub(crate) struct TimingRole(usize);
 
 impl TimingRole {
     /// The call does not matter to GPU times.
-    pub const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
     /// The call enqueues work on its stream.
-    pub const COUNTED: Self = Self(1);
+    pub(crate) const COUNTED: Self = Self(1);
     /// The call enqueues work that is expected to be the last work of its stream for now.
-    pub const LAST: Self = Self(2);
+    pub(crate) const LAST: Self = Self(2);
     /// The call is a wait. When it returns, the earlier work of its stream has ended.
-    pub const WAITED_FOR: Self = Self(3);
+    pub(crate) const WAITED_FOR: Self = Self(3);
     /// The call does not matter to GPU times, but the library must handle its return.
-    pub const SEEN: Self = Self(4);
+    pub(crate) const SEEN: Self = Self(4);
 
     /// Returns the role of a wait. `is_over`: the wait ends work of its stream. `is_seen`: the library must handle its
     /// return.
     #[inline]
-    pub const fn of_wait(is_over: bool, is_seen: bool) -> Self {
+    pub(crate) const fn of_wait(is_over: bool, is_seen: bool) -> Self {
         match (is_over, is_seen) {
             (true, _) => Self::WAITED_FOR,
             (_, true) => Self::SEEN,
@@ -46,13 +46,13 @@ impl TimingRole {
     /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is expected
     /// to be the stream's last work for now.
     #[inline]
-    pub const fn is_over(self) -> bool {
+    pub(crate) const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
     }
 
     /// Returns true if a successful call only needs to be recorded when it returns, and nothing else.
     #[inline]
-    pub const fn is_recorded_alone(self) -> bool {
+    pub(crate) const fn is_recorded_alone(self) -> bool {
         self.0 <= Self::COUNTED.0
     }
 }
@@ -61,7 +61,7 @@ impl TimingRole {
 /// cells, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
-pub struct CallFrame {
+pub(crate) struct CallFrame {
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
@@ -103,18 +103,18 @@ pub struct CallFrame {
 
 /// Offsets of the fields in bytes, for the assembler.
 impl CallFrame {
-    pub const THUNK: usize = offset_of!(Self, thunk);
-    pub const ARGS: usize = offset_of!(Self, args);
+    pub(crate) const THUNK: usize = offset_of!(Self, thunk);
+    pub(crate) const ARGS: usize = offset_of!(Self, args);
     #[cfg(target_arch = "x86_64")] // on AArch64 only Rust reads it
-    pub const SINCE: usize = offset_of!(Self, since);
+    pub(crate) const SINCE: usize = offset_of!(Self, since);
     #[cfg(target_arch = "x86_64")]
-    pub const WORK: usize = offset_of!(Self, work);
+    pub(crate) const WORK: usize = offset_of!(Self, work);
     /// Distance in bytes from the frame up to the saved frame pointer.
     #[cfg(target_arch = "x86_64")]
-    pub const BELOW: usize = offset_of!(Self, frame_pointer);
+    pub(crate) const BELOW: usize = offset_of!(Self, frame_pointer);
     /// Distance in bytes from the saved vector registers, which lie below the frame, up to the saved frame pointer.
     #[cfg(target_arch = "x86_64")]
-    pub const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
+    pub(crate) const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
     #[cfg(target_arch = "aarch64")]
     pub const VECTORS: usize = offset_of!(Self, vectors);
     #[cfg(target_arch = "aarch64")]
@@ -141,7 +141,7 @@ const _: () = assert!(CallFrame::SIZE.is_multiple_of(16));
 impl CallFrame {
     /// Returns argument `index`, counted without floating-point arguments.
     #[inline]
-    pub fn word(&self, index: usize) -> usize {
+    pub(crate) fn word(&self, index: usize) -> usize {
         let on_stack = |behind: usize| {
             let first = from_ref(self).wrapping_add(1).cast::<usize>();
             // SAFETY: the memory above the frame holds the caller's arguments or other parts of the caller's frame, so
@@ -154,7 +154,7 @@ impl CallFrame {
 
     /// Returns the stream handle of a recorded call, or 0 if the call names no stream.
     #[inline(always)]
-    pub fn stream(&self) -> usize {
+    pub(crate) fn stream(&self) -> usize {
         if !self.thunk.is_simple() {
             return self.other_stream.get();
         }
@@ -171,7 +171,7 @@ impl CallFrame {
     /// address may lie in memory that stays unused for long. So two conditions must hold: the address is still at the
     /// mark, and the chain of the callers' frame pointers does not lead past it. If that chain is broken, only the
     /// return address decides.
-    pub fn is_within(&self, outer: Outer) -> bool {
+    pub(crate) fn is_within(&self, outer: Outer) -> bool {
         let here = from_ref(&self.return_address).addr();
         if here >= outer.place || above(outer.place) != outer.return_address {
             return false;
@@ -208,19 +208,19 @@ fn above(place: usize) -> usize {
 
 /// Frames like those that the assembler saves, for tests.
 #[cfg(test)]
-pub mod made {
+pub(crate) mod made {
     use super::*;
 
     /// A frame, and the caller's stack above it.
     #[repr(C)]
-    pub struct Call {
+    pub(crate) struct Call {
         pub frame: CallFrame,
         pub stack: [usize; STACK_WORDS],
     }
 
     impl Call {
         /// Returns a call through `thunk` whose first arguments are `words`, and which returns to `return_address`.
-        pub fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
+        pub(crate) fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
             let mut call = Self {
                 frame: CallFrame {
                     thunk,

@@ -4,13 +4,13 @@
 //! its handlers here.
 
 /// Code of the assembler that a stub or a trampoline jumps to. It follows no calling convention.
-pub type Handler = unsafe extern "C" fn();
+pub(crate) type Handler = unsafe extern "C" fn();
 
 /// Two handlers: the first notes a call in the thread's trail, and the second also records it.
-pub type Noting = [Handler; 2];
+pub(crate) type Noting = [Handler; 2];
 
 /// The addresses of all handlers. The assembler's code documents each.
-pub struct Handlers {
+pub(crate) struct Handlers {
     pub slow: Handler,
     pub count: Handler,
     pub record: Handler,
@@ -38,6 +38,6 @@ pub struct Handlers {
 pub static HANDLERS: [Handlers];
 
 /// Returns the addresses of the handlers.
-pub fn handlers() -> &'static Handlers {
+pub(crate) fn handlers() -> &'static Handlers {
     &HANDLERS[0]
 }

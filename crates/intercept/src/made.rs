@@ -33,7 +33,7 @@ fn cross(what: &str) -> Option<String> {
 ///
 /// # Panics
 /// If the test fails in the separate process.
-pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> {
+pub(crate) fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     let test = path.split_once("::").unwrap().1;
     if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
@@ -75,7 +75,7 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
 
 /// Runs `act` with a window open, and returns the contents of the record. Must run in a separate process ([`alone`])
 /// with `TLLMPROF_TRACE` set.
-pub fn recorded(act: impl FnOnce()) -> Contents {
+pub(crate) fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
     tllmprof_recorder::start(settings);
     let facts = SessionFacts {
@@ -96,7 +96,7 @@ pub fn recorded(act: impl FnOnce()) -> Contents {
 }
 
 /// The path of a file in a temporary folder, which is removed on drop.
-pub struct Temporary {
+pub(crate) struct Temporary {
     path: PathBuf,
     _folder: TempDir,
 }
@@ -110,7 +110,7 @@ impl Temporary {
         }
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         self.path.to_str().unwrap()
     }
 }
@@ -124,12 +124,12 @@ impl Deref for Temporary {
 }
 
 /// Returns the path for a test's record, to be set as `TLLMPROF_TRACE`.
-pub fn record_of(test: &str) -> Temporary {
+pub(crate) fn record_of(test: &str) -> Temporary {
     Temporary::new(&format!("{test}.tllmprof"))
 }
 
 /// Builds a shared library with this soname from `source` (C), with the linker that built the test.
-pub fn library(soname: &str, source: &str) -> Temporary {
+pub(crate) fn library(soname: &str, source: &str) -> Temporary {
     let library = Temporary::new(soname);
     let code = library.with_extension("c");
     std::fs::write(&code, source).unwrap();
@@ -143,7 +143,7 @@ pub fn library(soname: &str, source: &str) -> Temporary {
 }
 
 /// Opens the library at `path` and returns its handle.
-pub fn open(path: &Path) -> *mut c_void {
+pub(crate) fn open(path: &Path) -> *mut c_void {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a test built the library, which has no constructors.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
@@ -152,14 +152,14 @@ pub fn open(path: &Path) -> *mut c_void {
 }
 
 /// Returns an address in a module other than the test program, to use as a caller's address.
-pub fn stranger() -> usize {
+pub(crate) fn stranger() -> usize {
     libc::getppid as *const () as usize
 }
 
 /// The arguments with which [`real`] was called.
 #[repr(C)]
 #[derive(Default, PartialEq, Debug)]
-pub struct MadeCall {
+pub(crate) struct MadeCall {
     words: [usize; 13],
     numbers: [f64; 8],
     errno: i32,
@@ -197,18 +197,18 @@ tllmprof_platform::lifecycle::global! {
 }
 
 /// Makes the calling thread's next call through a door panic.
-pub fn panic_next() {
+pub(crate) fn panic_next() {
     PANICS.store(ids::thread(), Ordering::Relaxed);
 }
 
 /// Panics if [`panic_next`] was called on this thread. The doors call this function.
-pub fn panic_if_asked() {
+pub(crate) fn panic_if_asked() {
     let asked = PANICS.compare_exchange(ids::thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
     assert!(asked.is_err(), "asked for");
 }
 
 /// Stores all of its arguments in `seen` and changes `errno`. Returns its last argument.
-pub extern "C" fn real(
+pub(crate) extern "C" fn real(
     seen: &mut MadeCall,
     b: usize,
     c: usize,
@@ -242,7 +242,7 @@ pub extern "C" fn real(
 }
 
 /// Returns the address of [`real`].
-pub fn real_address() -> *mut c_void {
+pub(crate) fn real_address() -> *mut c_void {
     real as Real as *mut c_void
 }
 
@@ -258,7 +258,7 @@ fn set_errno(errno: i32) {
 /// Calls [`real`] through `entry`, and checks that the library does not change the call: arguments in registers and on
 /// the stack, floating-point arguments if the path preserves them (`numbers`), the result, and `errno` before and
 /// after.
-pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
+pub(crate) fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     let mut seen = MadeCall::default();
     // SAFETY: the entry leads to `real`, which has this type.
     let entry = unsafe { transmute::<*mut c_void, Real>(entry) };
@@ -279,14 +279,14 @@ pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
 
 /// The contents of all registers before and after a call.
 #[cfg(target_arch = "x86_64")]
-pub mod registers {
+pub(crate) mod registers {
     use core::arch::naked_asm;
     use core::ffi::c_void;
 
     /// The contents of registers before a call, or after it.
     #[repr(C, align(64))]
     #[derive(Clone, PartialEq, Debug)]
-    pub struct Registers {
+    pub(crate) struct Registers {
         pub vectors: [[u64; 4]; 16],
         /// `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, `r12` to `r15`.
         pub general: [u64; 14],
@@ -295,7 +295,7 @@ pub mod registers {
     }
 
     impl Registers {
-        pub fn made() -> Self {
+        pub(crate) fn made() -> Self {
             let number = |index: usize| 0x0101_0101_0101_0101 * (1 + index as u64);
             Self {
                 vectors: core::array::from_fn(|index| [number(index); 4]),
@@ -377,7 +377,7 @@ pub mod registers {
     }
 
     /// Calls `entry` with the registers set to [`Registers::made`], and returns their contents after the call.
-    pub fn after(entry: *mut c_void) -> Registers {
+    pub(crate) fn after(entry: *mut c_void) -> Registers {
         let mut after = Registers::made();
         after.vectors = [[0; 4]; 16];
         // SAFETY: the entry is code that follows the calling convention and reads no memory of its caller.

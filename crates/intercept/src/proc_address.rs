@@ -14,7 +14,7 @@ use tllmprof_platform::{gate, resolve};
 /// In both versions of the function, the first argument is the name and the second is the address of the result. The
 /// result is valid only on success. The second argument may be null, and so may the name in a first query. `frame` is
 /// that of a call that has succeeded.
-pub fn handed_out(frame: &CallFrame) {
+pub(crate) fn handed_out(frame: &CallFrame) {
     /// Value of `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
     const PER_THREAD: usize = 2;
     let [name, place, _, flags, ..] = frame.args;

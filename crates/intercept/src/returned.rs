@@ -19,7 +19,7 @@ use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
 /// Entry point of the handler `slow` after the real function has returned `result`.
-pub extern "C" fn after(frame: &CallFrame, result: usize) {
+pub(crate) extern "C" fn after(frame: &CallFrame, result: usize) {
     contained((), || came_back(frame, result));
 }
 
@@ -65,7 +65,7 @@ fn came_back(frame: &CallFrame, result: usize) {
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
-pub extern "C" fn recorded(frame: &CallFrame, result: usize, until: u64) -> usize {
+pub(crate) extern "C" fn recorded(frame: &CallFrame, result: usize, until: u64) -> usize {
     // No panic: this only compares and stores numbers. `recorded_with_care` catches panics of the rest.
     match is_recorded_at_once(frame, result, until) {
         true => result,

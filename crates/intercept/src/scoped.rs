@@ -9,7 +9,7 @@ use super::frame::CallFrame;
 use super::thunk::Role;
 
 /// Returns true if scopes require that the library sees calls of this kind return.
-pub fn is_followed(call: Call) -> bool {
+pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::Graph(_) => scopes::are_on(),
         kind => kind.makes_node() && scopes::are_noting(),
@@ -28,7 +28,7 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
 
 /// Handles a call for scopes, before the real function runs.
 #[cold]
-pub fn enters(frame: &CallFrame) {
+pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
         return;
     };
@@ -47,7 +47,7 @@ pub fn enters(frame: &CallFrame) {
 
 /// Handles a call for scopes, after the real function has returned.
 #[cold]
-pub fn returns(frame: &CallFrame, succeeded: bool) {
+pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
         return;
     };

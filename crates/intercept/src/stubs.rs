@@ -5,7 +5,7 @@ use core::ffi::c_void;
 /// Number of stubs of each kind (plain and counting), one for each thunk that a process can have. A process uses about
 /// two for each row of the table of calls. A library that is unloaded and loaded again at another address uses new
 /// ones.
-pub const COUNT: usize = 1024;
+pub(crate) const COUNT: usize = 1024;
 /// Size of a plain stub in bytes.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
 /// Size of a counting stub in bytes: one cache line on x86-64, two on AArch64.
@@ -23,13 +23,13 @@ unsafe extern "C" {
 }
 
 /// Returns the address that callers get for thunk `index`: a stub that jumps to the thunk's handler.
-pub fn stub(index: usize) -> *mut c_void {
+pub(crate) fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
 /// Returns the address that callers get for thunk `index` if the thunk's calls are only counted, during the whole life
 /// of the process.
-pub fn counting_stub(index: usize) -> *mut c_void {
+pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembler chooses the length of its jumps. If a stub became longer than expected, use the plain stub instead.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
@@ -41,7 +41,7 @@ pub fn counting_stub(index: usize) -> *mut c_void {
 }
 
 /// Returns true if `address` is the address of a stub.
-pub fn is_stub(address: usize) -> bool {
+pub(crate) fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();
     let counting = (&raw const tllmprof_counting_stubs).addr();
     let end = (&raw const tllmprof_counting_stubs_end).addr();

@@ -20,11 +20,11 @@ use tllmprof_platform::log;
 
 use super::handlers::handlers;
 use super::{fed, stubs};
-pub use role::Role;
+pub(crate) use role::Role;
 use wanted::CallUses;
 
 /// Size of a [`Thunk`] in bytes. The pool's stubs depend on it.
-pub const THUNK_SIZE: usize = size_of::<Thunk>();
+pub(crate) const THUNK_SIZE: usize = size_of::<Thunk>();
 
 lifecycle::global! {
     stage: Doors;
@@ -42,7 +42,7 @@ lifecycle::global! {
 
 /// One entry of the pool. It lies within one cache line.
 #[repr(C, align(32))]
-pub struct Thunk {
+pub(crate) struct Thunk {
     handler: AtomicPtr<c_void>,
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
@@ -59,7 +59,7 @@ pub struct Thunk {
 /// Properties of a driver call that enqueues work or waits, and whose stream, if it has one, is one of its arguments.
 /// Most recorded calls are simple. The thunk stores the properties, so that the table of calls need not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Simple {
+pub(crate) struct Simple {
     pub does: Does,
     /// Index of the argument with the stream, or `None` if the call has no stream.
     pub stream: Option<u8>,
@@ -70,7 +70,7 @@ pub struct Simple {
 /// The kind of a [`Simple`] call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Does {
+pub(crate) enum Does {
     Enqueues = 1,
     /// Waits for the stream in its argument.
     WaitsForStream,
@@ -92,24 +92,24 @@ impl Does {
 
     /// Returns true if the call waits for the GPU.
     #[inline]
-    pub const fn waits(self) -> bool {
+    pub(crate) const fn waits(self) -> bool {
         !matches!(self, Self::Enqueues)
     }
 }
 
 /// Offsets of the fields in bytes, for the assembler.
 impl Thunk {
-    pub const HANDLER: usize = offset_of!(Self, handler);
-    pub const REAL: usize = offset_of!(Self, real);
-    pub const CELL: usize = offset_of!(Self, cell);
+    pub(crate) const HANDLER: usize = offset_of!(Self, handler);
+    pub(crate) const REAL: usize = offset_of!(Self, real);
+    pub(crate) const CELL: usize = offset_of!(Self, cell);
     #[cfg(target_arch = "x86_64")]
-    pub const DOES: usize = offset_of!(Self, does);
+    pub(crate) const DOES: usize = offset_of!(Self, does);
 }
 
 impl Thunk {
     /// Returns a thunk that is not in the pool, for tests.
     #[cfg(test)]
-    pub fn made(real: *mut c_void, role: Role) -> &'static Self {
+    pub(crate) fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
         thunk.become_the(real, role);
         Box::leak(Box::new(thunk))
@@ -142,7 +142,7 @@ impl Thunk {
     }
 
     /// Returns the thunk for `function`, which is created at first use. Returns `None` if the pool is full.
-    pub fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
+    pub(crate) fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {
                 gate::before(original(function), gate::GpuUse::from_call(call))
@@ -184,7 +184,7 @@ impl Thunk {
     }
 
     /// Returns the address of the thunk's stub, which the program gets in place of the real function.
-    pub fn stub(&self) -> *mut c_void {
+    pub(crate) fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
@@ -196,37 +196,37 @@ impl Thunk {
     }
 
     /// Returns the real function, or the gate in front of it (code that can hold threads back from the driver).
-    pub fn real(&self) -> *mut c_void {
+    pub(crate) fn real(&self) -> *mut c_void {
         self.real.load(Ordering::Relaxed)
     }
 
     /// Returns the role of the thunk's function.
-    pub fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> Role {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
     /// Returns the kind of the call, if it is [`Simple`]. If it is not, the thunk knows neither its stream nor its
     /// size.
     #[inline(always)]
-    pub fn does(&self) -> Option<Does> {
+    pub(crate) fn does(&self) -> Option<Does> {
         Does::decode(self.does.load(Ordering::Relaxed))
     }
 
     /// Returns true if the call is [`Simple`].
     #[inline(always)]
-    pub fn is_simple(&self) -> bool {
+    pub(crate) fn is_simple(&self) -> bool {
         self.does.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the number of the call's row in the table of calls.
     #[inline(always)]
-    pub fn row(&self) -> u8 {
+    pub(crate) fn row(&self) -> u8 {
         self.role.load(Ordering::Relaxed) as u8
     }
 
     /// Returns the index of the argument with the stream, or `None`.
     #[inline(always)]
-    pub fn stream_word(&self) -> Option<usize> {
+    pub(crate) fn stream_word(&self) -> Option<usize> {
         Some(usize::from(
             self.stream.load(Ordering::Relaxed).checked_sub(1)?,
         ))
@@ -235,7 +235,7 @@ impl Thunk {
     /// Returns the index of the argument with the number of bytes, for a copy that may be small. Otherwise returns
     /// `None`.
     #[inline(always)]
-    pub fn bytes_word(&self) -> Option<usize> {
+    pub(crate) fn bytes_word(&self) -> Option<usize> {
         Some(usize::from(
             self.bytes.load(Ordering::Relaxed).checked_sub(1)?,
         ))
@@ -243,12 +243,12 @@ impl Thunk {
 
     /// Returns true if the function takes stream 0 to be the calling thread's default stream.
     #[inline]
-    pub fn is_per_thread(&self) -> bool {
+    pub(crate) fn is_per_thread(&self) -> bool {
         self.per_thread.load(Ordering::Relaxed)
     }
 
     /// Sets the default stream from the function's name: names with certain endings use the per-thread default stream.
-    pub fn named(&'static self, name: &CStr) -> &'static Self {
+    pub(crate) fn named(&'static self, name: &CStr) -> &'static Self {
         if is_per_thread(name) {
             self.set_per_thread();
         }
@@ -256,19 +256,19 @@ impl Thunk {
     }
 
     /// Notes that the function takes stream 0 to be the calling thread's default stream.
-    pub fn set_per_thread(&self) {
+    pub(crate) fn set_per_thread(&self) {
         self.per_thread.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the real function's module gets its driver function for `call` through this library. Then the
     /// driver calls are counted and recorded, and those of the real function are not.
-    pub fn is_fed(&self, call: Call) -> bool {
+    pub(crate) fn is_fed(&self, call: Call) -> bool {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
     /// Makes functions that lead to driver functions for `calls` go through the slow path again, which decides for each
     /// whether it can become transparent.
-    pub fn attend(calls: CallSet) {
+    pub(crate) fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
                 && calls.contains(call)
@@ -281,7 +281,7 @@ impl Thunk {
     }
 
     /// Updates the handlers of all driver thunks, after recording has started or stopped.
-    pub fn record() {
+    pub(crate) fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             let role = thunk.role();
@@ -292,7 +292,7 @@ impl Thunk {
     }
 
     /// Makes calls through this thunk jump directly to the real function from now on.
-    pub fn make_transparent(&self) {
+    pub(crate) fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }
 }

@@ -24,7 +24,7 @@ lifecycle::global! {
 
 /// Returns true if NVTX ranges are emitted for calls. First called at the first CUDA call, because another preloaded
 /// profiler has set its environment variables by then.
-pub fn are() -> bool {
+pub(crate) fn are() -> bool {
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => ask(),
         answer => answer == YES,
@@ -40,7 +40,7 @@ fn ask() -> bool {
 }
 
 /// Begins the NVTX range of a runtime call.
-pub fn push_runtime(call: Call) {
+pub(crate) fn push_runtime(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]
         static NAMES: CallNames = [const { OnceBox::new() }; CALLS.len()];
@@ -49,7 +49,7 @@ pub fn push_runtime(call: Call) {
 }
 
 /// Begins the NVTX range of a driver call.
-pub fn push_driver(call: Call) {
+pub(crate) fn push_driver(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]
         static NAMES: CallNames = [const { OnceBox::new() }; CALLS.len()];

@@ -17,7 +17,7 @@ use crate::trace::Trace;
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not a trace of the PyTorch profiler.
-pub fn read(file: impl Read) -> Result<Trace, TraceError> {
+pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
     let (text, budget) = input::text(file)?;
     let mut trace = Trace::default();
     let mut document = Document {

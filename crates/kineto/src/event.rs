@@ -227,7 +227,7 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
 
 /// Reads a text into the buffer and cuts it if it is long. JSON that is not a text leaves the
 /// buffer empty.
-pub struct TextSeed<'a>(pub &'a mut String);
+pub(crate) struct TextSeed<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for TextSeed<'_> {
     type Value = ();
@@ -267,7 +267,7 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
 }
 
 /// Reads a number or a text. Other JSON becomes [`Scalar::None`].
-pub struct AnyScalar;
+pub(crate) struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {
     type Value = Scalar;

@@ -37,7 +37,7 @@ pub struct ProcessGroup {
 }
 
 /// Top-level keys of the trace whose values are used.
-pub const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "baseTimeNanoseconds",
     "host_name",
     "cuda_driver_version",
@@ -100,7 +100,7 @@ impl Metadata {
 
 /// Returns the rank that the file's name contains: the number after `rank`, or the number after `TP` if the name shows
 /// no other kind of parallelism (data, pipeline or expert).
-pub fn rank_of_name(file: &Path) -> Option<u64> {
+pub(crate) fn rank_of_name(file: &Path) -> Option<u64> {
     rank_of_file(file).or_else(|| {
         let name = file.file_name()?.to_str()?;
         let has_others = ["DP-", "PP-", "EP-"]

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 
 /// Maximum length of an event or a fact, in bytes of JSON. It bounds memory, because parts of a value may be kept as a
 /// whole.
-pub const LONGEST: u64 = 16 << 20;
+pub(crate) const LONGEST: u64 = 16 << 20;
 
 /// The first bytes of every file that gzip wrote.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -31,7 +31,7 @@ const BUFFER: usize = 1 << 16;
 
 /// Number of bytes that the current JSON value may still use.
 #[derive(Clone, Debug)]
-pub struct Budget(Rc<Cell<u64>>);
+pub(crate) struct Budget(Rc<Cell<u64>>);
 
 impl Budget {
     fn new() -> Self {
@@ -39,23 +39,23 @@ impl Budget {
     }
 
     /// Limits the value that begins now, because parts of it are kept in memory.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.set(LONGEST);
     }
 
     /// Removes the limit for the value that begins now, because nothing of it is kept in memory.
-    pub fn skip(&self) {
+    pub(crate) fn skip(&self) {
         self.0.set(u64::MAX);
     }
 
     /// Returns true if a value was longer than the limit.
-    pub fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
 }
 
 /// A reader that returns an error once the budget is used up.
-pub struct Metered<R> {
+pub(crate) struct Metered<R> {
     from: R,
     budget: Budget,
 }
@@ -197,13 +197,13 @@ impl<R: Read> Read for Finite<R> {
 }
 
 /// A reader of the decompressed text of a file.
-pub type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
+pub(crate) type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 
 /// Returns a reader of the file's text, and the budget that limits its values.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
-pub fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budget)> {
+pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budget)> {
     let budget = Budget::new();
     let from: Box<dyn Read + 'a> = Box::new(Finite::new(plain(file)?));
     let metered = Metered {

@@ -3,7 +3,7 @@
 /// Converts microseconds to nanoseconds. `json` is a number or a string that contains one. The digits are parsed as
 /// integers, because a double is not precise enough: it rounds the current number of microseconds since 1970 to a
 /// multiple of 0.25.
-pub fn nanoseconds(json: &str) -> Option<i64> {
+pub(crate) fn nanoseconds(json: &str) -> Option<i64> {
     let text = json.trim().trim_matches('"').trim();
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

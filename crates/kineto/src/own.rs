@@ -72,7 +72,7 @@ fn numbers(window: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns the device and the stream from a timeline row's name such as `GPU 0 stream 13`.
-pub fn place(line: &str) -> Option<(i64, i64)> {
+pub(crate) fn place(line: &str) -> Option<(i64, i64)> {
     let (device, stream) = line.strip_prefix("GPU ")?.split_once(" stream ")?;
     Some((device.parse().ok()?, stream.parse().ok()?))
 }

@@ -53,13 +53,13 @@ impl Call {
 /// Tokens that stand for calls other than kernel launches in a thread's trail. A kernel launch is stored as
 /// its handle, a pointer, which is never as small as these numbers.
 pub(crate) mod token {
-    pub const GRAPH: u64 = 1;
-    pub const COPY_TO_HOST: u64 = 2;
-    pub const COPY_TO_DEVICE: u64 = 3;
-    pub const WAIT: u64 = 4;
+    pub(crate) const GRAPH: u64 = 1;
+    pub(crate) const COPY_TO_HOST: u64 = 2;
+    pub(crate) const COPY_TO_DEVICE: u64 = 3;
+    pub(crate) const WAIT: u64 = 4;
 
     /// Returns true if the token stands for a kernel or graph launch.
-    pub const fn launches(token: u64) -> bool {
+    pub(crate) const fn launches(token: u64) -> bool {
         token == GRAPH || token >= 16
     }
 }
@@ -80,7 +80,7 @@ pub(crate) enum SiteCall {
 }
 
 impl SiteCall {
-    pub const fn for_wait(wait: Wait) -> Self {
+    pub(crate) const fn for_wait(wait: Wait) -> Self {
         match wait {
             Wait::Stream => Self::Stream,
             Wait::Event => Self::Event,
@@ -90,7 +90,7 @@ impl SiteCall {
     }
 
     /// Returns the name of the call for messages.
-    pub const fn words(self) -> &'static str {
+    pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::CopyToHost => "device-to-host copy",
             Self::Stream => "stream wait",

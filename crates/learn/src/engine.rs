@@ -28,7 +28,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Returns true if an entry may be an occurrence of a call site of this engine.
-    pub fn counts(&self, entry: &HistoryEntry) -> bool {
+    pub(crate) fn counts(&self, entry: &HistoryEntry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
             && (self.threads & thread != 0 || entry.helper && self.others & thread == 0)

@@ -33,7 +33,7 @@ impl HistoryEntry {
         helper: false,
     };
 
-    pub fn new(
+    pub(crate) fn new(
         thread: usize,
         work: ThreadLaunches,
         call: Option<SiteCall>,
@@ -52,11 +52,11 @@ impl HistoryEntry {
     }
 
     /// Returns the same entry with these times.
-    pub const fn at(self, times: EntryTimes) -> Self {
+    pub(crate) const fn at(self, times: EntryTimes) -> Self {
         Self { times, ..self }
     }
 
-    pub const fn work(&self) -> ThreadLaunches {
+    pub(crate) const fn work(&self) -> ThreadLaunches {
         ThreadLaunches {
             launches: self.launches as u32,
             graphs: self.graphs as u32,
@@ -75,7 +75,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             entries: [HistoryEntry::NONE; MAX_ENTRIES],
             length: 0,
@@ -84,12 +84,12 @@ impl History {
     }
 
     /// Returns the number of times that entries were dropped.
-    pub const fn drops(&self) -> u32 {
+    pub(crate) const fn drops(&self) -> u32 {
         self.drops
     }
 
     /// Adds an entry. If there is no room, drops the older half first and returns true.
-    pub fn push(&mut self, entry: HistoryEntry) -> bool {
+    pub(crate) fn push(&mut self, entry: HistoryEntry) -> bool {
         let full = self.length == MAX_ENTRIES;
         if full {
             self.keep(MAX_ENTRIES / 2);
@@ -102,7 +102,7 @@ impl History {
     }
 
     /// Drops all but the last `last` entries.
-    pub fn keep(&mut self, last: usize) {
+    pub(crate) fn keep(&mut self, last: usize) {
         if last < self.length {
             self.entries.copy_within(self.length - last..self.length, 0);
             self.length = last;
@@ -110,16 +110,16 @@ impl History {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.keep(0);
     }
 
     /// Returns the entries from number `first` on.
-    pub fn since(&self, first: usize) -> &[HistoryEntry] {
+    pub(crate) fn since(&self, first: usize) -> &[HistoryEntry] {
         self.entries().get(first..).unwrap_or(&[])
     }
 
-    pub fn entries(&self) -> &[HistoryEntry] {
+    pub(crate) fn entries(&self) -> &[HistoryEntry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }
 }

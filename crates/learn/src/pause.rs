@@ -15,13 +15,13 @@ pub(crate) struct EntryTimes {
 }
 
 impl EntryTimes {
-    pub const NONE: Self = Self { at: 0, pause: 0 };
+    pub(crate) const NONE: Self = Self { at: 0, pause: 0 };
     /// The unit of `at`, as the exponent of a power of two nanoseconds.
     const UNIT: u32 = 6;
 
     /// Returns the nanoseconds from `earlier` to this entry. The result is less than 2^38 because times
     /// wrap.
-    pub fn since(self, earlier: Self) -> u64 {
+    pub(crate) fn since(self, earlier: Self) -> u64 {
         u64::from(self.at.wrapping_sub(earlier.at)) << Self::UNIT
     }
 }
@@ -37,7 +37,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             returned: None,
             measured: None,
@@ -45,18 +45,18 @@ impl Pauses {
     }
 
     /// Returns the thread whose next launch ends the current pause, if there is one.
-    pub fn waits_for_launch_of(&self) -> Option<u32> {
+    pub(crate) fn waits_for_launch_of(&self) -> Option<u32> {
         self.returned.map(|(thread, _)| thread)
     }
 
     /// Begins a pause: a wait of this thread has returned.
-    pub fn returned(&mut self, thread: u32, clock: Clock) {
+    pub(crate) fn returned(&mut self, thread: u32, clock: Clock) {
         self.returned = Some((thread, clock()));
     }
 
     /// Ends the pause of this thread, because it launches something now.
     #[inline]
-    pub fn launched(&mut self, thread: u32, clock: Clock) {
+    pub(crate) fn launched(&mut self, thread: u32, clock: Clock) {
         let Some((waited, since)) = self.returned else {
             return;
         };
@@ -68,7 +68,7 @@ impl Pauses {
     }
 
     /// Returns the times for a history entry (a wait or a copy) that this thread makes now.
-    pub fn take(&mut self, thread: u32, clock: Clock) -> EntryTimes {
+    pub(crate) fn take(&mut self, thread: u32, clock: Clock) -> EntryTimes {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {
                 self.measured = None;

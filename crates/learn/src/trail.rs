@@ -47,13 +47,13 @@ pub(crate) struct ThreadLaunches {
 }
 
 impl ThreadLaunches {
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         launches: 0,
         graphs: 0,
     };
 
     /// Returns the work since `before`.
-    pub const fn since(self, before: Self) -> Self {
+    pub(crate) const fn since(self, before: Self) -> Self {
         Self {
             launches: self.launches.wrapping_sub(before.launches),
             graphs: self.graphs.wrapping_sub(before.graphs),
@@ -61,7 +61,7 @@ impl ThreadLaunches {
     }
 
     /// Returns the sum of this work and `more`.
-    pub const fn plus(self, more: Self) -> Self {
+    pub(crate) const fn plus(self, more: Self) -> Self {
         Self {
             launches: self.launches.wrapping_add(more.launches),
             graphs: self.graphs.wrapping_add(more.graphs),
@@ -69,7 +69,7 @@ impl ThreadLaunches {
     }
 
     /// Returns the work as one number. A graph counts as [`GRAPH_WEIGHT`] launches.
-    pub const fn weight(self) -> u32 {
+    pub(crate) const fn weight(self) -> u32 {
         self.launches
             .saturating_add(self.graphs.saturating_mul(GRAPH_WEIGHT))
     }

@@ -11,7 +11,7 @@ use tllmprof_session::live::DemandProgress;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A window that clients wait for.
-pub struct WindowWait {
+pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
     has_opened: bool,
@@ -25,7 +25,7 @@ pub struct WindowWait {
 
 /// The next task of the server thread for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerTask {
+pub(crate) enum ServerTask {
     Nothing,
     /// Report to the client that requested the window that it has opened with this iteration.
     SayOpened(u64),
@@ -40,7 +40,7 @@ pub enum ServerTask {
 
 impl WindowWait {
     /// Follows a window that the client `owner` has requested.
-    pub const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
+    pub(crate) const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
             has_opened: false,
@@ -52,7 +52,7 @@ impl WindowWait {
     }
 
     /// Follows a window that no client has requested and that a client is about to stop.
-    pub const fn planned() -> Self {
+    pub(crate) const fn planned() -> Self {
         Self {
             owner: None,
             has_opened: true,
@@ -64,7 +64,7 @@ impl WindowWait {
     }
 
     /// Notes that `client` has asked to stop the window, and waits for its end.
-    pub fn stops(&mut self, client: u64, now: Instant) {
+    pub(crate) fn stops(&mut self, client: u64, now: Instant) {
         self.stopped.get_or_insert(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
             self.stoppers.push(client);
@@ -72,28 +72,28 @@ impl WindowWait {
     }
 
     /// Returns true if `client` waits for the window.
-    pub fn waits(&self, client: u64) -> bool {
+    pub(crate) fn waits(&self, client: u64) -> bool {
         self.waiting().any(|other| other == client)
     }
 
     /// Returns the clients that wait for the window.
-    pub fn waiting(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
         self.owner.into_iter().chain(self.stoppers.iter().copied())
     }
 
     /// Returns the client that has requested the window, if any.
-    pub const fn owner(&self) -> Option<u64> {
+    pub(crate) const fn owner(&self) -> Option<u64> {
         self.owner
     }
 
     /// Returns true if the window is being stopped.
-    pub const fn is_closing(&self) -> bool {
+    pub(crate) const fn is_closing(&self) -> bool {
         self.stopped.is_some()
     }
 
     /// Returns the task that follows from the window's progress. After the task is done, call this again for
     /// the next one.
-    pub fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
+    pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,
             // The window may have both opened and closed since the last call.

@@ -17,16 +17,16 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bytes received from a client, which are split into lines.
 #[derive(Default)]
-pub struct Lines(Vec<u8>);
+pub(crate) struct Lines(Vec<u8>);
 
 impl Lines {
-    pub fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
     /// Returns the next complete line, or an error if the line is too long. Returns `None` if no line is
     /// complete.
-    pub fn next(&mut self) -> Option<Result<Vec<u8>, ()>> {
+    pub(crate) fn next(&mut self) -> Option<Result<Vec<u8>, ()>> {
         match self.0.iter().position(|byte| *byte == b'\n') {
             Some(end) if end <= LONGEST => {
                 let rest = self.0.split_off(end + 1);
@@ -41,7 +41,7 @@ impl Lines {
 }
 
 /// A connection to a client.
-pub struct Client {
+pub(crate) struct Client {
     /// The number of the connection, counted since the server started.
     pub number: u64,
     socket: Socket,
@@ -55,7 +55,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(number: u64, socket: Socket) -> Self {
+    pub(crate) fn new(number: u64, socket: Socket) -> Self {
         Self {
             number,
             socket,
@@ -67,30 +67,30 @@ impl Client {
         }
     }
 
-    pub const fn socket(&self) -> &Socket {
+    pub(crate) const fn socket(&self) -> &Socket {
         &self.socket
     }
 
     /// Returns the time at which the client last sent something.
-    pub const fn since(&self) -> Instant {
+    pub(crate) const fn since(&self) -> Instant {
         self.since
     }
 
     /// Returns true if data is queued to be written to the client.
-    pub const fn has_more(&self) -> bool {
+    pub(crate) const fn has_more(&self) -> bool {
         !self.out.is_empty()
     }
 
     /// Returns true if the connection can be closed. `waits` is true if the client waits for a window, in
     /// which case it may be silent.
-    pub fn is_over(&self, waits: bool, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, waits: bool, now: Instant) -> bool {
         let is_idle = !waits && now.saturating_duration_since(self.since) >= SILENCE_TIMEOUT;
         self.is_gone || is_idle || self.is_done && self.out.is_empty()
     }
 
     /// Reads the received bytes, and returns the first line if it is complete. Further lines are returned by
     /// later calls, after other clients have been served.
-    pub fn line(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; READ_BYTES];
         let has_room = self.lines.0.len() <= LONGEST;
         if !self.is_done && has_room {
@@ -117,18 +117,18 @@ impl Client {
     }
 
     /// Returns true if a complete line has been received and not yet returned.
-    pub fn has_line(&self) -> bool {
+    pub(crate) fn has_line(&self) -> bool {
         !self.is_done && self.lines.0.contains(&b'\n')
     }
 
-    pub fn say(&mut self, event: &ControlEvent) {
+    pub(crate) fn say(&mut self, event: &ControlEvent) {
         self.out.extend_from_slice(event.to_line().as_bytes());
         self.is_gone |= self.out.len() > MAX_QUEUED_BYTES;
         self.write();
     }
 
     /// Writes as much of the queued data as the socket accepts.
-    pub fn write(&mut self) {
+    pub(crate) fn write(&mut self) {
         while !self.out.is_empty() && !self.is_gone {
             match self.socket.write(&self.out) {
                 Moved::Bytes(length) => drop(self.out.drain(..length)),

@@ -14,11 +14,11 @@ lifecycle::global! {
 
 /// Asks the listening thread to end. The store is sequentially consistent with the accesses to the listening
 /// socket's number: either the thread sees the flag, or the caller sees the socket and shuts it down.
-pub fn ask() {
+pub(crate) fn ask() {
     IS_ASKED.store(true, Ordering::SeqCst);
 }
 
 /// Returns true if the listening thread must end.
-pub fn is_asked() -> bool {
+pub(crate) fn is_asked() -> bool {
     IS_ASKED.load(Ordering::SeqCst)
 }

@@ -16,7 +16,7 @@ use crate::surroundings::Surroundings;
 
 /// The reason why a folder cannot be used for the socket.
 #[derive(Debug)]
-pub enum FolderRefusal {
+pub(crate) enum FolderRefusal {
     /// The folder cannot be created, or its attributes cannot be read.
     Failed(PathBuf, io::Error),
     /// The folder is unsuitable, for the reason in the text.
@@ -40,7 +40,11 @@ impl fmt::Display for FolderRefusal {
 ///
 /// # Errors
 /// Returns the reason why no folder can be used.
-pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBuf, FolderRefusal> {
+pub(crate) fn socket(
+    surroundings: &Surroundings,
+    pid: u32,
+    user: u32,
+) -> Result<PathBuf, FolderRefusal> {
     let Surroundings {
         settings,
         runtime,

@@ -39,7 +39,7 @@ struct Server {
 }
 
 /// Listens as long as the process has other threads. Called on the listening thread.
-pub fn run(surroundings: &'static Surroundings) {
+pub(crate) fn run(surroundings: &'static Surroundings) {
     for _ in 0..MAX_SOCKETS_MADE {
         if end::is_asked() {
             return;

@@ -20,7 +20,7 @@ const LOWEST_DESCRIPTOR: c_int = 64;
 /// The largest number of connections that wait to be accepted.
 const BACKLOG: c_int = 16;
 /// The largest number of descriptors that are open at the same time.
-pub const MAX_DESCRIPTORS: usize = 9;
+pub(crate) const MAX_DESCRIPTORS: usize = 9;
 /// The longest time that the end of the process waits for a thread that is creating the socket's file.
 const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that the end of the process waits for the lock on the table of descriptors.
@@ -78,7 +78,7 @@ lifecycle::at_fork! {
 
 /// Shuts down the listening socket, which wakes the thread that waits for clients. Returns true if the socket
 /// was open.
-pub fn hang_up() -> bool {
+pub(crate) fn hang_up() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
     let Some(open) = OPEN.lock_for(TABLE_LOCK_TIMEOUT) else {
         return false;
@@ -112,10 +112,10 @@ fn close(entry: DescriptorEntry) {
 }
 
 /// An open socket, which is entered in the table of descriptors.
-pub struct Socket(DescriptorEntry);
+pub(crate) struct Socket(DescriptorEntry);
 
 /// The result of reading or writing.
-pub enum Moved {
+pub(crate) enum Moved {
     Bytes(usize),
     /// No data can be read or written now.
     Later,
@@ -155,7 +155,7 @@ impl Socket {
     ///
     /// # Errors
     /// Returns an error of the system, for example because a filter forbids sockets.
-    pub fn listen(path: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn listen(path: &Path) -> io::Result<Option<Self>> {
         let text = CString::new(path.as_os_str().as_bytes())?;
         let before = place::begun(path);
         let begun = CString::new(before.as_os_str().as_bytes())?;
@@ -202,13 +202,13 @@ impl Socket {
     }
 
     /// Returns true if the descriptor still belongs to this socket. The host may have closed it.
-    pub fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         is_still(self.0)
     }
 
     /// Accepts the next client of an allowed user, and closes the connections of other users. Returns `None`
     /// if no client waits.
-    pub fn accept(&self) -> Option<Self> {
+    pub(crate) fn accept(&self) -> Option<Self> {
         loop {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let (none, length) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -246,7 +246,7 @@ impl Socket {
         user == 0 || user == unsafe { libc::geteuid() }
     }
 
-    pub fn read(&self, buffer: &mut [u8]) -> Moved {
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Moved {
         if !self.is_own() {
             return Moved::Gone;
         }
@@ -265,7 +265,7 @@ impl Socket {
         }
     }
 
-    pub fn write(&self, bytes: &[u8]) -> Moved {
+    pub(crate) fn write(&self, bytes: &[u8]) -> Moved {
         if !self.is_own() {
             return Moved::Gone;
         }
@@ -307,7 +307,7 @@ fn moved(result: isize) -> Moved {
 
 /// Waits until one of the sockets has data to read or, if its flag is true, accepts data to write, but for at
 /// most `patience`. Returns the ready sockets as bits, and true if the first socket was shut down.
-pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
+pub(crate) fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
         events: 0,
@@ -338,7 +338,7 @@ fn inode_at(path: &CString) -> Option<u64> {
 
 /// Removes the socket's file, if it is still this process's. No file is created after this. Neither allocates
 /// nor frees memory.
-pub fn remove() {
+pub(crate) fn remove() {
     let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;
     };

@@ -7,7 +7,7 @@ use tllmprof_config::Settings;
 
 /// Facts that the listening thread must not look up itself, because another thread may change the environment
 /// meanwhile.
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     pub settings: &'static Settings,
     /// The value of `XDG_RUNTIME_DIR`.
     pub runtime: Option<PathBuf>,

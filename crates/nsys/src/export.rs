@@ -23,7 +23,7 @@ const SAID: u64 = 4096;
 ///
 /// # Errors
 /// Returns an error if nsys is not found or fails.
-pub fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), ExportError> {
+pub(crate) fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), ExportError> {
     export_by(nsys, report, TIMEOUT)
 }
 

@@ -20,7 +20,7 @@ use crate::windows::{Window, Windows};
 /// # Errors
 /// Returns an error if the export cannot be read. The inner result is an error if no iterations are
 /// found by the rule.
-pub fn find(
+pub(crate) fn find(
     database: &Database,
     domains: &Domains,
     step: Option<&Step>,
@@ -102,7 +102,7 @@ fn calls(finder: &mut Finder, database: &Database, events: &Events, loaded: &Loa
 }
 
 /// Returns the kind of a memory copy, such as host to device.
-pub fn copy_kind(work: &WorkRow) -> CopyKind {
+pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
@@ -125,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
 }
 
 /// Returns a single window that contains all found iterations.
-pub fn windows(found: &FoundIterations) -> Windows {
+pub(crate) fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();
     };
@@ -145,7 +145,7 @@ pub fn windows(found: &FoundIterations) -> Windows {
 }
 
 /// Returns the processes that have NVTX ranges.
-pub fn with_ranges(database: &Database) -> Vec<i64> {
+pub(crate) fn with_ranges(database: &Database) -> Vec<i64> {
     let mut all = std::collections::BTreeSet::new();
     let _ = Range::each(database, None, |range| {
         if !range.is_open() && all.len() < 1 << 10 {

@@ -14,7 +14,7 @@ use crate::ranges::process;
 use crate::rows::{CallRow, WorkKind, WorkRow};
 
 /// The tables that contain CUDA calls.
-pub const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
+pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
 /// Maximum number of calls to keep, and maximum number of pieces of GPU work. At the limit they take about 500 MB.
 /// Rows above it are only counted.
@@ -24,7 +24,7 @@ const MAX_ROWS: usize = 1 << 25;
 const MAX_LISTED: usize = 1 << 20;
 
 /// Process number for GPU work whose process is not in the export.
-pub const NOBODY: i64 = 0;
+pub(crate) const NOBODY: i64 = 0;
 
 /// The calls and GPU work of one process.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub struct IndexedNames {
 
 /// The calls and GPU work of all processes.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub processes: BTreeMap<i64, Events>,
     pub calls: IndexedNames,
     pub kernels: IndexedNames,
@@ -84,7 +84,7 @@ impl Loaded {
     ///
     /// # Errors
     /// Returns an error if the export cannot be opened a second time.
-    pub fn read<K: Fn(i64, i64) -> bool + Sync>(
+    pub(crate) fn read<K: Fn(i64, i64) -> bool + Sync>(
         path: &Path,
         database: &Database,
         only: Option<i64>,

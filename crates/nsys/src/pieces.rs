@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 /// Maximum number of rows in a piece.
-pub const PIECE: usize = 1 << 13;
+pub(crate) const PIECE: usize = 1 << 13;
 
 /// A row that can be stored as the difference from the row before it.
 pub trait Packed: Copy + Default {
@@ -204,7 +204,7 @@ impl<R: Packed> Eq for Cursor<'_, R> {}
 
 /// Writes a number with seven bits in each byte, the lowest bits first. The top bit of a byte is set if more bytes
 /// follow.
-pub fn put(mut value: u64, bytes: &mut Vec<u8>) {
+pub(crate) fn put(mut value: u64, bytes: &mut Vec<u8>) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
@@ -213,7 +213,7 @@ pub fn put(mut value: u64, bytes: &mut Vec<u8>) {
 }
 
 /// Reads a number that [`put`] wrote.
-pub fn take(bytes: &mut &[u8]) -> u64 {
+pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let Some((byte, rest)) = bytes.split_first() else {
@@ -229,13 +229,13 @@ pub fn take(bytes: &mut &[u8]) -> u64 {
 }
 
 /// Writes a number as its difference from the number before, which may be smaller or larger.
-pub fn put_step(value: u64, before: u64, bytes: &mut Vec<u8>) {
+pub(crate) fn put_step(value: u64, before: u64, bytes: &mut Vec<u8>) {
     let step = value.wrapping_sub(before) as i64;
     put((step << 1 ^ step >> 63) as u64, bytes);
 }
 
 /// Reads a number that [`put_step`] wrote.
-pub fn take_step(bytes: &mut &[u8], before: u64) -> u64 {
+pub(crate) fn take_step(bytes: &mut &[u8], before: u64) -> u64 {
     let folded = take(bytes);
     before.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg())
 }

@@ -63,12 +63,12 @@ pub enum Own {
 }
 
 /// Returns the part of nsys's thread number that identifies the process.
-pub const fn process(thread: i64) -> i64 {
+pub(crate) const fn process(thread: i64) -> i64 {
     thread >> 24
 }
 
 /// Returns the condition for rows of one process. `column` contains threads or processes in nsys's numbering.
-pub const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
+pub(crate) const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
     RowRange {
         column,
         from: process.saturating_mul(1 << 24),
@@ -77,7 +77,7 @@ pub const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
 }
 
 /// Returns the operating system's id that is part of nsys's number of a thread or process.
-pub const fn number(part: i64) -> u32 {
+pub(crate) const fn number(part: i64) -> u32 {
     (part & 0xff_ffff) as u32
 }
 

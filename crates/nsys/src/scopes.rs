@@ -16,7 +16,7 @@ use tllmprof_report::{Process, Recording, kernel_name};
 const NODES: usize = 1 << 20;
 
 /// The names of a graph's kernels, by node.
-pub type NodeKernels = BTreeMap<u32, String>;
+pub(crate) type NodeKernels = BTreeMap<u32, String>;
 
 /// An executable graph of a record. For each node it has the name of the kernel, and the name of the scope if that is
 /// known.

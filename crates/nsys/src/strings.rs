@@ -10,7 +10,7 @@ const LIMIT: usize = 1 << 20;
 
 /// Ids of strings, by nsys's number and by text.
 #[derive(Debug, Default)]
-pub struct Ids {
+pub(crate) struct Ids {
     by_number: HashMap<i64, StringId>,
     by_text: HashMap<String, StringId>,
     /// Ids of range names, by nsys's number of the range's text.
@@ -20,14 +20,14 @@ pub struct Ids {
 
 /// The strings and the rows of the call table that this pass has already passed on.
 #[derive(Debug, Default)]
-pub struct Written {
+pub(crate) struct Written {
     strings: HashSet<StringId>,
     rows: HashSet<u8>,
 }
 
 impl Ids {
     /// Returns the id of the string with this number in nsys's table of strings.
-    pub fn of_number(&mut self, number: i64) -> StringId {
+    pub(crate) fn of_number(&mut self, number: i64) -> StringId {
         if let Some(id) = self.by_number.get(&number) {
             return *id;
         }
@@ -39,7 +39,7 @@ impl Ids {
     }
 
     /// Returns the id of a text.
-    pub fn of_text(&mut self, text: &str) -> StringId {
+    pub(crate) fn of_text(&mut self, text: &str) -> StringId {
         if let Some(id) = self.by_text.get(text) {
             return *id;
         }
@@ -52,12 +52,12 @@ impl Ids {
 
     /// Returns the id of a range's name, by nsys's number of the range's text. Returns `None` if it
     /// was not added yet.
-    pub fn range(&self, number: i64) -> Option<StringId> {
+    pub(crate) fn range(&self, number: i64) -> Option<StringId> {
         self.ranges.get(&number).copied()
     }
 
     /// Stores the id of a range's name, for the range's text with this number.
-    pub fn add_range(&mut self, number: i64, id: StringId) {
+    pub(crate) fn add_range(&mut self, number: i64, id: StringId) {
         if self.ranges.len() < LIMIT {
             self.ranges.insert(number, id);
         }
@@ -75,18 +75,18 @@ impl Ids {
 impl Written {
     /// Returns true if the string has not been passed on before in this pass, and marks it as
     /// passed on.
-    pub fn string(&mut self, id: StringId) -> bool {
+    pub(crate) fn string(&mut self, id: StringId) -> bool {
         id != NO_STRING && self.strings.insert(id)
     }
 
     /// Returns true if the string has been passed on in this pass.
-    pub fn has(&self, id: StringId) -> bool {
+    pub(crate) fn has(&self, id: StringId) -> bool {
         self.strings.contains(&id)
     }
 
     /// Returns true if the row of the call table has not been passed on before in this pass, and
     /// marks it as passed on.
-    pub fn row(&mut self, row: u8) -> bool {
+    pub(crate) fn row(&mut self, row: u8) -> bool {
         self.rows.insert(row)
     }
 }

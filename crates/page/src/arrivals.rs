@@ -12,7 +12,7 @@ use crate::columns::Columns;
 ///   none;
 /// - for each iteration, the cause in words;
 /// - for each iteration and process, the delay after the median rank in microseconds plus 1, or 0 if it is not known.
-pub fn columns(arrivals: &Arrivals) -> Columns {
+pub(crate) fn columns(arrivals: &Arrivals) -> Columns {
     let (steps, ranks) = (&arrivals.steps, arrivals.ranks.len());
     let mut columns = Columns::default();
     columns.number(steps.len() as u64);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tllmprof_report::Process;
 
 /// Returns the start of a process's first iteration, from which the page counts time.
-pub fn base(process: &Process) -> u64 {
+pub(crate) fn base(process: &Process) -> u64 {
     let iterations = process.windows.iter().flat_map(|window| &window.iterations);
     iterations
         .map(|iteration| iteration.start)
@@ -16,14 +16,14 @@ pub fn base(process: &Process) -> u64 {
 /// The number of events in each iteration of a process. The first bucket is for events before the first iteration. Each
 /// other bucket lasts from the start of an iteration to the start of the next one.
 #[derive(Debug)]
-pub struct Buckets {
+pub(crate) struct Buckets {
     /// Starts of the iterations in nanoseconds, in order.
     starts: Vec<u64>,
     counts: Vec<u64>,
 }
 
 impl Buckets {
-    pub fn new(process: &Process) -> Self {
+    pub(crate) fn new(process: &Process) -> Self {
         let iterations = process.windows.iter().flat_map(|window| &window.iterations);
         let mut starts: Vec<_> = iterations.map(|iteration| iteration.start).collect();
         starts.sort_unstable();
@@ -32,23 +32,23 @@ impl Buckets {
     }
 
     /// Returns the index of the bucket that contains a moment.
-    pub fn index(&self, moment: u64) -> usize {
+    pub(crate) fn index(&self, moment: u64) -> usize {
         self.starts.partition_point(|start| *start <= moment)
     }
 
-    pub fn count(&mut self, moment: u64) {
+    pub(crate) fn count(&mut self, moment: u64) {
         let bucket = self.index(moment);
         self.counts[bucket] += 1;
     }
 
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// Returns for each bucket true if the page shows its events. The chosen buckets have at most `room` events
     /// together, but the first bucket is always chosen. The slowest iterations and their neighbours have priority. Then
     /// windows take turns: each adds its next iteration, beginning with its first.
-    pub fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
+    pub(crate) fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;
         let mut sum = self.counts[0];

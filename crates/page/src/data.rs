@@ -9,7 +9,7 @@ use tllmprof_report::{
 
 /// The data of a report page, except the iterations and the events of the timeline, which the page stores separately.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Data<'a> {
+pub(crate) struct Data<'a> {
     /// The report, as `tllmprof report --json` prints it, but with empty lists of iterations.
     report: ReportView<'a>,
     /// More figures of each process, in the order of `report.processes`.
@@ -126,7 +126,7 @@ pub fn schema() -> serde_json::Value {
 }
 
 impl<'a> Data<'a> {
-    pub fn new(report: &'a Report) -> Self {
+    pub(crate) fn new(report: &'a Report) -> Self {
         let ranks = report.processes.len();
         let named = report.processes.iter().zip(&report.names);
         Self {

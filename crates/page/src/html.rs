@@ -15,7 +15,7 @@ use crate::timeline::Timeline;
 const SCRIPT: &str = include_str!("../web/dist/page.js");
 const STYLE: &str = include_str!("../web/dist/page.css");
 
-pub fn write(
+pub(crate) fn write(
     report: &Report,
     timelines: &[Option<Timeline>],
     to: &mut impl Write,

@@ -9,7 +9,7 @@ use crate::timeline::Timeline;
 
 /// Returns the columns: the number of windows, the number of iterations in each window, and the columns of all
 /// iterations. Values that may be missing are written plus 1, and missing ones as 0.
-pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
+pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);
     let mut columns = Columns::default();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::columns::Columns;
 
 #[derive(Default, Debug)]
-pub struct NameTable {
+pub(crate) struct NameTable {
     numbers: HashMap<String, u32>,
     /// Each name with its short form, which is empty if the name has no shorter form.
     texts: Vec<(String, String)>,
@@ -13,7 +13,7 @@ pub struct NameTable {
 
 impl NameTable {
     /// Returns the number of a name, and adds the name if it is new.
-    pub fn number(&mut self, name: String, short: String) -> u32 {
+    pub(crate) fn number(&mut self, name: String, short: String) -> u32 {
         if let Some(number) = self.numbers.get(&name) {
             return *number;
         }
@@ -23,7 +23,7 @@ impl NameTable {
         number
     }
 
-    pub fn put(&self, columns: &mut Columns) {
+    pub(crate) fn put(&self, columns: &mut Columns) {
         columns.number(self.texts.len() as u64);
         for (text, short) in &self.texts {
             columns.text(text);

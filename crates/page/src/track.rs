@@ -7,7 +7,7 @@ use crate::columns::Columns;
 
 /// Identifies a track. The order of these values is the order of tracks on the page, within a thread or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum TrackKey {
+pub(crate) enum TrackKey {
     /// The time for which a device's streams were busy in each iteration.
     Steps { device: u8 },
     /// Kernels, copies and memory sets of a stream.
@@ -22,7 +22,7 @@ pub enum TrackKey {
 
 impl TrackKey {
     /// Returns the page's track for items of a timeline's track; `None` if the page's timeline does not draw them.
-    pub const fn find(track: On) -> Option<Self> {
+    pub(crate) const fn find(track: On) -> Option<Self> {
         Some(match track {
             On::Thread(tid) => Self::Thread { tid },
             On::Gil(tid) => Self::Gil { tid },
@@ -39,7 +39,7 @@ impl TrackKey {
     }
 
     /// Returns the name of the thread or the device that the track belongs to.
-    pub fn whose(self, texts: Texts<'_>) -> String {
+    pub(crate) fn whose(self, texts: Texts<'_>) -> String {
         let facts = &texts.process.facts;
         match self {
             Self::Steps { device } | Self::Stream { device, .. } => {
@@ -55,7 +55,7 @@ impl TrackKey {
 
 /// An event of a track. Times are in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
-pub struct TrackEvent {
+pub(crate) struct TrackEvent {
     start: u64,
     duration: u64,
     kind: Kind,
@@ -74,7 +74,7 @@ const CAPTURING: u8 = 4;
 
 impl TrackEvent {
     /// Creates an event from an item. `name` is the number of the item's name.
-    pub fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
+    pub(crate) fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         Self {
             start: item.start,
@@ -92,28 +92,28 @@ impl TrackEvent {
 
 /// A track with its events.
 #[derive(Debug)]
-pub struct Track {
+pub(crate) struct Track {
     /// The number of the name of the track's thread or device.
     name: u32,
     pub items: Vec<TrackEvent>,
 }
 
 impl Track {
-    pub const fn new(name: u32) -> Self {
+    pub(crate) const fn new(name: u32) -> Self {
         let items = Vec::new();
         Self { name, items }
     }
 
     /// Sorts the events by their starts. Of events that begin at the same moment, the longest comes first, because it
     /// contains the others.
-    pub fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));
     }
 
     /// Adds the columns of the track: its type, the number of its name, its device or thread, its stream, the number of
     /// its events, and the events.
-    pub fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
+    pub(crate) fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
         let (kind, id, stream) = match key {
             TrackKey::Steps { device } => (0, u64::from(device), 0),
             TrackKey::Stream { device, stream } => (1, u64::from(device), u64::from(stream)),

@@ -54,7 +54,7 @@ lifecycle::global! {
 
 /// Looks for CPython among the process's modules. This is called when the list of modules has
 /// changed.
-pub fn look() {
+pub(crate) fn look() {
     let Some(_attaching) = ATTACHING.lock_for(LOCK_TIMEOUT) else {
         return;
     };
@@ -152,7 +152,7 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
 }
 
 /// Patches the GOT slots that follow the GIL, or restores them if `to_us` is false.
-pub fn lead_gil(to_us: bool) {
+pub(crate) fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;
     };
@@ -280,7 +280,7 @@ fn has_sub_interpreters(py: Python<'_>) -> bool {
 /// Installs the hooks in the main interpreter, or removes them. Other interpreters do the same at
 /// their next audit event. The calling thread is one of the library's own, and has held the GIL
 /// since it entered Python.
-pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
+pub(crate) fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
     // While the interpreter starts, installing is too early. Its first audit event will install the
     // hooks.
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());

@@ -10,7 +10,7 @@ use tllmprof_platform::maps::Unreadable;
 use tllmprof_sync::Published;
 
 /// A CPython library or executable that was found in the process.
-pub struct Attached {
+pub(crate) struct Attached {
     pub api: Api,
     /// The address range of its module.
     pub start: usize,
@@ -34,7 +34,7 @@ lifecycle::global! {
 }
 
 /// The state of Python in the process.
-pub enum Presence {
+pub(crate) enum Presence {
     /// An interpreter was found, and its hooks are installed.
     There,
     /// An interpreter was found, but could not be hooked.
@@ -45,7 +45,7 @@ pub enum Presence {
 
 /// The reason why an interpreter cannot be hooked.
 #[derive(Clone, Copy)]
-pub enum OutOfReach {
+pub(crate) enum OutOfReach {
     /// The list of the process's memory mappings could not be read.
     Unreadable(Unreadable),
     /// None of its GOT slots could be patched.
@@ -65,27 +65,27 @@ impl fmt::Display for OutOfReach {
 }
 
 /// Returns the interpreter that was found last, if it is still loaded.
-pub fn get() -> Option<&'static Attached> {
+pub(crate) fn get() -> Option<&'static Attached> {
     ATTACHED.get()
 }
 
 /// Stores the interpreter that was found, or `None` if it was unloaded.
-pub fn set(attached: Option<&'static Attached>) {
+pub(crate) fn set(attached: Option<&'static Attached>) {
     ATTACHED.set(attached);
 }
 
 /// Returns the interpreter's functions, if it is loaded.
-pub fn api() -> Option<&'static Api> {
+pub(crate) fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }
 
 /// Returns true if an interpreter was found and hooked.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     get().is_some()
 }
 
 /// Returns the state of Python in the process.
-pub fn presence() -> Presence {
+pub(crate) fn presence() -> Presence {
     match OUT_OF_REACH.load(Ordering::Relaxed) {
         _ if is_there() => Presence::There,
         0 => Presence::NotFound,
@@ -95,7 +95,7 @@ pub fn presence() -> Presence {
 }
 
 /// Notes that an interpreter was found but cannot be hooked.
-pub fn is_out_of_reach(why: OutOfReach) {
+pub(crate) fn is_out_of_reach(why: OutOfReach) {
     let errno = match why {
         OutOfReach::Unreadable(Unreadable(errno)) => errno,
         OutOfReach::NotHooked => NOT_HOOKED,
@@ -104,11 +104,11 @@ pub fn is_out_of_reach(why: OutOfReach) {
 }
 
 /// Returns true if the process has, or had, more than one interpreter.
-pub fn has_sub_interpreters() -> bool {
+pub(crate) fn has_sub_interpreters() -> bool {
     HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
 }
 
 /// Notes that there is an interpreter besides the main one.
-pub fn sub_interpreter_begins() {
+pub(crate) fn sub_interpreter_begins() {
     HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
 }

@@ -12,17 +12,17 @@ lifecycle::global! {
 }
 
 /// Makes the next `times` calls from CPython panic when they look up their thread.
-pub fn panic_next(times: u32) {
+pub(crate) fn panic_next(times: u32) {
     PANICS.store(times, Ordering::Relaxed);
 }
 
 /// Returns the number of requested panics that have not happened yet.
-pub fn panics_left() -> u32 {
+pub(crate) fn panics_left() -> u32 {
     PANICS.load(Ordering::Relaxed)
 }
 
 /// Panics if a test has requested a panic. The functions that CPython calls use this.
-pub fn panic_if_asked() {
+pub(crate) fn panic_if_asked() {
     let less = |left: u32| left.checked_sub(1);
     let asked = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     assert!(asked.is_err(), "asked for");

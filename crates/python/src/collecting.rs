@@ -5,7 +5,7 @@ use core::cell::Cell;
 use tllmprof_capture::marks::Pushed;
 
 /// A garbage collection that runs on a thread.
-pub struct Collecting {
+pub(crate) struct Collecting {
     /// The start, on the clock of [`super::time`].
     pub since: u64,
     /// The start, in ticks of the record.
@@ -19,7 +19,7 @@ pub struct Collecting {
 impl Collecting {
     /// Begins a collection on the thread that owns `place`. If another one is running there, counts
     /// the new one as an inner collection. Otherwise `begin` creates its state.
-    pub fn begins(place: &Cell<Option<Self>>, begin: impl FnOnce() -> Self) {
+    pub(crate) fn begins(place: &Cell<Option<Self>>, begin: impl FnOnce() -> Self) {
         let collecting = match place.take() {
             Some(outer) => Self {
                 inner: outer.inner + 1,
@@ -33,7 +33,7 @@ impl Collecting {
     /// Ends the innermost collection. Returns the state if this was the outermost collection.
     /// Returns `None` for an inner one, or if the collection began before collections were
     /// followed.
-    pub fn ends(place: &Cell<Option<Self>>) -> Option<Self> {
+    pub(crate) fn ends(place: &Cell<Option<Self>>) -> Option<Self> {
         let collecting = place.take()?;
         if collecting.inner == 0 {
             return Some(collecting);
@@ -47,7 +47,7 @@ impl Collecting {
 
     /// Drops the collection's range without ending it, because the range belongs to another
     /// process.
-    pub fn forget(self) {
+    pub(crate) fn forget(self) {
         if let Some(range) = self.range {
             range.forget();
         }

@@ -38,18 +38,18 @@ lifecycle::global! {
 }
 
 /// Returns true if the interpreter is ending or has ended, or if the library is switched off.
-pub fn is_closed() -> bool {
+pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
 /// Returns true if a thread is inside the entry or about to enter it. Such a thread may need the
 /// GIL to continue, so a thread that holds the GIL must not wait for it.
-pub fn is_waiting_for_gil() -> bool {
+pub(crate) fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
 
 /// Returns true if the calling thread holds the GIL.
-pub fn has_gil() -> bool {
+pub(crate) fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
@@ -77,10 +77,10 @@ impl Drop for Flight<'_> {
 }
 
 /// Counts the calling thread as inside the entry while this value lives. The thread holds the GIL.
-pub struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
+pub(crate) struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
 
 /// Counts the calling thread as inside the entry. Returns `None` if the entry is closed.
-pub fn inside() -> Option<Inside> {
+pub(crate) fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
 
@@ -129,7 +129,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 
 /// Closes the entry when the interpreter ends, and waits for the threads inside. The wait may be
 /// longer while `writes` returns true, because a thread then writes a trace.
-pub fn close(py: Python<'_>, writes: fn() -> bool) {
+pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
         // The threads inside need the GIL to finish, so this thread releases it while it waits.

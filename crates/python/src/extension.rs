@@ -23,6 +23,6 @@ pub trait Extension: Sync {
 #[linkme::distributed_slice]
 pub static EXTENSION: [&'static dyn Extension];
 
-pub fn extension() -> Option<&'static dyn Extension> {
+pub(crate) fn extension() -> Option<&'static dyn Extension> {
     EXTENSION.first().copied()
 }

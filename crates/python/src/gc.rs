@@ -33,7 +33,7 @@ lifecycle::global! {
     pub static TOTALS: CollectionTotals = CollectionTotals::new();
 }
 
-pub struct CollectionTotals {
+pub(crate) struct CollectionTotals {
     collections: [AtomicU64; GENERATIONS],
     /// Number of objects that were freed.
     collected: AtomicU64,
@@ -146,7 +146,7 @@ static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
 /// Adds our callback to the interpreter's list `gc.callbacks`. Returns `None` if the interpreter
 /// has no `gc` module.
-pub fn install(py: Python<'_>) -> Option<()> {
+pub(crate) fn install(py: Python<'_>) -> Option<()> {
     NAMES.get_or_init(|| Box::new(CollectionNames::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
@@ -171,13 +171,13 @@ fn counted(py: Python<'_>) -> Option<u64> {
 }
 
 /// Returns true if [`check`] should run at this audit event.
-pub fn wants(event: &[u8]) -> bool {
+pub(crate) fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
 /// Checks that our callback is still in `gc.callbacks`, and notes if it is not. At the end of the
 /// main interpreter (`is_last`), also counts the collections that were missed.
-pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
+pub(crate) fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
     let all = py.c().as_tuple(&callbacks)?;
@@ -198,7 +198,7 @@ pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
 }
 
 /// Logs that collections were missed because the callback was removed. Allocates nothing.
-pub fn report_unseen() {
+pub(crate) fn report_unseen() {
     if !IS_GONE.load(Ordering::Relaxed) {
         return;
     }
@@ -212,7 +212,7 @@ pub fn report_unseen() {
 
 /// Removes our callback from the interpreter's list `gc.callbacks`. This runs no code of the
 /// program.
-pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
+pub(crate) fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     if py.interpreter() == 0 {
         drop((CALLBACKS.take(py), OURS.take(py)));
     }

@@ -71,13 +71,13 @@ unsafe extern "C-unwind" {
 }
 
 /// Returns the number of GILs that are not followed because the table was full.
-pub fn missed() -> u32 {
+pub(crate) fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
 /// Starts ranges and totals when the first interpreter is initialized. A hook must not call this
 /// function, because it loads the tool that records ranges.
-pub fn begin(py: Python<'_>, thread: &Thread) {
+pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
     }
@@ -109,13 +109,13 @@ fn has_gil(py: Python<'_>) -> bool {
 
 /// Notes that an interpreter exists already. Its GIL is recognized when a thread drops and retakes
 /// it.
-pub fn is_late() {
+pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
 /// Handles the initialization of a condition variable by the interpreter. Returns true if the
 /// variable is the second one of a GIL, which is then followed.
-pub fn initialised(condition: usize, thread: &Thread) -> bool {
+pub(crate) fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);
     if let Some(gil) = gil {
@@ -132,7 +132,7 @@ fn follow(condition: usize) {
 }
 
 /// Removes all GILs from the table when the interpreter's library is unloaded.
-pub fn forget_all() {
+pub(crate) fn forget_all() {
     FOLLOWED.forget_all();
 }
 
@@ -218,7 +218,7 @@ impl Gils {
 
 /// Returns the hooks that follow the GIL: for each function its name, our replacement, and the
 /// original function.
-pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
+pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     macro_rules! address {
         ($function:expr) => {
             $function as *const () as usize
@@ -252,7 +252,7 @@ pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
-pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
+pub(crate) unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` catches panics.
     match FOLLOWED.part(condition.addr()) {
         Some((part, gil)) => noted(|thread| match part {
@@ -297,7 +297,7 @@ fn noted(note: impl FnOnce(&Thread)) {
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
-pub unsafe extern "C-unwind" fn timed_wait(
+pub(crate) unsafe extern "C-unwind" fn timed_wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
@@ -314,7 +314,7 @@ pub unsafe extern "C-unwind" fn timed_wait(
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
-pub unsafe extern "C-unwind" fn wait(
+pub(crate) unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
@@ -340,7 +340,7 @@ pub unsafe extern "C-unwind" fn wait(
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.
-pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
+pub(crate) unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` catches panics.
     if FOLLOWED.forget(condition.addr()) {
         // The thread that ends an interpreter holds the GIL until the GIL is destroyed, so the hold

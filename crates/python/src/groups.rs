@@ -38,7 +38,7 @@ lifecycle::global! {
 /// Requests a search for groups. If the calling thread holds the GIL, it searches now, through
 /// `inside`. Otherwise Python's main thread searches, or the first thread that enters a step's
 /// function.
-pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
+pub(crate) fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < MAX_SEARCHES) {
         return;
     }
@@ -57,7 +57,7 @@ pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
 }
 
 /// Searches for groups if a search was requested.
-pub fn look_for(py: Python<'_>) {
+pub(crate) fn look_for(py: Python<'_>) {
     if ARE_WANTED.load(Ordering::Relaxed) {
         py.quietly(look);
     }
@@ -77,7 +77,7 @@ fn look(py: Python<'_>) {
 }
 
 /// Returns the groups that exist now, in the order in which reports show them.
-pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
+pub(crate) fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     let mut found = Vec::new();
     let torch = py.imported(c"torch.distributed.distributed_c10d");
     if let Some(world) = torch.as_ref().and_then(rank::world) {

@@ -32,13 +32,13 @@ lifecycle::global! {
 }
 
 /// Returns true if [`begin`] has registered the names.
-pub fn have_names() -> bool {
+pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
 /// Registers the names of the ranges. A hook must not call this function, because it loads the tool
 /// that records ranges.
-pub fn begin() {
+pub(crate) fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
             RegisteredName::new("GIL wait")
@@ -57,7 +57,7 @@ fn names() -> Option<&'static GilRangeNames> {
 }
 
 /// The number of events, with their total and longest duration in ns.
-pub struct EventTotal {
+pub(crate) struct EventTotal {
     count: AtomicU64,
     time: AtomicU64,
     longest: AtomicU64,
@@ -90,21 +90,21 @@ impl EventTotal {
         }
     }
 
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    pub fn time(&self) -> u64 {
+    pub(crate) fn time(&self) -> u64 {
         self.time.load(Ordering::Relaxed)
     }
 
-    pub fn longest(&self) -> u64 {
+    pub(crate) fn longest(&self) -> u64 {
         self.longest.load(Ordering::Relaxed)
     }
 }
 
 /// A thread's use of the GIL. Other threads may read only the totals and `holds_since`.
-pub struct Holds {
+pub(crate) struct Holds {
     /// The start of the current wait in ns; 0 if the thread does not wait.
     waits_since: Cell<u64>,
     /// The start of the current hold in ns; 0 if the thread does not hold the GIL.
@@ -121,7 +121,7 @@ pub struct Holds {
 }
 
 /// Returns the current time in ticks of the record, or 0 if nothing is recorded.
-pub fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     if recorder::is_keeping() {
         recorder::ticks()
     } else {
@@ -138,7 +138,7 @@ fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
 }
 
 impl Holds {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             waits_since: Cell::new(0),
             holds_since: AtomicU64::new(0),
@@ -154,7 +154,7 @@ impl Holds {
 
     /// Records that the thread waits for GIL number `gil`, which another thread holds. CPython
     /// waits with a timeout, so this is called repeatedly during one wait.
-    pub fn begins_to_wait(&self, gil: u64) {
+    pub(crate) fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(now());
             self.wait_ticks.set(ticks());
@@ -163,7 +163,7 @@ impl Holds {
     }
 
     /// Records that the thread has taken the GIL.
-    pub fn takes(&self, gil: u64) {
+    pub(crate) fn takes(&self, gil: u64) {
         // End a hold of a GIL that was destroyed without being dropped.
         self.drops();
         let now = now();
@@ -181,7 +181,7 @@ impl Holds {
     }
 
     /// Records that the thread has dropped the GIL.
-    pub fn drops(&self) {
+    pub(crate) fn drops(&self) {
         let held = self.holds_since.load(Ordering::Relaxed);
         if held != 0 {
             self.holds_since.store(0, Ordering::Relaxed);
@@ -194,14 +194,14 @@ impl Holds {
 
     /// Records that the thread was forced to drop the GIL, and that another thread has taken it.
     /// `time` is the wait between the two in ns.
-    pub fn was_forced(&self, time: u64, since_ticks: u64) {
+    pub(crate) fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
     /// Resets the totals. A hold that is under way counts from now on. Only the thread itself may
     /// call this function.
-    pub fn begin(&self, gil: u64) {
+    pub(crate) fn begin(&self, gil: u64) {
         self.clear();
         if self.holds_since.load(Ordering::Relaxed) != 0 {
             self.holds_since.store(0, Ordering::Relaxed);
@@ -210,13 +210,13 @@ impl Holds {
     }
 
     /// Returns the start of the current hold in ns, or `None` if the thread does not hold the GIL.
-    pub fn holds_since(&self) -> Option<u64> {
+    pub(crate) fn holds_since(&self) -> Option<u64> {
         Some(self.holds_since.load(Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
     /// Ends the current wait or hold, because the thread has ended. Keeps the totals, but not the
     /// longest wait, because another thread may get this slot and would be named for that wait.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.drops();
         self.waits_since.set(0);
         self.wait.set(None);
@@ -224,7 +224,7 @@ impl Holds {
     }
 
     /// Drops the current wait or hold, because its end will not be reported.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.holds_since.store(0, Ordering::Relaxed);
         self.waits_since.set(0);
         self.hold.set(None);
@@ -232,7 +232,7 @@ impl Holds {
     }
 
     /// Resets everything in the child of a fork, in which Python creates a new GIL.
-    pub fn in_child(&self, _: &OnlyThread) {
+    pub(crate) fn in_child(&self, _: &OnlyThread) {
         self.clear();
         self.waits_since.set(0);
         self.holds_since.store(0, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Holds {
     /// Resets everything at the start of a test, because the test's thread may reuse another
     /// thread's slot.
     #[cfg(test)]
-    pub fn begin_anew(&self) {
+    pub(crate) fn begin_anew(&self) {
         self.leave();
         self.clear();
     }

@@ -23,7 +23,7 @@ lifecycle::global! {
 }
 
 /// Installs all requested hooks in an interpreter. `number` is its id, which is 0 for the main one.
-pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
+pub(crate) fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
     if number == 0 && register_end(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
@@ -48,7 +48,7 @@ pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
 
 /// Undoes [`install`] in the calling thread's interpreter, whose id is `number`. The audit hook and
 /// the `atexit` callback stay.
-pub fn uninstall(py: Python<'_>, number: i64) {
+pub(crate) fn uninstall(py: Python<'_>, number: i64) {
     let wants = wants();
     if wants.gc {
         gc::uninstall(py);
@@ -59,7 +59,7 @@ pub fn uninstall(py: Python<'_>, number: i64) {
 }
 
 /// Handles the end of the calling thread's interpreter, which is a sub-interpreter.
-pub fn another_ends(py: Python<'_>) {
+pub(crate) fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }
 

@@ -44,7 +44,7 @@ const STACK: usize = 1 << 20;
 
 /// A function that runs with the GIL. The last argument is true to install the hooks, and false to
 /// remove them.
-pub type Act = fn(Python<'_>, &Thread, bool);
+pub(crate) type Act = fn(Python<'_>, &Thread, bool);
 
 lifecycle::global! {
     stage: Sinks;
@@ -83,26 +83,26 @@ const MAY_BE_KEPT: u32 = 2;
 
 /// Notes that the library was attached to a running process. This is called before the library
 /// looks for Python. `act` installs the hooks in the main interpreter, or removes them.
-pub fn begin(act: Act) {
+pub(crate) fn begin(act: Act) {
     ACT.get_or_init(|| Box::new(act));
     IS_LATE.store(true, Ordering::Release);
     IS_WANTED.store(true, Ordering::Release);
 }
 
 /// Returns true if the library was attached to a running process.
-pub fn is_late() -> bool {
+pub(crate) fn is_late() -> bool {
     IS_LATE.load(Ordering::Acquire)
 }
 
 /// Returns true if the library was attached to a running process, and is detached or being
 /// detached.
-pub fn is_off() -> bool {
+pub(crate) fn is_off() -> bool {
     is_late() && !IS_WANTED.load(Ordering::Acquire)
 }
 
 /// Installs the hooks, or removes them. Returns true if this was done within the time limit.
 /// Otherwise the library's thread keeps waiting for the GIL.
-pub fn switch(is_wanted: bool) -> bool {
+pub(crate) fn switch(is_wanted: bool) -> bool {
     IS_WANTED.store(is_wanted, Ordering::SeqCst);
     let since = Instant::now();
     while !is_settled() {
@@ -118,7 +118,7 @@ pub fn switch(is_wanted: bool) -> bool {
 
 /// Returns true if the library's thread may enter this interpreter. In a build without a GIL the
 /// interpreter could end before the `atexit` callback is registered, so the thread does not enter.
-pub fn is_served(api: &Api) -> bool {
+pub(crate) fn is_served(api: &Api) -> bool {
     !api.is_free_threaded
 }
 
@@ -130,7 +130,7 @@ fn is_settled() -> bool {
 
 /// Starts the library's thread, unless one is already running. Threads of the program may call
 /// this, too.
-pub fn start() {
+pub(crate) fn start() {
     let is_free = UNDER_WAY.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
     if is_free.is_ok() && !without_signals(|| start_thread(STACK, main)) {
         UNDER_WAY.store(0, Ordering::SeqCst);
@@ -241,13 +241,13 @@ fn settle(api: &'static Api, state: ThreadState) {
 }
 
 /// Stores whether the hooks are in the main interpreter, or will be at its first audit event.
-pub fn is_settled_as(is_in: bool) {
+pub(crate) fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);
 }
 
 /// Returns the module `atexit` without running Python bytecode. Between two bytecode instructions,
 /// another thread could get the GIL and end the interpreter.
-pub fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
+pub(crate) fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
     if let Some(module) = py.imported(c"atexit") {
         return Some(module);
     }
@@ -292,7 +292,7 @@ fn await_entering(api: &'static Api) {
 ///
 /// # Safety
 /// The argument is valid for `pthread_key_delete`.
-pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
+pub(crate) unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
     let errno = SavedErrno::new();
     contained((), || {
         if let Some(api) = attached::api().filter(|api| !api.runs()) {

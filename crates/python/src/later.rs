@@ -9,7 +9,7 @@ use super::object::{Object, Python};
 
 /// Calls `function(*args)`. If it raises, the exception is raised again on the main thread, where
 /// Python runs signal handlers, once that thread is back in the program's code.
-pub fn call_for_program<'py>(
+pub(crate) fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,
     args: &[&Object<'py>],

@@ -17,13 +17,13 @@ lifecycle::global! {
 }
 
 /// The duration of a wait in ns, with the name of the thread.
-pub struct Longest {
+pub(crate) struct Longest {
     pub time: u64,
     pub name: NameCopy,
 }
 
 /// Stores the longest wait of a thread that has ended, unless a longer one is stored.
-pub fn keep(wait: Longest) {
+pub(crate) fn keep(wait: Longest) {
     if let Some(mut longest) = LONGEST.lock_for(LOCK_TIMEOUT)
         && longest
             .as_ref()
@@ -34,7 +34,7 @@ pub fn keep(wait: Longest) {
 }
 
 /// Returns the longest wait and removes it.
-pub fn take() -> Option<Longest> {
+pub(crate) fn take() -> Option<Longest> {
     LONGEST
         .lock_for(LOCK_TIMEOUT)
         .and_then(|mut longest| longest.take())

@@ -10,7 +10,7 @@ use crate::attached::{self, Presence};
 use crate::stacks;
 
 /// Logs one line with these settings, unless Python was found and hooked. Allocates nothing.
-pub fn report() {
+pub(crate) fn report() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
     };

@@ -29,7 +29,7 @@ lifecycle::global! {
 }
 
 /// Returns true if names are missing and [`look`] is due.
-pub fn are_behind() -> bool {
+pub(crate) fn are_behind() -> bool {
     let is_behind =
         IS_BEHIND.load(Ordering::Relaxed) || ERA.load(Ordering::Relaxed) != recorder::era();
     is_behind && now() >= NEXT.load(Ordering::Relaxed)
@@ -39,7 +39,7 @@ pub fn are_behind() -> bool {
 ///
 /// This reads the list of `threading.enumerate` without its lock, because the thread that caused
 /// the current event may hold the lock.
-pub fn look(py: Python<'_>) -> Option<()> {
+pub(crate) fn look(py: Python<'_>) -> Option<()> {
     let since = now();
     NEXT.store(since + MIN_INTERVAL_NS, Ordering::Relaxed);
     IS_BEHIND.store(false, Ordering::Relaxed);

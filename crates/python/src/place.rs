@@ -6,7 +6,7 @@ use crate::object::{Held, Object, Python};
 use crate::version::Cells;
 
 /// The location of an argument in the frame of a call.
-pub enum Place {
+pub(crate) enum Place {
     /// The frame's variable with this index.
     Local(usize),
     /// The content of the cell in the frame's variable with this index.
@@ -19,7 +19,7 @@ impl Place {
     /// Returns the location of the argument `name` in calls of a code object, or of the first
     /// positional argument if `name` is `None`. `yields` is true if calls create generators or
     /// coroutines.
-    pub fn find(
+    pub(crate) fn find(
         py: Python<'_>,
         code: &Object<'_>,
         yields: bool,
@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// Returns the names of a code object's arguments.
-    pub fn names(code: &Object<'_>) -> Vec<String> {
+    pub(crate) fn names(code: &Object<'_>) -> Vec<String> {
         let all = || Some((code.attr(c"co_varnames")?, all_arguments(code)?));
         all().map_or_else(Vec::new, |(names, arguments)| {
             let names = names.elements().take(arguments);
@@ -75,7 +75,7 @@ impl Place {
 
     /// Releases the Python reference of the location. The calling thread must be in the reference's
     /// interpreter.
-    pub fn release(&self, py: Python<'_>) {
+    pub(crate) fn release(&self, py: Python<'_>) {
         if let Self::Named(name) = self {
             drop(name.take(py));
         }

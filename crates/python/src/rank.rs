@@ -56,7 +56,7 @@ lifecycle::global! {
 
 /// Returns true if the rank may have to be read from Python: for windows that are limited to some
 /// ranks, and for names that contain the rank. If the user sets the rank, Python is not needed.
-pub fn is_asked_for(settings: &Settings) -> bool {
+pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
     let has_windows = !settings.windows.is_empty();
     (settings.trace.is_some() || has_windows && is_of_interest)
@@ -66,7 +66,7 @@ pub fn is_asked_for(settings: &Settings) -> bool {
 /// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If
 /// the calling thread holds it, the look-up runs now, through `inside`. A destructor may release
 /// the GIL during the look-up, and threads that then take the GIL must not wait for this thread.
-pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
+pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
     }
@@ -94,14 +94,14 @@ pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
 }
 
 /// Looks up the rank unless it is known. Called when a thread enters a step's function.
-pub fn look_for(py: Python<'_>) {
+pub(crate) fn look_for(py: Python<'_>) {
     if wants().rank && KNOWN.get().is_none() {
         py.quietly(look);
     }
 }
 
 /// Returns the rank, and looks it up if necessary.
-pub fn known_to(py: Python<'_>) -> Option<u64> {
+pub(crate) fn known_to(py: Python<'_>) -> Option<u64> {
     look_for(py);
     Some(KNOWN.get()?.rank)
 }
@@ -123,7 +123,7 @@ fn look(py: Python<'_>) {
 }
 
 /// Returns the world, which is the group of all ranks, if this process created it.
-pub fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
+pub(crate) fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
     let world = value(&value(torch, c"_world")?, c"_default_pg")?;
     let is_parents = world.addr() == PARENTS.load(Ordering::Relaxed);
     (!world.is_none() && !is_parents).then_some(world)
@@ -151,13 +151,13 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
 
 /// Returns the number of the replica that the process belongs to, with the table row of its engine.
 /// A replica is one of several copies of the model.
-pub fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
+pub(crate) fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();
     rows.find_map(|row| Some((row, number_at(py, row.index)?)))
 }
 
 /// Returns true if a world of `size` ranks covers only this replica, and not all replicas.
-pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
+pub(crate) fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
     let is = |place: Option<ValuePath>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
     };
@@ -180,11 +180,11 @@ fn in_replica(py: Python<'_>) -> Option<Ranked> {
 }
 
 /// Returns the value of an integer that is not negative.
-pub fn number(object: &Object<'_>) -> Option<u64> {
+pub(crate) fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
 
-pub fn number_at(py: Python<'_>, place: ValuePath) -> Option<u64> {
+pub(crate) fn number_at(py: Python<'_>, place: ValuePath) -> Option<u64> {
     number(&at(py, place)?)
 }
 
@@ -219,7 +219,7 @@ fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
 
 /// Returns the value that an object has under a name: its own attribute, an entry if it is a
 /// dictionary, or a slot.
-pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
+pub(crate) fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
     let own = object.own_attrs().and_then(|own| own.item(name));
     let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);
     own.or_else(|| object.item(name))

@@ -18,7 +18,7 @@ const WORDS: usize = 4;
 
 /// A thread's name, cut to `WORDS` words. If another thread writes the name during a read, the
 /// result mixes two names.
-pub struct ThreadName {
+pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
     /// The recorder's era in which Python's name was recorded, or the lasting era if it is in the
@@ -28,7 +28,7 @@ pub struct ThreadName {
 
 /// A copy of a name, for a message.
 #[derive(Clone, Copy)]
-pub struct NameCopy {
+pub(crate) struct NameCopy {
     bytes: [u8; WORDS * 8],
     /// The thread's id, if the name is the kernel's. The id is needed because most such threads
     /// have the name of their process.
@@ -36,7 +36,7 @@ pub struct NameCopy {
 }
 
 impl ThreadName {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             words: [const { AtomicU64::new(0) }; WORDS],
             is_pythons: AtomicBool::new(false),
@@ -54,20 +54,20 @@ impl ThreadName {
     }
 
     /// Sets the name that Python gave the thread.
-    pub fn set_pythons(&self, name: &[u8]) {
+    pub(crate) fn set_pythons(&self, name: &[u8]) {
         self.set(name);
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if Python's name has to be recorded in the current era, and marks it as
     /// recorded.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
     }
 
     /// Marks Python's name as recorded in an era. The lasting era stands for the whole record.
-    pub fn is_recorded_in(&self, era: u32) {
+    pub(crate) fn is_recorded_in(&self, era: u32) {
         // A name that is not recorded stays so: another thread may have the slot by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
@@ -76,18 +76,18 @@ impl ThreadName {
     }
 
     /// Returns true if the record contains Python's name.
-    pub fn is_recorded(&self) -> bool {
+    pub(crate) fn is_recorded(&self) -> bool {
         let recorded = self.recorded.load(Ordering::Relaxed);
         recorded == recorder::era() || recorded == recorder::lasting_era()
     }
 
     /// Returns true if the name is the one that Python gave.
-    pub fn is_pythons(&self) -> bool {
+    pub(crate) fn is_pythons(&self) -> bool {
         self.is_pythons.load(Ordering::Relaxed)
     }
 
     /// Reads the calling thread's name from the kernel, unless the name from Python is known.
-    pub fn ask_kernel(&self) {
+    pub(crate) fn ask_kernel(&self) {
         if self.is_pythons() {
             return;
         }
@@ -96,7 +96,7 @@ impl ThreadName {
 
     /// Prepares the name for a new thread that got the slot. Its name in Python has to be looked
     /// up.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);
         self.ask_kernel();
@@ -104,7 +104,7 @@ impl ThreadName {
     }
 
     /// Returns a copy of the name. `number` is the id of the thread that owns the slot.
-    pub fn get(&self, number: i32) -> NameCopy {
+    pub(crate) fn get(&self, number: i32) -> NameCopy {
         let mut bytes = [0; WORDS * 8];
         for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {
             *bytes = word.load(Ordering::Relaxed).to_ne_bytes();

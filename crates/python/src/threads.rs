@@ -34,7 +34,7 @@ const SLOTS_PER_BATCH: usize = 32;
 /// The state of a thread. It is aligned to whole cache lines, because threads that take the GIL in
 /// turn write here.
 #[repr(align(128))]
-pub struct Thread {
+pub(crate) struct Thread {
     is_used: AtomicBool,
     /// The kernel's id of the thread.
     pub number: AtomicI32,
@@ -63,7 +63,7 @@ unsafe impl Sync for Thread {}
 /// Returns the calling thread's slot. A thread without one gets a slot now. Returns `None` if there
 /// is no memory.
 #[inline]
-pub fn current() -> Option<&'static Thread> {
+pub(crate) fn current() -> Option<&'static Thread> {
     #[cfg(test)]
     crate::broken::panic_if_asked();
     known().or_else(take)
@@ -71,12 +71,12 @@ pub fn current() -> Option<&'static Thread> {
 
 /// Returns the calling thread's slot, if the thread has one.
 #[inline]
-pub fn known() -> Option<&'static Thread> {
+pub(crate) fn known() -> Option<&'static Thread> {
     thread::part()
 }
 
 /// Returns all slots that were ever given to a thread.
-pub fn all() -> impl Iterator<Item = &'static Thread> {
+pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
     thread::parts()
 }
 
@@ -113,12 +113,12 @@ unsafe impl Part for Thread {
 
 impl Thread {
     /// Returns true if a thread owns the slot.
-    pub fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
     /// Runs `act`, which is code of the library in Python, with `is_busy` set.
-    pub fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
         struct BusyMark<'a>(&'a Cell<bool>);
         impl Drop for BusyMark<'_> {
             fn drop(&mut self) {
@@ -131,7 +131,7 @@ impl Thread {
     }
 
     /// Returns the thread's name.
-    pub fn name(&self) -> NameCopy {
+    pub(crate) fn name(&self) -> NameCopy {
         self.name.get(self.number.load(Ordering::Relaxed))
     }
 
@@ -154,7 +154,7 @@ impl Thread {
     /// Forgets the calls that the thread was in when the library was detached, because their ends
     /// were not reported. Only the thread itself may call this function.
     #[inline]
-    pub fn catch_up(&self) {
+    pub(crate) fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);
         if self.era.get() != era {
             self.forget(era);
@@ -172,7 +172,7 @@ impl Thread {
 
 /// Makes all threads forget the calls that they are in, because the ends of these calls will not be
 /// reported.
-pub fn forget_calls() {
+pub(crate) fn forget_calls() {
     ERA.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -6,12 +6,12 @@ use tllmprof_platform::system::{SystemClock, nanoseconds};
 
 /// Returns the time of the monotonic clock in ns.
 #[inline]
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
 /// A duration in ns that is displayed in ms.
-pub struct Milliseconds(pub u64);
+pub(crate) struct Milliseconds(pub u64);
 
 impl fmt::Display for Milliseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

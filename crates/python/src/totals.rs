@@ -24,7 +24,7 @@ lifecycle::global! {
 }
 
 /// Logs the totals. Only the first call does anything.
-pub fn report(level: Level) {
+pub(crate) fn report(level: Level) {
     let wants = wants();
     if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
         return;
@@ -43,7 +43,7 @@ pub fn report(level: Level) {
 
 /// Returns the number of times that threads have taken a GIL so far, or `None` if the GIL is not
 /// followed.
-pub fn gil_handoffs() -> Option<u64> {
+pub(crate) fn gil_handoffs() -> Option<u64> {
     let count = || {
         threads::all()
             .map(|thread| thread.holds.holds.count())

@@ -15,7 +15,7 @@ lifecycle::global! {
 }
 
 #[derive(Clone, Copy)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// The interpreter does not allow a frame evaluator.
     NoEvaluator,
     /// Frames do not have the expected layout.
@@ -43,18 +43,18 @@ lifecycle::global! {
 }
 
 /// Notes that `sys.monitoring` has no free tool number. `holders` names the tools that use them.
-pub fn tools_are_taken(holders: &str) {
+pub(crate) fn tools_are_taken(holders: &str) {
     HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
     Trouble::NoTool.note();
 }
 
 /// Returns true if no tool number was free when one was needed.
-pub fn has_no_tool() -> bool {
+pub(crate) fn has_no_tool() -> bool {
     MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
 }
 
 /// Returns true if calls of functions that were found may be missing.
-pub fn hides_calls() -> bool {
+pub(crate) fn hides_calls() -> bool {
     use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
     let hiding = [
         Deep,
@@ -80,7 +80,7 @@ impl Trouble {
         Self::EvaluatorTaken,
     ];
 
-    pub fn note(self) {
+    pub(crate) fn note(self) {
         MET.fetch_or(self.bit(), Ordering::Relaxed);
     }
 
@@ -130,7 +130,7 @@ impl Trouble {
 }
 
 /// Logs the problems that have occurred. Allocates nothing.
-pub fn report() {
+pub(crate) fn report() {
     for trouble in Trouble::in_set(MET.load(Ordering::Relaxed)) {
         match (trouble, HOLDERS.get()) {
             (Trouble::NoTool, Some(holders)) => log::say!(Warn, "{} ({holders})", trouble.text()),

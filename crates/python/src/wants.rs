@@ -5,7 +5,7 @@ use tllmprof_platform::lifecycle;
 
 /// The features in Python that the settings request.
 #[derive(Clone, Copy, Default)]
-pub struct Wants {
+pub(crate) struct Wants {
     pub gc: bool,
     pub gil: bool,
     /// True if Python functions are marked or counted.
@@ -29,22 +29,22 @@ lifecycle::global! {
 }
 
 /// Returns the requested features; none before [`set`] was called.
-pub fn wants() -> Wants {
+pub(crate) fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
 }
 
 /// Stores the requested features. The library's constructor calls this function.
-pub fn set(wants: Wants) {
+pub(crate) fn set(wants: Wants) {
     WANTS.get_or_init(|| Box::new(wants));
 }
 
 impl Wants {
-    pub const fn anything(self) -> bool {
+    pub(crate) const fn anything(self) -> bool {
         self.is_installed() || self.rank
     }
 
     /// Returns true if hooks have to be installed in the interpreter.
-    pub const fn is_installed(self) -> bool {
+    pub(crate) const fn is_installed(self) -> bool {
         self.gc
             || self.gil
             || self.functions

@@ -21,7 +21,7 @@ const fn fold(a: u64, b: u64) -> u64 {
 /// Returns the check of all events of a chunk up to this one, from the check up to the previous event and
 /// this event's words.
 #[inline(always)]
-pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
+pub(crate) const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     let event = fold(a ^ KEYS[0], b ^ KEYS[1]);
     let all = fold(event ^ c ^ KEYS[2], KEYS[3] ^ (before as u64) << 16);
     all as u32 ^ (all >> 32) as u32
@@ -29,30 +29,30 @@ pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
 
 /// Returns the check of a chunk without events. It depends on the record, the chunk's number and the thread.
 #[inline]
-pub const fn first(record: u64, number: u32, thread: u32) -> u32 {
+pub(crate) const fn first(record: u64, number: u32, thread: u32) -> u32 {
     next(0, [record, (number as u64) << 32 | thread as u64, 0])
 }
 
 /// The check of a sequence of words, computed word by word.
 #[derive(Clone, Copy)]
-pub struct Words(u64);
+pub(crate) struct Words(u64);
 
 impl Words {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(KEYS[0])
     }
 
     #[inline]
-    pub const fn add(&mut self, word: u64) {
+    pub(crate) const fn add(&mut self, word: u64) {
         self.0 = fold(self.0 ^ word, KEYS[1]) ^ KEYS[2];
     }
 
-    pub const fn check(self) -> u64 {
+    pub(crate) const fn check(self) -> u64 {
         self.0
     }
 
     /// Returns the check of all of `words`.
-    pub fn check_all(words: impl IntoIterator<Item = u64>) -> u64 {
+    pub(crate) fn check_all(words: impl IntoIterator<Item = u64>) -> u64 {
         let mut all = Self::new();
         words.into_iter().for_each(|word| all.add(word));
         all.check()

@@ -47,7 +47,7 @@ pub const COUNTERS: usize = 256;
 pub const ANCHORS: usize = 64;
 
 /// The first word of a chunk that is in use (`TLCK`).
-pub const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"TLCK");
+pub(crate) const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"TLCK");
 
 /// Returns the offset of chunk `number` in the file.
 #[must_use]

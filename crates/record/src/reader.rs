@@ -17,7 +17,7 @@ use reused::Reused;
 
 /// The number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used
 /// chunk follows. The limit is needed because a sparse file may claim any length.
-pub const EMPTY_LIMIT: u32 = 4096;
+pub(crate) const EMPTY_LIMIT: u32 = 4096;
 
 /// The number of attempts to read a chunk that its thread may be writing to.
 const MAX_READS: u32 = 3;
@@ -360,7 +360,7 @@ impl<S: Source> Reader<S> {
 
 /// The state of a chunk: its header, and the number of bytes of its events that are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChunkState {
+pub(crate) enum ChunkState {
     /// An unused chunk.
     Empty,
     Whole(Head, usize),
@@ -370,7 +370,7 @@ pub enum ChunkState {
 }
 
 impl ChunkState {
-    pub fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
+    pub(crate) fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {

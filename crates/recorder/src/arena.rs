@@ -39,7 +39,7 @@ lifecycle::global! {
 
 /// Returns `bytes` bytes, zeroed and aligned to 8, which the caller may use forever. Returns `None` if
 /// `bytes` is more than half a block, or if all blocks are used up.
-pub fn take(bytes: usize) -> Option<NonNull<u8>> {
+pub(crate) fn take(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(8);
     if bytes > BLOCK / 2 {
         return None;

@@ -9,13 +9,13 @@ use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_sync::{Guard, Lock};
 
 /// A lock that does not wait again after a time-out, until some thread has acquired it.
-pub struct Bounded<T> {
+pub(crate) struct Bounded<T> {
     lock: Lock<T>,
     is_stuck: AtomicBool,
 }
 
 impl<T> Bounded<T> {
-    pub const fn new(value: T) -> Self {
+    pub(crate) const fn new(value: T) -> Self {
         Self {
             lock: Lock::new(value),
             is_stuck: AtomicBool::new(false),
@@ -23,7 +23,7 @@ impl<T> Bounded<T> {
     }
 
     /// Waits for the lock for at most `patience`. Does not wait at all if the previous wait timed out.
-    pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
+    pub(crate) fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         let patience = match self.is_stuck.load(Ordering::Relaxed) {
             true => Duration::ZERO,
             false => patience,
@@ -34,7 +34,7 @@ impl<T> Bounded<T> {
     }
 
     /// Frees the lock, whichever thread held it. The value that the lock guards may be only partly changed.
-    pub fn break_open(&self, alone: &OnlyThread) {
+    pub(crate) fn break_open(&self, alone: &OnlyThread) {
         self.lock.break_open(alone);
         self.is_stuck.store(false, Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks, so that ticks can later be converted over the longest possible
 /// interval. Cheap, and independent of the clock that [`choose`] picks later. Called by the constructor.
-pub fn start() {
+pub(crate) fn start() {
     if !may_read_counter() {
         return;
     }
@@ -44,7 +44,7 @@ pub fn start() {
 
 /// Returns the time that [`start`] stored. Returns `None` if the processor's counter is not the chosen clock:
 /// `CLOCK_MONOTONIC` counts nanoseconds itself, so nothing has to be converted.
-pub fn first() -> Option<Anchor> {
+pub(crate) fn first() -> Option<Anchor> {
     let [ticks, monotonic_ns, unix_ns] = FIRST.each_ref().map(|part| part.load(Ordering::Relaxed));
     (is_counter() && ticks != 0).then_some(Anchor {
         ticks,
@@ -54,7 +54,7 @@ pub fn first() -> Option<Anchor> {
 }
 
 /// Chooses the clock. Called once per process, before the first tick is stored.
-pub fn choose() -> ClockKind {
+pub(crate) fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     look_for(Looks::Clock, !is_counter);
     // A ratio measured so far belongs to the other clock.
@@ -67,7 +67,7 @@ pub fn choose() -> ClockKind {
 }
 
 /// Returns true if ticks are read from the processor's counter.
-pub fn is_counter() -> bool {
+pub(crate) fn is_counter() -> bool {
     !looks_for(Looks::Clock)
 }
 
@@ -84,7 +84,7 @@ fn monotonic() -> u64 {
 }
 
 /// Reads all clocks at (nearly) the same moment: of several attempts, the one that took the least time.
-pub fn anchor() -> Anchor {
+pub(crate) fn anchor() -> Anchor {
     anchor_by(ticks)
 }
 
@@ -129,7 +129,7 @@ fn tied() -> (f64, u64) {
 
 /// Like [`ticks_per_ns`], but may return a value measured up to [`LOOKUP_EVERY`] calls ago, at almost no
 /// cost.
-pub fn recent_ticks_per_ns() -> f64 {
+pub(crate) fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {
         let (per_ns, known) = tied();
@@ -145,12 +145,12 @@ pub fn recent_ticks_per_ns() -> f64 {
 }
 
 /// Converts ticks to nanoseconds, using the recently measured ratio.
-pub fn ns(ticks: u64) -> u64 {
+pub(crate) fn ns(ticks: u64) -> u64 {
     (ticks as f64 / recent_ticks_per_ns()) as u64
 }
 
 /// Returns milliseconds of `CLOCK_MONOTONIC`, with the resolution of the kernel's timer tick.
-pub fn coarse_ms() -> u64 {
+pub(crate) fn coarse_ms() -> u64 {
     nanoseconds(SystemClock::MonotonicCoarse) / 1_000_000
 }
 

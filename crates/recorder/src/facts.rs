@@ -32,7 +32,7 @@ lifecycle::global! {
 }
 
 /// Writes a fact whose value is a string.
-pub fn write_text(key: Info, text: &str) {
+pub(crate) fn write_text(key: Info, text: &str) {
     let id = strings::lasting_id_of(text);
     if id != NO_STRING {
         write_number(key, id.into());
@@ -88,7 +88,7 @@ fn named(key: Info, number: u32, name: StringId) -> Event {
 }
 
 /// Writes a fact whose value is a number.
-pub fn write_number(key: Info, value: u64) {
+pub(crate) fn write_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),
         value,
@@ -98,7 +98,7 @@ pub fn write_number(key: Info, value: u64) {
 
 /// Stores a logged warning until the record begins, or writes it if the record has begun. Neither allocates
 /// nor waits, so it may be called from anywhere.
-pub fn keep_warning(line: &str) {
+pub(crate) fn keep_warning(line: &str) {
     if is_on() {
         return write_text(Info::Refused, line);
     }
@@ -116,7 +116,7 @@ pub fn keep_warning(line: &str) {
 }
 
 /// Writes the warnings that were logged before the record began.
-pub fn write_pending() {
+pub(crate) fn write_pending() {
     // The lines are copied to the heap and not to the stack, because the thread may have the smallest
     // possible stack.
     let lines = {
@@ -131,7 +131,7 @@ pub fn write_pending() {
 }
 
 /// Writes the facts that are known when the record begins.
-pub fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
+pub(crate) fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
     for row in CALLS {
         let what = What::CallName {
             row: row.call as u8,
@@ -210,7 +210,7 @@ pub fn write_rule(facts: &SessionFacts<'_>) {
     }
 }
 
-pub fn write_shown(key: Info, what: &dyn Display) {
+pub(crate) fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = write!(text, "{what}");

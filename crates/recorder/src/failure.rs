@@ -5,19 +5,19 @@ use std::io;
 
 /// The operation that failed, and its error number.
 #[derive(Clone, Copy, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub tried: &'static str,
     pub errno: i32,
 }
 
 impl Failure {
     /// Returns a failure of the operation `tried`, with the current `errno`.
-    pub fn last(tried: &'static str) -> Self {
+    pub(crate) fn last(tried: &'static str) -> Self {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
         Self { tried, errno }
     }
 
-    pub const fn new(tried: &'static str, errno: i32) -> Self {
+    pub(crate) const fn new(tried: &'static str, errno: i32) -> Self {
         Self { tried, errno }
     }
 }

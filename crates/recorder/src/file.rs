@@ -30,7 +30,7 @@ const CREATED: &str = "it could not be created";
 const MAX_NAMES: u32 = 10_000;
 
 /// The file of a record.
-pub struct File {
+pub(crate) struct File {
     file: OwnFile,
     name: FileName,
     /// The number of bytes reserved on disk.
@@ -48,7 +48,7 @@ enum FileName {
 
 /// The reason why the record has another name than the wanted one, or why an earlier record was renamed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NameTaken {
+pub(crate) enum NameTaken {
     /// The wanted name belonged to a record that no process writes to. That record has been renamed to this
     /// path.
     ByEarlier(PathBuf),
@@ -59,7 +59,7 @@ pub enum NameTaken {
 impl File {
     /// Creates a file for `path`. The file has no name until it is published. If the file system does not
     /// support files without a name, the file has its name from the start.
-    pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, name) = match open_unnamed(path) {
             Ok(file) => {
                 // The lock shows other processes that this file is in use. Where locks are not supported,
@@ -75,7 +75,7 @@ impl File {
     }
 
     /// Creates a file that has its name from the start, so that `/proc/PID/maps` shows this name.
-    pub fn create_named(path: &Path, process: u32) -> Result<Self, Failure> {
+    pub(crate) fn create_named(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, path, taken) = take_name(path, process, make_locked)?;
         Self::new(file, FileName::Given { path, taken })
     }
@@ -95,7 +95,7 @@ impl File {
     /// renamed. An existing record is never replaced, because its data would be lost. If no process writes to
     /// the existing record, it is renamed with the next free number before its extension. If a process does,
     /// the new record's name gets the number of this process.
-    pub fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
+    pub(crate) fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
             FileName::Given { taken, .. } => Ok(taken.take()),
             FileName::Wanted { path, process } => {
@@ -110,14 +110,14 @@ impl File {
     }
 
     /// Returns the path of the file, or the path that it will get once it is published.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match &self.name {
             FileName::Wanted { path, .. } | FileName::Given { path, .. } => path,
         }
     }
 
     /// Returns the number of bytes reserved on disk.
-    pub const fn size(&self) -> u64 {
+    pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
@@ -133,7 +133,7 @@ impl File {
     }
 
     /// Reserves `bytes` more bytes and maps them.
-    pub fn grow(&mut self, bytes: usize) -> Result<NonNull<u8>, Failure> {
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<NonNull<u8>, Failure> {
         const TRIED: &str = "it could not grow";
         self.reopen()?;
         let file = self.file.get().ok_or(Failure::new(TRIED, 0))?;
@@ -154,7 +154,7 @@ impl File {
     }
 
     /// Cuts the file to `size` bytes. No thread may use the memory beyond that any more.
-    pub fn cut(&mut self, size: u64) {
+    pub(crate) fn cut(&mut self, size: u64) {
         if size < self.size
             && let Some(file) = self.file.get()
         {
@@ -164,7 +164,7 @@ impl File {
     }
 
     /// Removes the file if it still has its name. For a file into which nothing was written.
-    pub fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         if self.file.get().is_some_and(|file| is_at(file, self.path())) {
             let _ = fs::remove_file(self.path());
         }
@@ -172,7 +172,7 @@ impl File {
     }
 
     /// Closes the descriptor, unless the host has reused its number for another file.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.file.close();
     }
 }

@@ -55,14 +55,14 @@ struct KeptIteration {
 }
 
 /// Enables the flight recorder if the settings ask for it. Called by the library's constructor.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     if let Some(steps) = settings.latest {
         KEPT.get_or_init(|| Box::new((0..steps).map(|_| KeptIteration::default()).collect()));
     }
 }
 
 /// Called when the record has begun. Reserves the chunk for the opening event.
-pub fn begin() {
+pub(crate) fn begin() {
     let (Some(kept), Some(header)) = (KEPT.get(), space::header()) else {
         return;
     };
@@ -78,7 +78,7 @@ pub fn begin() {
 }
 
 /// Starts or resumes keeping iterations, if the settings ask for it and no window has ended it.
-pub fn resume() {
+pub(crate) fn resume() {
     if KEPT.get().is_some() && !IS_OVER.load(Ordering::Relaxed) {
         usage::window_opens();
         reuse::begin();
@@ -96,7 +96,7 @@ pub fn span_begins() {
 }
 
 /// Drops the kept span of time, because a step is known and iterations follow from here on.
-pub fn forget_span() {
+pub(crate) fn forget_span() {
     KEEPS_SPAN.store(false, Ordering::Relaxed);
     if reuse::end(false) {
         write_opening(None);
@@ -106,7 +106,7 @@ pub fn forget_span() {
 }
 
 /// Adds iteration `n`, which began at `start` and took `took` ticks.
-pub fn add(n: u64, start: u64, took: u64) {
+pub(crate) fn add(n: u64, start: u64, took: u64) {
     let Some(kept) = KEPT.get() else { return };
     let most = kept.len() as u64;
     let (first, end) = reuse::kept();
@@ -162,12 +162,12 @@ fn past(opening: &Event) -> Event {
 }
 
 /// Stops keeping iterations: called when the window that ends the flight recorder opens.
-pub fn is_over() {
+pub(crate) fn is_over() {
     IS_OVER.store(true, Ordering::Relaxed);
 }
 
 /// Returns the number of kept iterations that the record still holds when the process ends.
-pub fn left() -> u64 {
+pub(crate) fn left() -> u64 {
     LEFT.load(Ordering::Relaxed)
 }
 
@@ -188,7 +188,7 @@ fn write_opening(event: Option<&Event>) {
 
 /// Called when a window opens or the process ends. If `stays`, the kept iterations become a window that ends
 /// here. Otherwise they are dropped.
-pub fn ends(stays: bool) {
+pub(crate) fn ends(stays: bool) {
     if !reuse::end(stays) {
         return;
     }

@@ -177,7 +177,7 @@ fn parent(
 }
 
 /// Writes the communicators that are not in the record yet.
-pub fn write_pending() {
+pub(crate) fn write_pending() {
     while let Some(member) = next() {
         write_shown(Info::Communicator, &member);
     }

@@ -73,7 +73,7 @@ fn replace(at: &AtomicU64, value: u64) -> u64 {
 }
 
 /// Called when a record has begun. Measures the cost of an event.
-pub fn start() {
+pub(crate) fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
 }
 
@@ -282,7 +282,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
 }
 
 /// Called when the process ends after `iterations` iterations.
-pub fn finish(iterations: u64) {
+pub(crate) fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);
     flight::ends(true);

@@ -67,7 +67,7 @@ struct Full {
 }
 
 /// Enables the dropping of old windows if the settings ask for it. Called by the library's constructor.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     if settings.keep.is_some() {
         // Reserves room for all possible chunks, so that the list never has to allocate.
         let most = settings.trace_max.min(space::MOST_BYTES) / CHUNK_BYTES as u64;
@@ -80,17 +80,17 @@ pub fn start(settings: &Settings) {
 
 /// Returns true if the settings ask to drop old windows.
 #[inline]
-pub fn is_wanted() -> bool {
+pub(crate) fn is_wanted() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
 /// Returns true if old windows are dropped now when the record is full.
-pub fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
 /// Called when the record has begun. `bytes` is its size limit.
-pub fn begin(bytes: u64) {
+pub(crate) fn begin(bytes: u64) {
     if is_on()
         && let Some(header) = space::header()
     {
@@ -100,7 +100,7 @@ pub fn begin(bytes: u64) {
 }
 
 /// Called when a thread has filled a chunk and no longer writes into it.
-pub fn is_full(number: u32) {
+pub(crate) fn is_full(number: u32) {
     if is_on()
         && let Some(header) = space::header()
     {
@@ -153,14 +153,14 @@ fn miss(number: u32) {
 }
 
 /// Returns a value that changes whenever [`take`] may have a chunk to return again.
-pub fn changes() -> u64 {
+pub(crate) fn changes() -> u64 {
     let windows = space::header().map_or(0, |header| header.get(Counter::Windows));
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
 /// Called when iterations recorded before a window become part of it. It has the number `windows` and now
 /// begins at `since`, so the chunks filled since then hold events of it.
-pub fn has_past(since: u64, windows: u64) {
+pub(crate) fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
     {
@@ -175,7 +175,7 @@ pub fn has_past(since: u64, windows: u64) {
 
 /// Takes the oldest full chunk if all its events belong to windows before the latest, and marks these windows
 /// as dropped. Returns `Some(None)` if there is no such chunk, and `None` if the list is locked.
-pub fn take() -> Option<Option<u32>> {
+pub(crate) fn take() -> Option<Option<u32>> {
     if !is_on() {
         return Some(None);
     }
@@ -202,7 +202,7 @@ pub fn take() -> Option<Option<u32>> {
 
 /// Called when every chunk belongs to the latest window or is being written by a thread. Logs this once. If
 /// threads hold most chunks, the message waits until the window closes, because more threads may come.
-pub fn has_none() {
+pub(crate) fn has_none() {
     if !is_on() {
         return;
     }
@@ -223,7 +223,7 @@ pub fn has_none() {
 
 /// Called when a window has closed. Logs a warning if the record is too small for `threads`, the number of
 /// threads that have recorded events. The warning is repeated only once their number has doubled.
-pub fn window_closes(threads: impl FnOnce() -> u64) {
+pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;
     }
@@ -252,7 +252,7 @@ const fn least_for(threads: u64) -> u64 {
 
 /// Stops the dropping of windows. Taking the lock waits for a drop in progress, so that no header snapshot is
 /// made after the last one.
-pub fn finish() {
+pub(crate) fn finish() {
     if is_on() {
         HAS_ENDED.store(true, Ordering::SeqCst);
         drop(FULL.lock_for(LOCK_TIMEOUT));
@@ -269,7 +269,7 @@ fn in_child(alone: &OnlyThread) {
 
 /// Runs `act` while no other thread can lock the list of full chunks.
 #[cfg(test)]
-pub fn while_locked(act: impl FnOnce()) {
+pub(crate) fn while_locked(act: impl FnOnce()) {
     let locked = FULL.lock_for(LOCK_TIMEOUT);
     assert!(locked.is_some());
     act();

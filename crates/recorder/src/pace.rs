@@ -28,7 +28,7 @@ struct Pace {
 }
 
 /// Adds an iteration that took `took` ticks.
-pub fn add(took: u64) {
+pub(crate) fn add(took: u64) {
     PACE.add(took);
 }
 

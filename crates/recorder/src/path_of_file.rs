@@ -15,7 +15,7 @@ lifecycle::global! {
 }
 
 /// Stores the working directory. Called by the library's constructor.
-pub fn start() {
+pub(crate) fn start() {
     if let Ok(folder) = std::env::current_dir() {
         let _ = FOLDER.set(Box::new(folder));
     }
@@ -39,7 +39,7 @@ pub fn host_name() -> OsString {
 }
 
 /// Returns the path that `template` yields for this process.
-pub fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
+pub(crate) fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
     let path = template.fill(place, |name| std::env::var_os(name));
     FOLDER
         .get()

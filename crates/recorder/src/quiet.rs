@@ -5,7 +5,7 @@ use core::mem::zeroed;
 
 /// While this value lives, signals are blocked for the calling thread, because a handler might jump out of
 /// the library's work. If the work raised the expected signal, dropping the value discards that signal.
-pub struct Quiet {
+pub(crate) struct Quiet {
     signal: c_int,
     old: libc::sigset_t,
     was_pending: bool,
@@ -13,7 +13,7 @@ pub struct Quiet {
 
 impl Quiet {
     /// Blocks signals. `signal` is the signal that the library's work may raise.
-    pub fn new(signal: c_int) -> Self {
+    pub(crate) fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {
             let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());

@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 256;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The generation number of chunks that hold events of a window, which this module never reuses.
-pub const OF_WINDOWS: u64 = 0;
+pub(crate) const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
     stage: Sinks;
@@ -121,28 +121,28 @@ impl Full {
 
 /// Enables the reuse of chunks: those of iterations outside windows if `flight`, otherwise those of windows.
 /// Called by the library's constructor.
-pub fn want(flight: bool) {
+pub(crate) fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
 }
 
 /// Returns true if the settings ask for the flight recorder, which keeps iterations outside windows.
-pub fn has_flight() -> bool {
+pub(crate) fn has_flight() -> bool {
     HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
 /// Returns true if the settings make chunks be reused, now or later.
-pub fn is_wanted() -> bool {
+pub(crate) fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Acquire)
 }
 
 /// Returns true if the flight recorder keeps iterations now: there is a record, and no window is open.
-pub fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     state::is_kept(Keeps::Latest)
 }
 
 /// Starts keeping iterations outside windows: the chunks that threads begin from here on may be reused.
-pub fn begin() {
+pub(crate) fn begin() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     state::keep(Keeps::Latest, true);
 }
@@ -150,7 +150,7 @@ pub fn begin() {
 /// Makes the chunks that threads are writing to now not be reused. If `stays`, the waiting full chunks are
 /// not reused either, because they now belong to a window. If another thread holds the list's lock, the next
 /// thread that gets it removes them. Returns true if iterations were being kept.
-pub fn end(stays: bool) -> bool {
+pub(crate) fn end(stays: bool) -> bool {
     if !state::keep(Keeps::Latest, false) {
         return false;
     }
@@ -170,25 +170,25 @@ fn full() -> Option<Guard<'static, Full>> {
 }
 
 /// Returns the range of kept iterations: the index of the first, and one more than the index of the last.
-pub fn kept() -> (u64, u64) {
+pub(crate) fn kept() -> (u64, u64) {
     (GONE.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed))
 }
 
 /// Counts one more kept iteration, and drops those with an index below `first`.
-pub fn keep_one(first: u64) {
+pub(crate) fn keep_one(first: u64) {
     GONE.store(first, Ordering::Relaxed);
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong
 /// to it.
-pub fn keep_none() {
+pub(crate) fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// Returns the generation number for a chunk that begins now. Chunks of older generations are not reused.
-pub fn generation() -> u64 {
+pub(crate) fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
         false => OF_WINDOWS,
@@ -196,7 +196,7 @@ pub fn generation() -> u64 {
 }
 
 /// Called when a thread has filled a chunk that was begun in `generation`, and no longer writes into it.
-pub fn is_full(number: u32, generation: u64) {
+pub(crate) fn is_full(number: u32, generation: u64) {
     if generation == OF_WINDOWS || generation != self::generation() {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
@@ -211,7 +211,7 @@ pub fn is_full(number: u32, generation: u64) {
 }
 
 /// A chunk for events, and its number.
-pub enum Free {
+pub(crate) enum Free {
     /// A chunk that has never been used.
     New(u32, Chunk),
     /// A used chunk whose events are all dropped.
@@ -219,7 +219,7 @@ pub enum Free {
 }
 
 /// Returns a chunk that can be written to. Returns `None` if the record is full and no chunk can be reused.
-pub fn take() -> Option<Free> {
+pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
         // Every dropped event takes this path, so it does as little as possible.

@@ -33,7 +33,7 @@ const CHUNKS_PER_EXTENT: u32 = 16;
 /// The largest number of extents of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
-pub const MOST_BYTES: u64 = HEADER_BYTES as u64
+pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
     + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
 /// More space is reserved when fewer than this number of chunks are free.
 const MIN_FREE: u32 = 8;
@@ -74,7 +74,7 @@ lifecycle::global! {
     static FILE: Lock<Option<Growing>> = Lock::new(None);
 }
 /// A function that asks another thread to call [`make_room`]. Returns false if it cannot do so now.
-pub type Ask = fn() -> bool;
+pub(crate) type Ask = fn() -> bool;
 lifecycle::global! {
     #[fork(keep = "set once, at the start")]
     static ASK: OnceBox<Ask> = OnceBox::new();
@@ -93,12 +93,12 @@ fn live() -> Option<&'static Live> {
 }
 
 /// Returns the header block, if there is a record.
-pub fn header() -> Option<&'static HeaderBlock> {
+pub(crate) fn header() -> Option<&'static HeaderBlock> {
     live()?.header.get()
 }
 
 /// Returns the path of the file.
-pub fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let growing = FILE.lock_for(GROW_TIMEOUT)?;
     Some(growing.as_ref()?.file.path().to_owned())
 }
@@ -110,7 +110,7 @@ pub fn set_helper(ask: Ask) {
 
 /// Sets up the space of a record in an empty file that may grow to `limit` bytes. Returns its header block,
 /// all zeros. `is_used_again` is true if old chunks are overwritten once the limit is reached.
-pub fn begin(
+pub(crate) fn begin(
     mut file: File,
     limit: u64,
     is_used_again: bool,
@@ -153,7 +153,7 @@ pub fn begin(
 }
 
 /// Gives the file its name, once its header identifies the process. If this fails, there is no record.
-pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
+pub(crate) fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {
         let taken = growing.file.publish()?;
@@ -173,7 +173,7 @@ pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
 }
 
 /// Returns a chunk that has never been used, and its number. Returns `None` if there is no more space.
-pub fn take() -> Option<(u32, Chunk)> {
+pub(crate) fn take() -> Option<(u32, Chunk)> {
     let live = live()?;
     let mut may_grow = true;
     loop {
@@ -204,7 +204,7 @@ pub fn take() -> Option<(u32, Chunk)> {
 
 /// Returns the memory of a chunk that [`take`] returned earlier and that no thread writes to any more. Only
 /// the caller may hold the chunk's number.
-pub fn again(number: u32) -> Option<Chunk> {
+pub(crate) fn again(number: u32) -> Option<Chunk> {
     let live = live()?;
     live.header.get()?;
     chunk(number)
@@ -224,7 +224,7 @@ fn chunk(number: u32) -> Option<Chunk> {
 }
 
 /// Returns true if [`take`] has no more chunks to return.
-pub fn is_full() -> bool {
+pub(crate) fn is_full() -> bool {
     live().is_none_or(|live| {
         live.is_full.load(Ordering::Relaxed)
             && live.next.load(Ordering::Relaxed) >= live.ready.load(Ordering::Acquire)
@@ -342,7 +342,7 @@ fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Gr
 }
 
 /// A path as messages show it, with invalid UTF-8 replaced with `?`.
-pub struct Shown<'a>(pub &'a Path);
+pub(crate) struct Shown<'a>(pub &'a Path);
 
 impl core::fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -358,7 +358,7 @@ impl core::fmt::Display for Shown<'_> {
 
 /// Ends the record: cuts off the chunks that were never handed out. Threads may still write into their
 /// chunks. Returns the size of the file in bytes; 0 if it is not known.
-pub fn finish() -> u64 {
+pub(crate) fn finish() -> u64 {
     let Some(live) = live() else { return 0 };
     live.is_full.store(true, Ordering::Relaxed);
     let _uncancelled = Uncancelled::new();

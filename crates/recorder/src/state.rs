@@ -79,7 +79,7 @@ impl fmt::Display for Missing {
 /// The kinds of iterations whose events may be kept.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub enum Keeps {
+pub(crate) enum Keeps {
     /// Events of the open window are kept.
     Window = 1,
     /// Events of the latest iterations outside windows are kept.
@@ -95,12 +95,12 @@ pub fn is_recording() -> bool {
 
 /// Returns true if events of `what` are recorded now.
 #[inline]
-pub fn is_kept(what: Keeps) -> bool {
+pub(crate) fn is_kept(what: Keeps) -> bool {
     KEPT.load(Ordering::Acquire) & what as u8 != 0
 }
 
 /// Sets whether events of `what` are recorded. Returns the previous setting.
-pub fn keep(what: Keeps, is_kept: bool) -> bool {
+pub(crate) fn keep(what: Keeps, is_kept: bool) -> bool {
     let bit = what as u8;
     let before = match is_kept {
         true => KEPT.fetch_or(bit, Ordering::AcqRel),

@@ -23,12 +23,12 @@ use crate::ranges::{RangeName, RangeNames};
 const EARLY: &str = "a warning from before the record";
 
 /// Returns the record of this process. The first test that calls this begins it.
-pub fn record() -> Record {
+pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }
 
 /// Runs `act` in a window that opens with iteration `first` and closes before the next iteration.
-pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
+pub(crate) fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
     window_opens(first, false);
     let result = act();
     window_closes(first + 1);

@@ -96,7 +96,7 @@ const OFF_DIVISOR: u64 = 64;
 const LONGER_DIVISOR: u64 = 8;
 
 /// Called when a window opens. The calling thread is assumed to be the one that runs the steps.
-pub fn window_opens() {
+pub(crate) fn window_opens() {
     let now = system::own_processor_time().and_then(system::used);
     take(now.unwrap_or_default(), delayed().unwrap_or_default());
     TOOK.store(0, Ordering::Relaxed);
@@ -105,7 +105,7 @@ pub fn window_opens() {
 }
 
 /// Called when the window closes.
-pub fn window_closes() {
+pub(crate) fn window_closes() {
     // What the thread has used since the last full measurement is recorded for the window's last iteration.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
@@ -215,7 +215,7 @@ fn forget_waits() {
 }
 
 /// Called when the calling thread has ended an iteration.
-pub fn iteration_ends(n: u64) {
+pub(crate) fn iteration_ends(n: u64) {
     let Some(ran) = system::own_processor_time() else {
         return;
     };
@@ -322,7 +322,7 @@ fn take(used: ThreadUsage, delayed: u64) {
 }
 
 /// Returns the calling thread's id, without a system call if it is already known.
-pub fn this_thread() -> u64 {
+pub(crate) fn this_thread() -> u64 {
     let number = thread::current().map_or_else(ids::thread, ThreadRecord::number);
     u64::from(number.cast_unsigned())
 }

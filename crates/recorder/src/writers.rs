@@ -5,8 +5,8 @@
 //! to a later thread. So ten thousand short threads use no more chunks than the largest number of threads
 //! that ran at the same time.
 
-pub mod lasting;
-pub mod strings;
+pub(crate) mod lasting;
+pub(crate) mod strings;
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
@@ -117,7 +117,7 @@ impl<T> ThreadOnly<T> {
 
 /// Writes an event of the calling thread. Returns true if it was kept.
 #[inline(always)]
-pub fn write(event: &Event) -> bool {
+pub(crate) fn write(event: &Event) -> bool {
     let row = event.row();
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
@@ -125,13 +125,13 @@ pub fn write(event: &Event) -> bool {
 /// Like [`write`], but takes only the fast path. Returns false without writing if anything else has to be
 /// done first.
 #[inline(always)]
-pub fn write_at_once(event: &Event) -> bool {
+pub(crate) fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))
 }
 
 /// Like [`write`], but not inlined: shared by callers that write rarely.
 #[inline(never)]
-pub fn write_aside(event: &Event) -> bool {
+pub(crate) fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
@@ -142,7 +142,7 @@ fn write_with_care(row: EncodedEvent) -> bool {
 }
 
 /// Like [`write`], for an event that should stay as long as the record exists.
-pub fn write_fact(event: &Event) -> bool {
+pub(crate) fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
     })
@@ -150,13 +150,13 @@ pub fn write_fact(event: &Event) -> bool {
 
 /// Writes an event that stays as long as the record. Returns false if the lasting chunks are full, or if the
 /// record never overwrites chunks.
-pub fn write_lasting(event: &Event) -> bool {
+pub(crate) fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
 /// Like [`write`], for an event that is written again for later windows. If the record drops old windows, it
 /// drops this event together with the windows of its time.
-pub fn write_latest(event: &Event) -> bool {
+pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
         false => write_fact(event),
@@ -164,7 +164,7 @@ pub fn write_latest(event: &Event) -> bool {
 }
 
 /// Like [`write`], for an event that belongs to a window, even if no window is open now.
-pub fn write_late(event: &Event) -> bool {
+pub(crate) fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
     }
@@ -173,7 +173,7 @@ pub fn write_late(event: &Event) -> bool {
 
 /// The calling thread's writer, taken for one use: events of the thread's signal handlers are dropped while
 /// this value lives.
-pub struct TakenWriter(&'static Writer);
+pub(crate) struct TakenWriter(&'static Writer);
 
 impl TakenWriter {
     #[inline(always)]
@@ -204,7 +204,7 @@ impl Drop for TakenWriter {
 /// Takes the calling thread's writer to write an event. If the thread has no writer, or is already using it,
 /// the event counts as dropped.
 #[inline]
-pub fn take() -> Option<TakenWriter> {
+pub(crate) fn take() -> Option<TakenWriter> {
     let Some(writer) = current().or_else(begin) else {
         LOST.fetch_add(1, Ordering::Relaxed);
         return None;
@@ -419,12 +419,12 @@ fn room_for_ranges() -> Option<&'static mut Ranges> {
 }
 
 /// Counts `events` events that could not be written.
-pub fn lose(events: u64) {
+pub(crate) fn lose(events: u64) {
     LOST.fetch_add(events, Ordering::Relaxed);
 }
 
 /// Writes the number of dropped events into the header.
-pub fn count_dropped() {
+pub(crate) fn count_dropped() {
     if let Some(header) = space::header() {
         let dropped = all().map(|writer| writer.dropped.load(Ordering::Relaxed));
         let dropped = dropped.sum::<u64>() + LOST.load(Ordering::Relaxed);
@@ -433,21 +433,21 @@ pub fn count_dropped() {
 }
 
 /// Returns the number of driver calls for GPU times that all threads are in now.
-pub fn timing() -> u32 {
+pub(crate) fn timing() -> u32 {
     all()
         .map(|writer| writer.timing.load(Ordering::SeqCst))
         .sum()
 }
 
 /// Returns the ticks that all threads have spent on GPU times since the previous call of this function.
-pub fn take_timed() -> u64 {
+pub(crate) fn take_timed() -> u64 {
     all()
         .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
         .sum()
 }
 
 /// Returns the number of writers in use: threads that have written and have not passed their writer on.
-pub fn count() -> u64 {
+pub(crate) fn count() -> u64 {
     all().count() as u64
 }
 
@@ -500,7 +500,7 @@ fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
 
 /// Returns the calling thread's writer, if it has one.
 #[inline]
-pub fn current() -> Option<&'static Writer> {
+pub(crate) fn current() -> Option<&'static Writer> {
     thread::part()
 }
 
@@ -531,14 +531,14 @@ fn in_child(_: &OnlyThread) {
 }
 
 /// Returns the number of events that all threads have written so far.
-pub fn events() -> u64 {
+pub(crate) fn events() -> u64 {
     all()
         .map(|writer| writer.kept.load(Ordering::Relaxed))
         .sum()
 }
 
 /// Measures how many ticks a thread needs to write an event, including two reads of the clock.
-pub fn measure() -> u64 {
+pub(crate) fn measure() -> u64 {
     const TIMES: u64 = 256;
     let mut memory = vec![0_u64; tllmprof_record::CHUNK_BYTES / size_of::<u64>()];
     let Some(place) = core::ptr::NonNull::new(memory.as_mut_ptr()) else {

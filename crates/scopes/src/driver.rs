@@ -43,15 +43,15 @@ const PER_THREAD: usize = 2;
 const ACTIVE: c_int = 1;
 
 /// The types of nodes (`CUgraphNodeType`) that this module distinguishes.
-pub const KERNEL: c_int = 0;
+pub(crate) const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
-pub const CONDITIONAL: c_int = 13;
+pub(crate) const CONDITIONAL: c_int = 13;
 /// The deepest nesting of graphs in graphs that is followed.
 const DEEPEST: usize = 8;
 
 /// A stream as a call names it.
 #[derive(Clone, Copy)]
-pub struct CallStream {
+pub(crate) struct CallStream {
     pub handle: usize,
     /// True if handle 0 means the calling thread's default stream, and false if it means the legacy
     /// one.
@@ -60,7 +60,7 @@ pub struct CallStream {
 
 /// The nodes of a graph, as the driver reports them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// The handles of the nodes, in the order in which they were created (observed on an H200,
     /// driver 580, CUDA 13.0: chains and forks of up to 4000).
     pub nodes: Vec<usize>,
@@ -73,7 +73,7 @@ pub struct Shape {
 
 /// A graph inside a node of another graph: a child graph, or the body of a conditional node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Inner {
+pub(crate) struct Inner {
     pub graph: usize,
     pub shape: Shape,
 }
@@ -95,7 +95,7 @@ struct KernelParams {
 
 /// The graph into which a stream is captured, and the node that the stream's next work will follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CapturePoint {
+pub(crate) struct CapturePoint {
     pub graph: usize,
     /// The handle of this node; 0 if there is none, or more than one.
     pub node: usize,
@@ -115,7 +115,7 @@ impl Functions {
 }
 
 /// Returns the graph into which `stream` is captured, or `None` if the stream is not captured.
-pub fn captured(stream: CallStream) -> Option<CapturePoint> {
+pub(crate) fn captured(stream: CallStream) -> Option<CapturePoint> {
     let stream = match stream.handle {
         0 if stream.per_thread => PER_THREAD,
         // The legacy stream cannot be captured. A query for it is an error while another stream is
@@ -164,21 +164,21 @@ pub fn captured(stream: CallStream) -> Option<CapturePoint> {
 }
 
 /// Returns the type of a node (`CUgraphNodeType`).
-pub fn kind(node: usize) -> Option<c_int> {
+pub(crate) fn kind(node: usize) -> Option<c_int> {
     let mut kind = -1;
     let node_type = Functions::get()?.node_type?;
     (node_type(handle(node), &mut kind) == 0).then_some(kind)
 }
 
 /// Returns the child graph inside a node.
-pub fn child(node: usize) -> Option<usize> {
+pub(crate) fn child(node: usize) -> Option<usize> {
     let mut graph = null_mut();
     let child = Functions::get()?.child?;
     (child(handle(node), &mut graph) == 0 && !graph.is_null()).then(|| graph.expose_provenance())
 }
 
 /// Returns the function and the grid of a kernel node.
-pub fn kernel(node: usize) -> Option<LaunchNode> {
+pub(crate) fn kernel(node: usize) -> Option<LaunchNode> {
     let mut params = KernelParams::default();
     let kernel = Functions::get()?.kernel?;
     (kernel(handle(node), &mut params) == 0).then_some(LaunchNode {
@@ -193,7 +193,7 @@ pub fn kernel(node: usize) -> Option<LaunchNode> {
 /// Returns the nodes of a graph whose capture has ended. The graph exists, because the program
 /// passed it to the call that is just returning. `bodies` takes a graph and a conditional node of
 /// it, and returns the node's bodies.
-pub fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
+pub(crate) fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
     shape_within(graph, bodies, DEEPEST)
 }
 

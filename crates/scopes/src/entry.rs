@@ -9,9 +9,9 @@ use tllmprof_platform::{ids, stack, thread};
 use crate::paths;
 
 /// The most open scopes of a thread. Scopes beyond that are not known.
-pub const DEEPEST: usize = 64;
+pub(crate) const DEEPEST: usize = 64;
 /// The domain number of native functions. Scopes are opened and closed separately in each domain.
-pub const NATIVE: usize = 2;
+pub(crate) const NATIVE: usize = 2;
 /// The most times that a thread looks up the bounds of its stack. The limit matters for calls on
 /// other stacks, for which each look-up fails.
 const LOOKS: u32 = 16;
@@ -20,7 +20,7 @@ const LOOKS: u32 = 16;
 const GROWS: usize = 64 << 20;
 
 /// An open scope of a thread. Each domain opens and closes its scopes like a stack.
-pub struct OpenScope {
+pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
     /// The fields of a native call, as in [`crate::native::NativeCall`].
@@ -40,7 +40,7 @@ pub trait Within: Sync {
 }
 
 impl OpenScope {
-    pub fn scope(&self) -> u32 {
+    pub(crate) fn scope(&self) -> u32 {
         let path = self.path.get();
         match self.within.get().and_then(Within::now) {
             Some(name) => paths::within(path, name),
@@ -48,7 +48,7 @@ impl OpenScope {
         }
     }
 
-    pub fn become_that_of(&self, other: &Self) {
+    pub(crate) fn become_that_of(&self, other: &Self) {
         self.domain.set(other.domain.get());
         self.within.set(other.within.get());
         self.mark.set(other.mark.get());
@@ -58,7 +58,7 @@ impl OpenScope {
 
     /// Returns true if the native call has not returned. `here` is an address at the end of the
     /// stack that the call uses.
-    pub fn is_under_way(&self, here: usize) -> bool {
+    pub(crate) fn is_under_way(&self, here: usize) -> bool {
         let place = self.place.get();
         if place <= here {
             return false;
@@ -71,7 +71,7 @@ impl OpenScope {
 }
 
 /// The state that a thread keeps for calls of native functions, besides its open scopes.
-pub struct NativeCalls {
+pub(crate) struct NativeCalls {
     /// Number of open scopes that are native calls.
     pub open: Cell<usize>,
     /// True if a native call could not be stored, and no scope has ended since.
@@ -90,7 +90,7 @@ pub struct NativeCalls {
 
 impl NativeCalls {
     /// Resets the state for a new thread. Marks that an earlier thread has left are kept.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);
         for end in &self.stack {
@@ -100,12 +100,12 @@ impl NativeCalls {
         self.left_below.set(0);
     }
 
-    pub fn stack(&self) -> Range<usize> {
+    pub(crate) fn stack(&self) -> Range<usize> {
         self.stack[0].get()..self.stack[1].get()
     }
 
     /// Returns true if the address `place` is on the thread's own stack.
-    pub fn is_own_stack(&self, place: usize) -> bool {
+    pub(crate) fn is_own_stack(&self, place: usize) -> bool {
         if self.stack().contains(&place) {
             return true;
         }

@@ -16,7 +16,7 @@ use crate::paths;
 
 /// The most nodes that are stored for all graphs together, and the most graphs. A node takes 32
 /// bytes, and up to 60 while it is being captured.
-pub const MOST_NODES: usize = 1 << 20;
+pub(crate) const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
 /// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
@@ -66,7 +66,7 @@ impl Nodes {
 
 /// An executable graph (`CUgraphExec`).
 #[derive(Clone, Debug)]
-pub struct Exec {
+pub(crate) struct Exec {
     /// CUPTI's number of the executable graph, if it has been looked up.
     pub id: Option<u32>,
     pub of: GraphOrigin,
@@ -74,14 +74,14 @@ pub struct Exec {
 
 /// The graph from which an executable graph was instantiated.
 #[derive(Clone, Debug)]
-pub enum GraphOrigin {
+pub(crate) enum GraphOrigin {
     Captured(Arc<CapturedGraph>),
     /// The reason why the graph's nodes are not known.
     Not(GraphState),
 }
 
 #[derive(Debug, Default)]
-pub struct Graphs {
+pub(crate) struct Graphs {
     graphs: HashMap<usize, ProgramGraph>,
     pub execs: BTreeMap<usize, Exec>,
     /// The executable graphs whose CUPTI number is known, by this number. A graph that is destroyed
@@ -110,7 +110,7 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
 }
 
 /// Does the same as [`with`], for the library's own thread that compares replays with captures.
-pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
+pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
@@ -122,7 +122,7 @@ fn shape(graph: usize) -> Option<Shape> {
 }
 
 /// Records a node that a call has created in a graph. `handle` is the driver's handle of the node.
-pub fn made(graph: usize, handle: usize, node: Node) {
+pub(crate) fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
         let shape = shape(graph);
         with(|graphs| {
@@ -133,7 +133,7 @@ pub fn made(graph: usize, handle: usize, node: Node) {
 }
 
 /// Records that a node of a graph contains other graphs.
-pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
+pub(crate) fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
         let graph = graphs
             .graphs
@@ -211,7 +211,7 @@ pub fn updated(exec: usize, graph: usize) {
 /// Returns the nodes of an executable graph that was instantiated from `old` and updated from
 /// `new`. Each node has the kernel of `new`, and its scope if both graphs agree on it. Returns
 /// `None` if the two graphs do not match.
-pub fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
+pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
     }
@@ -353,7 +353,7 @@ impl Graphs {
     /// Reopens a graph into which more work is captured after its capture had ended. If the driver
     /// still reports the known nodes, they are kept. Otherwise the handle belonged to an earlier
     /// graph, whose destruction was not noticed.
-    pub fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
+    pub(crate) fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
         };
@@ -381,7 +381,7 @@ impl Graphs {
     }
 
     /// Makes `clone` a copy of the graph `original`.
-    pub fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
+    pub(crate) fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
         self.remove(clone);
         let of = self.instantiate(original, shape);
         let Some(graph) = self.graphs.get(&original) else {
@@ -402,7 +402,7 @@ impl Graphs {
 
     /// Returns the known nodes of a graph, for tests.
     #[cfg(test)]
-    pub fn nodes_of(&mut self, graph: usize) -> Option<HashMap<usize, Node>> {
+    pub(crate) fn nodes_of(&mut self, graph: usize) -> Option<HashMap<usize, Node>> {
         match self.graphs.get_mut(&graph)?.nodes.settled() {
             Nodes::Seen(seen) => Some(seen.0.iter().copied().collect()),
             Nodes::InOrder(captured) => Some(captured.nodes.iter().copied().enumerate().collect()),
@@ -411,7 +411,7 @@ impl Graphs {
 
     /// Discards what is known of the executable graph with this CUPTI number, because its kernels
     /// differ.
-    pub fn withdraw(&mut self, id: u32) {
+    pub(crate) fn withdraw(&mut self, id: u32) {
         let of = GraphOrigin::Not(GraphState::Differs);
         for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
             exec.of = of.clone();
@@ -421,14 +421,14 @@ impl Graphs {
 
     /// Removes the CUPTI numbers of executable graphs that were destroyed, because these do not run
     /// again.
-    pub fn forget_gone(&mut self) {
+    pub(crate) fn forget_gone(&mut self) {
         let there: Vec<_> = self.execs.values().filter_map(|exec| exec.id).collect();
         self.named.retain(|id, _| there.contains(id));
     }
 
     /// Returns the origin of an executable graph that is instantiated now. `shape` has the graph's
     /// current nodes.
-    pub fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> GraphOrigin {
+    pub(crate) fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> GraphOrigin {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return GraphOrigin::Not(GraphState::NotCaptured);
         };

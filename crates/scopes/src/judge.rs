@@ -17,7 +17,7 @@ const MAX_NODES: usize = graphs::MOST_NODES;
 
 /// A kernel that a graph has run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// The hash of the kernel's name.
     pub name: u64,
     pub grid: [u32; 3],
@@ -99,7 +99,10 @@ pub fn judge(replayed: &Replayed) {
 /// A replay gives the kernel's name, but a capture gives the handle of its function. Drivers since
 /// 12.3 return the function's name. With older drivers, all kernels of one function must at least
 /// have the same name.
-pub fn difference(captured: &CapturedGraph, kernels: &[(u32, Option<Kernel>)]) -> Option<u32> {
+pub(crate) fn difference(
+    captured: &CapturedGraph,
+    kernels: &[(u32, Option<Kernel>)],
+) -> Option<u32> {
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {

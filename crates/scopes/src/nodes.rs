@@ -27,7 +27,7 @@ pub enum Made {
 
 /// A node of a captured graph. It takes only 32 bytes, because there are many nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Node {
+pub(crate) enum Node {
     /// The call that created the node was not followed.
     Unseen,
     Work {
@@ -41,7 +41,7 @@ pub enum Node {
 
 impl Node {
     /// Returns the node that a call has created in a scope.
-    pub const fn seen(scope: u32, made: Made) -> Self {
+    pub(crate) const fn seen(scope: u32, made: Made) -> Self {
         match made {
             Made::Kernel(launch) => Self::Kernel { scope, launch },
             Made::Work => Self::Work { scope },
@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// Returns the scope, or `None` if the call that created the node was not followed.
-    pub const fn scope(&self) -> Option<u32> {
+    pub(crate) const fn scope(&self) -> Option<u32> {
         match self {
             Self::Unseen => None,
             Self::Work { scope } | Self::Kernel { scope, .. } => Some(*scope),
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// Returns the kernel launch, or `None` if the node is not a known kernel.
-    pub const fn launch(&self) -> Option<LaunchNode> {
+    pub(crate) const fn launch(&self) -> Option<LaunchNode> {
         match self {
             Self::Kernel { launch, .. } => Some(*launch),
             Self::Unseen | Self::Work { .. } => None,
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// Returns the same node in another scope.
-    pub const fn within(self, scope: u32) -> Self {
+    pub(crate) const fn within(self, scope: u32) -> Self {
         match self {
             Self::Unseen => self,
             Self::Work { .. } => Self::Work { scope },
@@ -78,7 +78,7 @@ impl Node {
 /// come first, in the order of capture. Those of each graph inside its nodes follow, including
 /// nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
-pub struct CapturedGraph {
+pub(crate) struct CapturedGraph {
     /// The graph's number in the record; 0 before one is assigned.
     pub number: u32,
     pub nodes: Vec<Node>,
@@ -97,7 +97,7 @@ pub struct CapturedGraph {
 impl CapturedGraph {
     /// Returns a graph with `own` nodes of its own, of which the first ones are `nodes`, and with
     /// the inner graphs `inner`.
-    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
+    pub(crate) fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
         if !inner.is_empty() {
             nodes.resize(own, Node::Unseen);
         }
@@ -118,13 +118,13 @@ impl CapturedGraph {
     }
 
     /// Returns the graph's own nodes, up to the last one whose call was followed.
-    pub fn own_nodes(&self) -> &[Node] {
+    pub(crate) fn own_nodes(&self) -> &[Node] {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
     /// Asks the driver for the names of the functions. A graph must still keep these functions
     /// alive.
-    pub fn learn_names(&mut self) {
+    pub(crate) fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
             let Some(launch) = node.launch() else {
@@ -149,13 +149,13 @@ pub fn name_hash(name: &[u8]) -> u64 {
 
 /// The nodes of a graph whose calls were followed, each with the driver's handle.
 #[derive(Clone, Debug, Default)]
-pub struct SeenNodes(pub Vec<(usize, Node)>);
+pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 
 // During a capture, the list may have up to one and a half times this size.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {
-    pub fn add(&mut self, handle: usize, node: Node) {
+    pub(crate) fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
             // Grow in smaller steps than `Vec` does, because there are many nodes and they are kept
             // for a long time.
@@ -166,7 +166,7 @@ impl SeenNodes {
 
     /// Sorts the nodes by their handles and keeps each handle once. A handle occurs twice if two
     /// threads capture the same stream and both claim its node. It then counts as unseen.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.0.sort_by_key(|(handle, _)| *handle);
         self.0.dedup_by(|again, first| {
             let is_same = again.0 == first.0;

@@ -19,9 +19,9 @@ const PLACES: usize = 1 << 15;
 const REACH: usize = 32;
 
 /// The number of the empty path.
-pub const NONE: u32 = 0;
+pub(crate) const NONE: u32 = 0;
 /// The number that stands for an unknown path, because an open scope could not be stored.
-pub const UNKNOWN: u32 = (1 << 24) - 1;
+pub(crate) const UNKNOWN: u32 = (1 << 24) - 1;
 
 struct PathEntry {
     /// The hash of the path; 0 if the entry is free.
@@ -67,7 +67,7 @@ fn hash(parent: u32, name: &[u8]) -> u64 {
 
 /// Returns the number of the path that `name` extends from `parent`, or [`UNKNOWN`] if the table is
 /// full.
-pub fn within(parent: u32, name: &[u8]) -> u32 {
+pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
     let name = name.get(..recorder::LONGEST).unwrap_or(name);
     if parent == UNKNOWN || name.is_empty() {
         return parent;
@@ -109,19 +109,19 @@ fn place(path: u32) -> Option<&'static PathEntry> {
 }
 
 /// Returns the innermost part of a path, or `None` if the path is empty or unknown.
-pub fn name(path: u32) -> Option<&'static [u8]> {
+pub(crate) fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
 /// Returns a number for this process's record and the current era of its strings. Data that was
 /// written stays valid while this number is the same.
-pub fn stamp() -> u64 {
+pub(crate) fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
 /// Writes a path and all paths that contain it to the record, unless they are there already.
 /// Returns the path.
-pub fn write(path: u32) -> u32 {
+pub(crate) fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;
     while let Some(place) = place(next)

@@ -16,7 +16,7 @@ use crate::paths;
 pub const OWN: usize = 1;
 
 /// The open scopes of a thread, and the call that the thread is in. Only this thread uses them.
-pub struct OpenScopes {
+pub(crate) struct OpenScopes {
     entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,
     /// Number of open scopes that were not stored because of the limit.
@@ -29,7 +29,7 @@ pub struct OpenScopes {
 }
 
 /// A call that a thread is in and that may create a node.
-pub struct Pending {
+pub(crate) struct Pending {
     /// The address that identifies the call; 0 if there is no such call.
     frame: Cell<usize>,
     graph: Cell<usize>,
@@ -37,14 +37,14 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn set(&self, frame: usize, captured: CapturePoint) {
+    pub(crate) fn set(&self, frame: usize, captured: CapturePoint) {
         self.frame.set(frame);
         self.graph.set(captured.graph);
         self.node.set(captured.node);
     }
 
     /// Removes and returns the identity of the current call, and the capture's state before it.
-    pub fn take(&self) -> (usize, CapturePoint) {
+    pub(crate) fn take(&self) -> (usize, CapturePoint) {
         let captured = CapturePoint {
             graph: self.graph.take(),
             node: self.node.take(),
@@ -68,7 +68,7 @@ unsafe impl Part for OpenScopes {
 
 /// Runs `act` with the calling thread's open scopes. The first call creates them; `None` if there
 /// is no memory.
-pub fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
+pub(crate) fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
     let open = thread::part::<OpenScopes>().or_else(begin)?;
     Some(act(open))
 }
@@ -91,23 +91,23 @@ fn begin() -> Option<&'static OpenScopes> {
 
 impl OpenScopes {
     /// Returns the open scopes that are stored.
-    pub fn open_entries(&self) -> &[OpenScope] {
+    pub(crate) fn open_entries(&self) -> &[OpenScope] {
         &self.entries[..self.depth.get()]
     }
 
     /// Returns true if another scope can be stored.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.beyond.get() == 0 && self.depth.get() < DEEPEST
     }
 
     /// Returns the index of the innermost open native call, if there is one.
-    pub fn last_native(&self) -> Option<usize> {
+    pub(crate) fn last_native(&self) -> Option<usize> {
         let open = self.open_entries();
         open.iter().rposition(|entry| entry.domain.get() == NATIVE)
     }
 
     /// Closes the native call at the index `at`.
-    pub fn remove_native(&self, at: usize) {
+    pub(crate) fn remove_native(&self, at: usize) {
         let calls = &self.calls;
         calls.open.set(calls.open.get().saturating_sub(1));
         calls.is_over_full.set(false);
@@ -116,7 +116,7 @@ impl OpenScopes {
 
     /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot
     /// be determined, for example on another stack.
-    pub fn settle(&self) -> bool {
+    pub(crate) fn settle(&self) -> bool {
         let calls = &self.calls;
         let stack = calls.stack();
         if !stack.is_empty() {
@@ -135,7 +135,7 @@ impl OpenScopes {
     }
 
     /// Returns the number of the current scope's path.
-    pub fn scope(&self) -> u32 {
+    pub(crate) fn scope(&self) -> u32 {
         if !self.settle() {
             return paths::UNKNOWN;
         }
@@ -150,7 +150,7 @@ impl OpenScopes {
         }
     }
 
-    pub fn push(&self, domain: usize, name: &[u8], within: Option<&'static dyn Within>) {
+    pub(crate) fn push(&self, domain: usize, name: &[u8], within: Option<&'static dyn Within>) {
         let depth = self.depth.get();
         match self.entries.get(depth) {
             Some(entry) if self.beyond.get() == 0 => {
@@ -174,7 +174,7 @@ impl OpenScopes {
     }
 
     /// Closes the scope at the index `at`. Scopes that were opened inside it stay open.
-    pub fn remove(&self, at: usize) {
+    pub(crate) fn remove(&self, at: usize) {
         let open = self.open_entries();
         let mut around = match at.checked_sub(1) {
             Some(last) => open[last].path.get(),

@@ -20,13 +20,13 @@ lifecycle::global! {
 
 /// Registers `act` to run when the process exits. It runs before the exit handlers that the driver registered
 /// when it was initialised.
-pub fn at_exit(act: extern "C" fn()) {
+pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
 /// Called when the process begins to use CUDA. No lock is held, because a profiler that is started here may
 /// make CUDA calls itself.
-pub fn begin(settings: &'static Settings) {
+pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);

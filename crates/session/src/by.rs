@@ -6,7 +6,7 @@ use super::rank::Rank;
 use tllmprof_steps::steady::Verdict;
 
 /// The rule for a step, and the rank if there is one, formatted for messages.
-pub struct By<'a> {
+pub(crate) struct By<'a> {
     pub step: &'a Step,
     pub rank: Rank,
     /// The result of waiting until iteration times settled, if the window waited for that.

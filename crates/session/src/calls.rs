@@ -58,12 +58,12 @@ pub fn closes_after(iteration: u64) -> bool {
 
 /// Called when `what` has begun. Returns the number of the iteration that ends together with `what`, if there
 /// is one.
-pub fn enter(what: Counted) -> Option<u64> {
+pub(crate) fn enter(what: Counted) -> Option<u64> {
     enter_with(what, BatchFacts::default())
 }
 
 /// Like [`enter`], with facts about the batch of the iteration that may begin.
-pub fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
+pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
     }

@@ -36,7 +36,7 @@ pub fn counts_drafts() -> bool {
 }
 
 /// A window on demand, from the moment when its request is accepted.
-pub struct Demand {
+pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
     /// True if the iterations that the flight recorder has kept before the window belong to it.
@@ -60,7 +60,7 @@ pub enum DemandProgress {
 
 impl Demand {
     /// Returns true if the window is open or has yet to open.
-    pub const fn is_due(&self) -> bool {
+    pub(crate) const fn is_due(&self) -> bool {
         !matches!(self.progress, DemandProgress::Closed(_))
     }
 }

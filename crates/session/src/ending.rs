@@ -26,7 +26,7 @@ use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::Schedule;
 
 /// The longest time that the end of the process waits for a thread that is switching windows.
-pub const ENDING: Duration = Duration::from_secs(1);
+pub(crate) const ENDING: Duration = Duration::from_secs(1);
 /// The longest time that the end of the process waits for the library's own threads.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -39,7 +39,7 @@ lifecycle::global! {
 }
 
 /// Returns true if no more windows open, so that calls no longer matter.
-pub fn has_finished() -> bool {
+pub(crate) fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
@@ -61,7 +61,7 @@ pub fn finish_at_once() {
 
 /// Closes the window, logs the result, and makes the library's threads end. Only the first call has an
 /// effect.
-pub fn end(by: EndReason) {
+pub(crate) fn end(by: EndReason) {
     if lifecycle::is_filtered() {
         return;
     }

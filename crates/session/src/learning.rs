@@ -40,7 +40,7 @@ pub fn learns() -> bool {
 }
 
 /// Returns the learner's memory. It stays locked as long as the session lasts.
-pub fn memory() -> Memory {
+pub(crate) fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
@@ -49,7 +49,7 @@ pub fn memory() -> Memory {
 }
 
 /// Returns the trail (recent calls) of thread number `thread`, if steps are learnt.
-pub fn trail(thread: u32) -> Option<&'static Trail> {
+pub(crate) fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
         TRAILS.mark_used(thread);
         TRAILS.get(thread)
@@ -57,7 +57,7 @@ pub fn trail(thread: u32) -> Option<&'static Trail> {
 }
 
 /// Returns the trail (recent calls) of the thread that uses `slot`; null if steps are not learnt.
-pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
+pub(crate) fn trail_of(slot: Option<&Slot>) -> *const c_void {
     slot.and_then(|slot| trail(slot.thread()))
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
 }
@@ -74,7 +74,7 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
 }
 
 /// Logs once that a window waits until the step has been learnt.
-pub fn log_waiting(window: IterationRange) {
+pub(crate) fn log_waiting(window: IterationRange) {
     log::once!(
         Info,
         "the step is still being learnt: window {window} opens once it is understood"
@@ -82,14 +82,14 @@ pub fn log_waiting(window: IterationRange) {
 }
 
 /// Logs once the engine whose step is counted.
-pub fn log_engine(found: &DetectedEngine) {
+pub(crate) fn log_engine(found: &DetectedEngine) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
 /// Logs that an engine's step function is called more or less often than the pattern that recurs in the CUDA
 /// calls.
-pub fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
+pub(crate) fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
     let (engine, step) = (found.engine.name, &found.step);
     let Mismatch {
         counted,
@@ -114,7 +114,7 @@ pub fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
 }
 
 /// Logs that the steps of a detected engine can be counted with a rule that the user has to set.
-pub fn log_hint() {
+pub(crate) fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
             Info,
@@ -127,7 +127,7 @@ pub fn log_hint() {
 
 /// Logs the rule that was chosen for an iteration, and its parts. Runs once, and without a lock, because it
 /// asks the driver for names.
-pub fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>) {
+pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -181,7 +181,7 @@ impl fmt::Display for Levels<'_> {
 }
 
 /// A learnt rule, formatted as words.
-pub struct Described<'a>(pub &'a LearnedRule);
+pub(crate) struct Described<'a>(pub &'a LearnedRule);
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

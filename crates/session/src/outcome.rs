@@ -23,7 +23,7 @@ use super::wiring::{doors, interpreter};
 use super::{Gating, SessionState};
 
 /// The state of the session at its end, copied while the state was locked.
-pub struct Ended {
+pub(crate) struct Ended {
     pub settings: &'static Settings,
     /// The rule that the iterations were counted with.
     step: &'static Step,
@@ -62,7 +62,7 @@ pub struct Ended {
 
 impl Ended {
     /// Closes the open window, and copies the facts for the log out of the state.
-    pub fn read(state: &mut SessionState) -> Self {
+    pub(crate) fn read(state: &mut SessionState) -> Self {
         let iterations = state.counter.iterations(&state.slots);
         let begun = state.begun_of(iterations);
         let closed = state.schedule.finish();
@@ -168,12 +168,12 @@ impl Ended {
 }
 
 /// Returns a number and the plural ending of the noun after it.
-pub const fn counted(number: u64) -> (u64, &'static str) {
+pub(crate) const fn counted(number: u64) -> (u64, &'static str) {
     (number, if number == 1 { "" } else { "s" })
 }
 
 /// The last line of the log, which states the result of all windows.
-pub struct Outcome<'a> {
+pub(crate) struct Outcome<'a> {
     pub ended: &'a Ended,
     /// True if windows have closed but no profiler or record is known to have captured any of them.
     pub is_unheard: bool,

@@ -54,7 +54,7 @@ fn by_communicators() -> Rank {
 
 /// Looks up the rank. The caller must hold no lock, because this may run Python code, which may wait for the
 /// GIL.
-pub fn look() -> Rank {
+pub(crate) fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);
     }

@@ -14,7 +14,7 @@ use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
 /// Facts about the rule and the rank for the record, copied while the state is locked.
-pub struct Beginning {
+pub(crate) struct Beginning {
     step: &'static Step,
     rank: Rank,
     learnt: Option<LearnedRule>,
@@ -24,13 +24,13 @@ pub struct Beginning {
 
 impl Beginning {
     /// Returns the facts if the record has to begin at `point`.
-    pub fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
+    pub(crate) fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
     /// Returns the facts again if the rule has changed since the record began. With `auto` this happens when
     /// a known engine's function is first called after that, or when a step is recognized.
-    pub fn anew(state: &mut SessionState) -> Option<Self> {
+    pub(crate) fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
         };
@@ -52,7 +52,7 @@ impl Beginning {
     }
 
     /// Begins the record. Returns [`Recording::Yes`] if it was created.
-    pub fn begin(&self, settings: &'static Settings) -> Recording {
+    pub(crate) fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {
             Recording::Yes
@@ -62,7 +62,7 @@ impl Beginning {
     }
 
     /// Writes the changed rule into the record.
-    pub fn write_rule(&self, settings: &'static Settings) {
+    pub(crate) fn write_rule(&self, settings: &'static Settings) {
         sink().rule_is_known(&self.facts(settings));
     }
 

@@ -6,7 +6,7 @@ use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
 /// The warning about the filter, which is logged once.
-pub struct SeccompWarning;
+pub(crate) struct SeccompWarning;
 
 impl fmt::Display for SeccompWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,12 +19,12 @@ impl fmt::Display for SeccompWarning {
 }
 
 /// Returns true if the settings may record more than the planned windows.
-pub fn has_more_than_planned(settings: &Settings) -> bool {
+pub(crate) fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }
 
 /// Called when the process begins to use CUDA while the filter is already installed.
-pub fn say_under_filter(settings: &Settings) {
+pub(crate) fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);
         log::line_by_one_call(Level::Warn, format_args!("{SeccompWarning}"));

@@ -12,7 +12,7 @@ use super::state::{Recording, SessionState};
 use super::stream_capture;
 
 /// Called when an iteration begins. If a kernel sample is due, opens a window with this iteration.
-pub fn look(state: &mut SessionState, begun: Begun) {
+pub(crate) fn look(state: &mut SessionState, begun: Begun) {
     let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
     };
@@ -54,13 +54,13 @@ impl SessionState {
     }
 
     /// Returns true if the window `taken` is a sample of kernels.
-    pub fn is_sample(&self, taken: &Taken) -> bool {
+    pub(crate) fn is_sample(&self, taken: &Taken) -> bool {
         taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
 
     /// Closes the open sample to make way for a requested window. `next` is the first iteration that has not
     /// begun. Returns true if a sample was open.
-    pub fn end_sample(&mut self, next: u64) -> bool {
+    pub(crate) fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
         if is_sample {
@@ -71,7 +71,7 @@ impl SessionState {
 
     /// Called after windows were switched. Returns two flags: true if a sample closed, and true if one
     /// opened.
-    pub fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
+    pub(crate) fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
@@ -86,7 +86,7 @@ impl SessionState {
 }
 
 /// Logs once that kernels are sampled.
-pub fn log(sampler: &Sampler) {
+pub(crate) fn log(sampler: &Sampler) {
     let samples = sampler.samples();
     log::once!(
         Info,

@@ -8,7 +8,7 @@ use tllmprof_steps::step::threads::Slot;
 
 /// A thread's slot (the cells in which it counts calls), stored as a part of the thread's record.
 #[repr(transparent)]
-pub struct Counts(pub Slot);
+pub(crate) struct Counts(pub Slot);
 
 /// Returns the calling thread's slot, if it has one.
 #[inline]
@@ -17,7 +17,7 @@ pub fn slot() -> Option<&'static Slot> {
 }
 
 /// Returns the address of a slot's first cell. A slot has separate cells for calls during a stream capture.
-pub fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
+pub(crate) fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
     core::ptr::from_ref(slot.cells(capturing)).cast()
 }
 
@@ -37,7 +37,7 @@ pub fn count(what: Counted) -> bool {
 }
 
 /// Forgets the slots in the child of a fork: they belong to the parent's threads.
-pub fn forget() {
+pub(crate) fn forget() {
     thread::set_counting(core::ptr::null(), core::ptr::null());
     thread::forget_parts::<Counts>();
 }

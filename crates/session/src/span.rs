@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(4);
 
 /// The stretches of time of a process.
 #[derive(Default)]
-pub struct Stretches {
+pub(crate) struct Stretches {
     /// The time of the first CUDA call.
     since: Option<Instant>,
     /// The beginning and the number of the current stretch.
@@ -29,7 +29,7 @@ pub struct Stretches {
 
 /// The stretch that is reported when the process ends.
 #[derive(Clone, Copy)]
-pub struct Reported {
+pub(crate) struct Reported {
     pub length: Duration,
     /// True for the current stretch, false for the previous one.
     pub is_current: bool,
@@ -37,22 +37,22 @@ pub struct Reported {
 
 impl Stretches {
     /// Called when the process begins to use CUDA.
-    pub fn cuda_is_used(&mut self) {
+    pub(crate) fn cuda_is_used(&mut self) {
         self.since = Some(Instant::now());
     }
 
     /// Returns true if a stretch is being recorded in place of iterations.
-    pub const fn is_on(&self) -> bool {
+    pub(crate) const fn is_on(&self) -> bool {
         self.current.is_some()
     }
 
     /// Returns true if a reliable iteration has begun. Then no more stretches begin.
-    pub const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// Begins the first stretch or the next one, if it is due. Returns the number of the new stretch.
-    pub fn begins(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn begins(&mut self, now: Instant) -> Option<u64> {
         let number = match self.current {
             None => {
                 let since = now.saturating_duration_since(self.since?);
@@ -71,13 +71,13 @@ impl Stretches {
     }
 
     /// Called when a reliable iteration begins. Returns true if the caller has to drop a stretch.
-    pub fn is_replaced(&mut self) -> bool {
+    pub(crate) fn is_replaced(&mut self) -> bool {
         self.is_over = true;
         self.current.take().is_some()
     }
 
     /// Called when the process ends. Returns the stretch to report, if there is one.
-    pub fn finish(&mut self, now: Instant) -> Option<Reported> {
+    pub(crate) fn finish(&mut self, now: Instant) -> Option<Reported> {
         let (began, _) = self.current?;
         let length = now.saturating_duration_since(began);
         match self.last {

@@ -67,7 +67,7 @@ pub enum Gating {
     Engine,
 }
 
-pub struct SessionState {
+pub(crate) struct SessionState {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
@@ -105,7 +105,7 @@ pub struct SessionState {
 
 /// The state of the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// The counts of iterations for which the condition did and did not hold.
     pub held: Held,
     /// The latest iteration that has begun, if the condition does not hold for it.
@@ -115,7 +115,7 @@ pub struct Filter {
 }
 
 /// The windows that open by themselves.
-pub struct Automatic {
+pub(crate) struct Automatic {
     /// Detects iterations after which a window opens (triggers).
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
@@ -128,7 +128,7 @@ pub struct Automatic {
 
 /// The state of the process's record.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub enum Recording {
+pub(crate) enum Recording {
     /// No record was requested, or it could not be created.
     #[default]
     No,
@@ -140,7 +140,7 @@ pub enum Recording {
 }
 
 impl Recording {
-    pub fn asked_for(settings: &Settings) -> Self {
+    pub(crate) fn asked_for(settings: &Settings) -> Self {
         match sink().wants_record() {
             true if settings.trace_on_demand => Self::OnDemand,
             true => Self::ToBegin,
@@ -155,7 +155,7 @@ impl Recording {
 }
 
 impl SessionState {
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let settings = crate::activity::settings()?;
         let schedule = match (&settings.step, &settings.condition) {
             (step, _) if step.is_learnt() => Schedule::patient(settings.windows.as_slice()),
@@ -203,7 +203,7 @@ impl SessionState {
 
     /// Returns the first limit of the cell in which thread number `thread` counts `what`. It is 0 before the
     /// process uses CUDA, so that the first CUDA call is examined.
-    pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
+    pub(crate) fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
         } else {
@@ -213,7 +213,7 @@ impl SessionState {
 
     /// Called when the process makes a CUDA call. Returns true if this call begins the session. In this case
     /// the calling thread has the turn, and calls of other threads wait until the profilers are ready.
-    pub fn begin_to_use_cuda(&mut self) -> bool {
+    pub(crate) fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
         if begins {
@@ -223,7 +223,7 @@ impl SessionState {
     }
 
     /// Notes that the process uses CUDA, or that a window is about to be switched in it.
-    pub fn note_cuda(&mut self) {
+    pub(crate) fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
         }
@@ -240,7 +240,7 @@ impl SessionState {
 
     /// Returns true if a stretch of time may be recorded in place of an iteration, because no step is known
     /// yet.
-    pub fn wants_span(&self) -> bool {
+    pub(crate) fn wants_span(&self) -> bool {
         !self.span.is_over()
             && self.settings.windows.is_auto()
             && self.records_each()
@@ -256,13 +256,13 @@ impl SessionState {
     }
 
     /// Takes the turn (the right to switch windows) for the calling thread.
-    pub fn take_turn(&mut self) {
+    pub(crate) fn take_turn(&mut self) {
         self.turn.on(TurnEvent::Claims(Instant::now()));
     }
 
     /// Gives the threads credit up to the next iteration at which something has to be done: a window opens or
     /// closes, or the iteration is recorded.
-    pub fn run_on(&mut self) {
+    pub(crate) fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
         // Iterations that only the record needs are reported by the driver's calls.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
@@ -298,7 +298,7 @@ impl SessionState {
     }
 
     /// Returns true if no window, profiler or record has to be switched when the process reaches `point`.
-    pub fn has_nothing_at(&self, point: Point) -> bool {
+    pub(crate) fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
             && !self.asks_rank_at(point)
@@ -311,7 +311,7 @@ impl SessionState {
 
     /// Returns the rule to name in messages. With `auto` it is the rule of the detected engine, if its step
     /// is counted.
-    pub fn step(&self) -> &'static Step {
+    pub(crate) fn step(&self) -> &'static Step {
         match self.engine() {
             Some(engine) => &engine.step,
             None => &self.settings.step,
@@ -319,7 +319,7 @@ impl SessionState {
     }
 
     /// Returns the engine whose step is counted with `auto`.
-    pub fn engine(&self) -> Option<&'static DetectedEngine> {
+    pub(crate) fn engine(&self) -> Option<&'static DetectedEngine> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
             _ => None,
@@ -327,7 +327,7 @@ impl SessionState {
     }
 
     /// Leaves the windows to the engine, if it is loaded and reads the windows' variable itself.
-    pub fn ask_engine(&mut self) {
+    pub(crate) fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
             return;
         }
@@ -349,7 +349,7 @@ impl SessionState {
     /// late: when something is switched anyway, and at each iteration while a window waits for it. If only
     /// some ranks open windows, it is looked up from the first iteration on, because Python may need time to
     /// answer.
-    pub fn asks_rank_at(&self, point: Point) -> bool {
+    pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
             (Rank::NotAsked, Point::In(_)) => self.settings.ranks.is_some() || self.rank_is_wanted,
@@ -364,13 +364,13 @@ impl SessionState {
     }
 
     /// Returns true if windows cannot open until the rank is known.
-    pub fn awaits_rank(&self) -> bool {
+    pub(crate) fn awaits_rank(&self) -> bool {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
     /// Stores the rank that was looked up at `point`. If the rank is not selected, no windows open. If
     /// nothing indicates that the process has a rank, this is decided only when a window is due.
-    pub fn know_rank(&mut self, rank: Rank, point: Point) {
+    pub(crate) fn know_rank(&mut self, rank: Rank, point: Point) {
         let awaited = self.awaits_rank();
         self.rank = rank;
         if let Rank::Known(ranked) = &rank
@@ -399,12 +399,12 @@ impl SessionState {
 
 impl SessionState {
     /// Returns the window on demand, if it has not closed yet.
-    pub fn due(&self) -> Option<&Demand> {
+    pub(crate) fn due(&self) -> Option<&Demand> {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
 
     /// Returns the condition on batches of the window that is open or next.
-    pub fn condition(&self) -> Option<&Condition> {
+    pub(crate) fn condition(&self) -> Option<&Condition> {
         match self.due() {
             Some(demand) => demand.condition.as_ref(),
             None => self.settings.condition.as_ref(),
@@ -413,7 +413,7 @@ impl SessionState {
 
     /// Returns the number of iterations in which GPU kernels are recorded, for a window that opens, or for
     /// the part of a window that has kernels.
-    pub fn kernels(&self, edge: &Edge) -> Option<u64> {
+    pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
             return asked?.at_the_end().map(|(iterations, _)| iterations);
@@ -427,7 +427,7 @@ impl SessionState {
 
     /// Updates the state of requested windows after windows were closed and opened. `over` is the number of
     /// iterations that had ended by then.
-    pub fn note_demand(&mut self, edge: &Edge, over: u64) {
+    pub(crate) fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
             let first = closed.window.first;
             let last = closed.over(over).checked_sub(1);
@@ -452,18 +452,18 @@ impl SessionState {
     }
 
     /// Returns true if the record has to begin before `point` is reached.
-    pub fn begins_record(&self, point: Point) -> bool {
+    pub(crate) fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
     }
 
     /// Returns true if each iteration is written to the record.
-    pub fn records_each(&self) -> bool {
+    pub(crate) fn records_each(&self) -> bool {
         self.recording.is_due() && self.uses_cuda
     }
 
     /// Returns how many of `iterations` have really begun at the end of the process. Calls that were counted
     /// but did not continue to the real function have not begun an iteration.
-    pub fn begun_of(&self, iterations: u64) -> u64 {
+    pub(crate) fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
         } else {
@@ -473,13 +473,13 @@ impl SessionState {
 
     /// Returns true if `point` is the beginning of the latest iteration and the condition on batches does not
     /// hold for it.
-    pub fn excludes(&self, point: Point) -> bool {
+    pub(crate) fn excludes(&self, point: Point) -> bool {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
     /// Returns true if the open window is closed before `iteration`, for which the condition does not hold,
     /// to be opened again later.
-    pub fn splits(&mut self, iteration: u64) -> bool {
+    pub(crate) fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;
         }
@@ -493,7 +493,7 @@ impl SessionState {
     }
 
     /// Reports an iteration, at which nothing is switched, to the record.
-    pub fn record_iteration(&self, point: Point) {
+    pub(crate) fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
         }
@@ -518,7 +518,7 @@ pub fn attends(call: Call) -> bool {
 }
 
 /// Updates the counters of CUDA calls in the record.
-pub fn count_calls(slots: &[&Slot]) {
+pub(crate) fn count_calls(slots: &[&Slot]) {
     sink().count_calls(&mut CALLS.iter().map(|row| {
         slots
             .iter()

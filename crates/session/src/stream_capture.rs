@@ -33,13 +33,13 @@ lifecycle::global! {
 
 /// Returns true if any thread is capturing. If `will`, the library is about to wait for the device. The
 /// beginning of a capture is then delayed until [`drained`] is called, or for a limited time.
-pub fn about_to_drain(will: bool) -> bool {
+pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
 }
 
 /// Called after the library has waited for the device.
-pub fn drained() {
+pub(crate) fn drained() {
     if DRAINING.swap(0, Ordering::SeqCst) != 0 {
         wake(&DRAINING, i32::MAX);
     }
@@ -51,7 +51,7 @@ pub fn is_any_under_way() -> bool {
 }
 
 /// Ends the captures of a thread that has ended. `slot` is that thread's slot.
-pub fn forget(state: &mut SessionState, slot: &Slot) {
+pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     let before = state.captures.len();
     state
         .captures
@@ -80,7 +80,7 @@ fn is_over(captures: i32) {
 }
 
 /// Called when a capture is about to begin. Waits while the library is about to start waiting for the device.
-pub fn begins() {
+pub(crate) fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
     doors().captures();
     let deadline = Instant::now() + DRAIN_TIMEOUT;
@@ -94,7 +94,7 @@ pub fn begins() {
 }
 
 /// Called when the driver has begun a capture of `stream` or has refused to.
-pub fn began(stream: usize, succeeded: bool) {
+pub(crate) fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
     match (slot, guard.as_mut()) {
@@ -108,7 +108,7 @@ pub fn began(stream: usize, succeeded: bool) {
 
 /// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than it
 /// began. Returns the locked state if counting restarts, so that the caller can move back to the start.
-pub fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
+pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;

@@ -22,7 +22,7 @@ use tllmprof_steps::window::{Edge, Point};
 
 /// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
 /// needs.
-pub struct Switch {
+pub(crate) struct Switch {
     settings: &'static Settings,
     target: Point,
     edge: Edge,
@@ -112,7 +112,7 @@ impl Switch {
     /// Moves the schedule to `target`, and collects the facts for the switch. They are boxed because they
     /// take several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
-    pub fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
+    pub(crate) fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
@@ -153,7 +153,7 @@ impl Switch {
 
     /// Carries out the switch. Returns the state of the record, if it begins here. The state must not be
     /// locked.
-    pub fn carry_out(&self) -> Option<Recording> {
+    pub(crate) fn carry_out(&self) -> Option<Recording> {
         // Nothing may wait for the device during a stream capture. Neither may CUPTI be attached or detached.
         let drains = self.edge.close.is_some()
             || self.edge.kernels
@@ -206,7 +206,7 @@ impl Switch {
     }
 
     /// Stores in the state that the switch was carried out.
-    pub fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
+    pub(crate) fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
         state.turn.on(TurnEvent::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
         if let Some(recording) = recording {

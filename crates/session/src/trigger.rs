@@ -14,7 +14,7 @@ use super::wiring::sink;
 
 /// Called when an iteration begins. `facts` describes its batch. `spent` is the time of the previous
 /// iteration, by causes. Opens a window if the condition held for the previous iteration.
-pub fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Spent) {
+pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;
     };
@@ -45,14 +45,14 @@ pub fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Sp
 }
 
 /// Called when the current iteration has ended and the next one has not begun.
-pub fn ends(state: &mut SessionState) {
+pub(crate) fn ends(state: &mut SessionState) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }
 
 /// Logs why `window` opens. It is logged as a warning, because warnings are also written into the record.
-pub fn log(window: IterationRange, fired: &Fired, condition: &Condition) {
+pub(crate) fn log(window: IterationRange, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,
         "window {window} opens as {condition} held for iteration {}: {fired}",

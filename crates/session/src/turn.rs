@@ -47,7 +47,7 @@ lifecycle::global! {
 /// If another thread has the turn, that thread will switch for `point`, too, and this thread waits for it for
 /// a limited time. At the beginning of an iteration it does not wait, because it has already waited
 /// ([`wait_for`]).
-pub fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
+pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(TurnEvent::Reached(point)), point) {
         // The thread has already waited, and its call has to continue now.
@@ -150,7 +150,7 @@ fn unlocked<T>(
 }
 
 /// Switches windows until nothing is left to switch, and gives up the turn.
-pub fn run(mut guard: Guard<'_, Option<SessionState>>) {
+pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
     let _uncancelled = Uncancelled::new();
     loop {
         let Some(state) = guard.as_mut() else { return };
@@ -195,7 +195,7 @@ pub fn run(mut guard: Guard<'_, Option<SessionState>>) {
 /// Waits until no thread has the turn, so that the calling thread's call comes after the switch. For each
 /// turn, waits no longer than this turn may block other threads. In total, waits no longer than a window may
 /// take to open, even if other threads get the turn in between.
-pub fn wait_for(
+pub(crate) fn wait_for(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
     let mut patience = None;
@@ -218,7 +218,7 @@ pub fn wait_for(
 
 /// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if waiting is not
 /// allowed: the calling thread has the GIL, and a thread of the library waits for the GIL.
-pub fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
+pub(crate) fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);
     WAITERS.fetch_add(1, Ordering::SeqCst);

@@ -224,19 +224,19 @@ fn wiring() -> &'static Wiring {
     WIRING.first().unwrap_or(&NOTHING)
 }
 
-pub fn sink() -> &'static dyn Sink {
+pub(crate) fn sink() -> &'static dyn Sink {
     wiring().sink
 }
 
-pub fn doors() -> &'static dyn Doors {
+pub(crate) fn doors() -> &'static dyn Doors {
     wiring().doors
 }
 
-pub fn interpreter() -> &'static dyn Interpreter {
+pub(crate) fn interpreter() -> &'static dyn Interpreter {
     wiring().interpreter
 }
 
-pub fn listener() -> &'static dyn Listener {
+pub(crate) fn listener() -> &'static dyn Listener {
     wiring().listener
 }
 

@@ -14,7 +14,7 @@ use super::unwind::Registers;
 
 /// The state of a sleeping thread, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asleep {
+pub(crate) struct Asleep {
     pub call: SystemCall,
     /// True if the call has a time limit.
     pub has_timeout: bool,
@@ -27,7 +27,7 @@ pub struct Asleep {
 impl Asleep {
     /// Returns the system call. Reads and writes of something other than a file, such as a pipe,
     /// get a value of their own.
-    pub fn distinguish_streams(self) -> SystemCall {
+    pub(crate) fn distinguish_streams(self) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
             SystemCall::Write => SystemCall::WriteStream,
@@ -45,7 +45,7 @@ impl Asleep {
 
 /// Returns the state of a sleeping thread, or `None` if the thread runs or the kernel does not
 /// report its state.
-pub fn look(thread: Followed) -> Option<Asleep> {
+pub(crate) fn look(thread: Followed) -> Option<Asleep> {
     let mut text = [0; LENGTH];
     let text = files::read(thread, ThreadFile::Syscall, &mut text)?;
     Asleep::parse(str::from_utf8(text).ok()?)

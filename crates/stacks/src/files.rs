@@ -15,11 +15,11 @@ use super::followed::{Followed, MAX_THREADS};
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
 
 /// Number of bytes that are read from a file.
-pub const LENGTH: usize = 512;
+pub(crate) const LENGTH: usize = 512;
 
 /// A file in `/proc` about a thread.
 #[derive(Clone, Copy)]
-pub enum ThreadFile {
+pub(crate) enum ThreadFile {
     Stat,
     Syscall,
 }
@@ -45,19 +45,19 @@ fn in_child(_: &OnlyThread) {
 }
 
 /// Closes the files of all threads.
-pub fn close_all() {
+pub(crate) fn close_all() {
     (0..MAX_THREADS).for_each(close);
 }
 
 /// Closes the files of the thread in the slot `place`.
-pub fn close(place: usize) {
+pub(crate) fn close(place: usize) {
     if let Some(mut files) = FILES.lock_for(FORK_TIMEOUT) {
         files[place] = [const { None }; NAMES.len()];
     }
 }
 
 /// Reads a file about a thread. Returns `None` if the file does not exist or may not be read.
-pub fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
+pub(crate) fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
     let mut files = FILES.lock_for(FORK_TIMEOUT)?;
     let file = files.get_mut(thread.place)?.get_mut(of as usize)?;
     if file.is_none() {
@@ -69,6 +69,6 @@ pub fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option
 }
 
 #[cfg(test)]
-pub fn is_open(place: usize) -> bool {
+pub(crate) fn is_open(place: usize) -> bool {
     FILES.lock()[place].iter().any(Option::is_some)
 }

@@ -8,7 +8,7 @@ use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
 /// The most threads that are followed.
-pub const MAX_THREADS: usize = 8;
+pub(crate) const MAX_THREADS: usize = 8;
 
 /// The value of [`ThreadSlot::number`] while a thread claims the slot.
 const CLAIMED: i32 = -1;
@@ -35,7 +35,7 @@ lifecycle::global! {
 }
 
 /// Follows the calling thread, because it makes a step. Does nothing if all slots are in use.
-pub fn follow() {
+pub(crate) fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
     let free = |place: &&ThreadSlot| {
@@ -56,14 +56,14 @@ pub fn follow() {
 
 /// A thread that is followed, with its slot.
 #[derive(Clone, Copy)]
-pub struct Followed {
+pub(crate) struct Followed {
     pub place: usize,
     pub number: i32,
     pub target: Option<Target>,
 }
 
 /// Returns all followed threads.
-pub fn all() -> impl Iterator<Item = Followed> {
+pub(crate) fn all() -> impl Iterator<Item = Followed> {
     SLOTS.iter().enumerate().filter_map(|(index, place)| {
         let number = place.number.load(Ordering::Acquire);
         let state = place.state.load(Ordering::Acquire);
@@ -77,13 +77,13 @@ pub fn all() -> impl Iterator<Item = Followed> {
 }
 
 /// Frees the slot of a thread that has ended.
-pub fn forget(thread: Followed) {
+pub(crate) fn forget(thread: Followed) {
     let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Frees all slots when the window has closed.
-pub fn forget_all() {
+pub(crate) fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);
     }

@@ -27,14 +27,14 @@ lifecycle::global! {
 
 /// The ids of frames, by the id of the caller's frame and the string of the function.
 #[derive(Default)]
-pub struct Frames {
+pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
 }
 
 impl Frames {
     /// Returns the frame id of the innermost of these functions. They are given outermost first.
     /// Returns 0 if a function has no string or no frame can be added.
-    pub fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
+    pub(crate) fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         for name in functions {
             match self.id(parent, name) {

@@ -28,7 +28,7 @@ struct MappedModule {
 
 /// The modules of the process, and the names of code addresses in them.
 #[derive(Default)]
-pub struct Modules {
+pub(crate) struct Modules {
     known: Vec<MappedModule>,
     /// The number of module loads and unloads at the time when the list was read.
     changes: Option<u64>,
@@ -37,7 +37,7 @@ pub struct Modules {
 
 impl Modules {
     /// Reads the list of modules again if modules were loaded or unloaded. Returns true if so.
-    pub fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         let changes = elf::changes();
         if self.changes.replace(changes) == Some(changes) {
             return false;
@@ -65,7 +65,7 @@ impl Modules {
     }
 
     /// Returns the table for unwinding of the module that contains an address.
-    pub fn unwind_table(&self, address: usize) -> Option<usize> {
+    pub(crate) fn unwind_table(&self, address: usize) -> Option<usize> {
         self.containing(address)?.unwind_table
     }
 
@@ -76,7 +76,7 @@ impl Modules {
     }
 
     /// Returns the record's string for the code at an address.
-    pub fn string(&mut self, address: usize) -> StringId {
+    pub(crate) fn string(&mut self, address: usize) -> StringId {
         if let Some(id) = self.names.get(&address) {
             return *id;
         }

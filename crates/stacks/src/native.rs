@@ -81,7 +81,7 @@ const MAX_FRAMES: u16 = 127;
 
 /// The error number with which the kernel refuses to record stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PerfRefusal(i32);
+pub(crate) struct PerfRefusal(i32);
 
 impl fmt::Display for PerfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,7 +99,7 @@ impl fmt::Display for PerfRefusal {
 }
 
 /// The ring buffer with the native stacks of a thread.
-pub struct Ring {
+pub(crate) struct Ring {
     place: NonNull<u8>,
     /// Number of bytes of the ring after its first page.
     data: usize,
@@ -111,7 +111,7 @@ pub struct Ring {
 }
 
 /// A sample of a thread's native stack.
-pub struct NativeSample<'a> {
+pub(crate) struct NativeSample<'a> {
     /// The time of the monotonic clock in ns.
     pub time: u64,
     /// The addresses that the kernel found with frame pointers, innermost first. The first is in
@@ -124,7 +124,7 @@ pub struct NativeSample<'a> {
 impl NativeSample<'_> {
     /// Returns code addresses in the functions that the kernel found with frame pointers. For
     /// callers, the address is inside the call instruction.
-    pub fn by_frame_pointers(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn by_frame_pointers(&self) -> impl Iterator<Item = usize> {
         let addresses = self
             .chain
             .iter()
@@ -173,7 +173,7 @@ impl NativeSample<'_> {
 impl Ring {
     /// Makes the kernel record the stack of a thread of this process after every `period` ns of
     /// processor time.
-    pub fn open(thread: i32, period: u64) -> Result<Self, PerfRefusal> {
+    pub(crate) fn open(thread: i32, period: u64) -> Result<Self, PerfRefusal> {
         Self::open_as(thread, period, true).or_else(|_| Self::open_as(thread, period, false))
     }
 
@@ -219,7 +219,7 @@ impl Ring {
     }
 
     /// Calls `act` for each stack that was recorded since the last call of this function.
-    pub fn each(&mut self, mut act: impl FnMut(&NativeSample<'_>)) {
+    pub(crate) fn each(&mut self, mut act: impl FnMut(&NativeSample<'_>)) {
         let head = self.word(HEAD_OFFSET).load(Ordering::Acquire);
         let data = self.data;
         let at = |bytes: u64| HEADER_BYTES + bytes as usize % data;
@@ -291,7 +291,7 @@ impl Drop for Ring {
 }
 
 /// Returns the current time in ns, on the clock of [`NativeSample::time`].
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     system::nanoseconds(system::SystemClock::Monotonic)
 }
 

@@ -154,7 +154,7 @@ fn takes_native() -> bool {
 }
 
 /// Starts sampling when a window opens.
-pub fn window_opens() {
+pub(crate) fn window_opens() {
     if rate().is_none() {
         return;
     }
@@ -177,7 +177,7 @@ pub fn window_opens() {
 }
 
 /// Follows the calling thread, because an iteration begins on it.
-pub fn iteration_begins() {
+pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
     }
@@ -207,7 +207,7 @@ pub fn iteration_begins() {
 }
 
 /// Stops sampling when the window closes, and waits for the thread to end.
-pub fn window_closes() {
+pub(crate) fn window_closes() {
     process_ends();
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
@@ -221,7 +221,7 @@ pub fn window_closes() {
 }
 
 /// Asks the thread to stop sampling, without waiting for it.
-pub fn process_ends() {
+pub(crate) fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
     if told.is_ok() {

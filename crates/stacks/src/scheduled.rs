@@ -13,7 +13,7 @@ use super::followed::Followed;
 
 /// The state of a thread at a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ThreadActivity {
+pub(crate) enum ThreadActivity {
     /// The thread exists. The state is `None` if it is unknown.
     There(Option<ThreadState>),
     /// The thread has ended.
@@ -21,7 +21,7 @@ pub enum ThreadActivity {
 }
 
 /// The data about a thread that is needed from one sample to the next.
-pub struct Scheduled {
+pub(crate) struct Scheduled {
     /// The time of the last sample, and the thread's processor time at that moment in ns.
     at: Instant,
     used: u64,
@@ -29,7 +29,7 @@ pub struct Scheduled {
 
 impl Scheduled {
     /// Starts to observe a thread. Returns `None` if the thread has ended.
-    pub fn begin(thread: Followed) -> Option<Self> {
+    pub(crate) fn begin(thread: Followed) -> Option<Self> {
         close(thread.place);
         Some(Self {
             at: Instant::now(),
@@ -38,18 +38,18 @@ impl Scheduled {
     }
 
     /// Returns the thread's processor time at the last sample, in ns.
-    pub const fn used(&self) -> u64 {
+    pub(crate) const fn used(&self) -> u64 {
         self.used
     }
 
     /// Records a sample at which the thread had used no more processor time than at the last one.
-    pub fn still_sleeps(&mut self) {
+    pub(crate) fn still_sleeps(&mut self) {
         self.at = Instant::now();
     }
 
     /// Returns the state of the thread at a sample that was just taken. `used` is the thread's
     /// processor time in ns when the sample began, and `ours` the processor on which it began.
-    pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> ThreadActivity {
+    pub(crate) fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> ThreadActivity {
         let Some(now) = processor_time(thread.number) else {
             close(thread.place);
             return ThreadActivity::Gone;

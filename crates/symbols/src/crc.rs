@@ -27,7 +27,7 @@ const fn table() -> [u32; 256] {
 }
 
 /// Computes the checksum of a whole file.
-pub fn checksum(source: &(impl Source + ?Sized)) -> io::Result<u32> {
+pub(crate) fn checksum(source: &(impl Source + ?Sized)) -> io::Result<u32> {
     let length = source.length()?;
     let mut buffer = vec![0; 1 << 16];
     let (mut at, mut crc) = (0, !0_u32);

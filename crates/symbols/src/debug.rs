@@ -17,7 +17,12 @@ pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// Finds the debug file of `file`, below the folder `root` or near `path`. `path` is the path of
 /// `file`, and `elf` its headers.
-pub fn find(path: &Path, file: &File, elf: &Elf, root: &Path) -> Option<(PathBuf, File, Elf)> {
+pub(crate) fn find(
+    path: &Path,
+    file: &File,
+    elf: &Elf,
+    root: &Path,
+) -> Option<(PathBuf, File, Elf)> {
     let own = file.metadata().ok()?;
     let fits = |candidate: PathBuf, sum: Option<u32>| {
         let found = open(&candidate).ok()?;

@@ -22,7 +22,7 @@ pub fn demangle(name: &[u8]) -> Option<String> {
 
 /// Returns true if `accept` returns true for a demangled form of the name: without the return type
 /// of a template, or with it.
-pub fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
+pub(crate) fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if !is_mangled(name) {
         return false;
     }

@@ -14,7 +14,7 @@ use crate::source::{Source, read};
 const CHUNK_BYTES: u64 = 4096 * size_of::<Rela64<LE>>() as u64;
 
 /// Returns the GOT slots of each dynamic symbol, by the symbol's index.
-pub fn slots(
+pub(crate) fn slots(
     source: &(impl Source + ?Sized),
     elf: &Elf,
     symbols: usize,

@@ -71,7 +71,7 @@ impl Pattern {
 
 /// The positions of the pattern's words in a table of strings.
 #[derive(Default)]
-pub struct WordHits<'a> {
+pub(crate) struct WordHits<'a> {
     strings: &'a [u8],
     /// The sorted positions; `None` if every name may match.
     hits: Option<Vec<usize>>,
@@ -79,7 +79,7 @@ pub struct WordHits<'a> {
 
 impl WordHits<'_> {
     /// Returns true if the name that begins at the position `at` may match.
-    pub fn may_match(&self, at: u32) -> bool {
+    pub(crate) fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {
             return true;
         };

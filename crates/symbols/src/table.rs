@@ -12,12 +12,12 @@ use crate::source::Source;
 
 /// A name of this length in bytes or more counts as damage. The limit is needed because names may
 /// overlap and each is scanned separately.
-pub const LONGEST_NAME: usize = 1 << 15;
+pub(crate) const LONGEST_NAME: usize = 1 << 15;
 
 /// A flag in `st_other`, from the ELF ABI supplement for AArch64.
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
-pub struct SymbolTable {
+pub(crate) struct SymbolTable {
     pub sources: Sources,
     symbols: Vec<u8>,
     strings: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct SymbolTable {
 
 /// A function that a symbol table defines.
 #[derive(Clone, Copy)]
-pub struct SymbolEntry {
+pub(crate) struct SymbolEntry {
     /// The offset of the name in the table of strings.
     pub name: u32,
     pub address: u64,
@@ -38,7 +38,7 @@ pub struct SymbolEntry {
 
 /// An undefined symbol that may be a function of another module.
 #[derive(Clone, Copy)]
-pub struct Undefined {
+pub(crate) struct Undefined {
     pub index: usize,
     pub name: u32,
     pub is_typed: bool,
@@ -48,7 +48,7 @@ pub struct Undefined {
 impl SymbolTable {
     /// Reads the first table of the given kind, `SHT_DYNSYM` or `SHT_SYMTAB`. Returns `None` if the
     /// file has none.
-    pub fn read(
+    pub(crate) fn read(
         source: &(impl Source + ?Sized),
         elf: &Elf,
         kind: u32,
@@ -73,16 +73,16 @@ impl SymbolTable {
         entries(&self.symbols)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.raw().len()
     }
 
-    pub fn strings(&self) -> &[u8] {
+    pub(crate) fn strings(&self) -> &[u8] {
         &self.strings
     }
 
     /// Returns the functions that the table defines in executable code of `elf`.
-    pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = SymbolEntry> + 'a {
+    pub(crate) fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = SymbolEntry> + 'a {
         self.raw().iter().filter_map(|symbol| {
             let kind = symbol.st_info & 0xf;
             let section = symbol.st_shndx.get(LE);
@@ -102,7 +102,7 @@ impl SymbolTable {
     }
 
     /// Returns the undefined symbols that may be functions of other modules.
-    pub fn undefined(&self, machine: Machine) -> impl Iterator<Item = Undefined> {
+    pub(crate) fn undefined(&self, machine: Machine) -> impl Iterator<Item = Undefined> {
         let symbols = self.raw().iter().enumerate().skip(1);
         symbols.filter_map(move |(index, symbol)| {
             let is_weak = symbol.st_info >> 4 == elf::STB_WEAK;
@@ -121,7 +121,7 @@ impl SymbolTable {
     }
 
     /// Returns the address of the first symbol with this name, which may be of any type.
-    pub fn address_of(&self, name: &[u8]) -> Option<u64> {
+    pub(crate) fn address_of(&self, name: &[u8]) -> Option<u64> {
         let symbol = self.raw().iter().find(|symbol| {
             let at = symbol.st_name.get(LE) as usize;
             let rest = self.strings.get(at..);
@@ -133,7 +133,7 @@ impl SymbolTable {
 
     /// Returns the name at the offset `at`. Returns `None` if it is damaged, or names a part of a
     /// function that is only entered with jumps.
-    pub fn name(&self, at: u32) -> Option<&[u8]> {
+    pub(crate) fn name(&self, at: u32) -> Option<&[u8]> {
         let rest = self.strings.get(at as usize..)?;
         let name = rest.get(..memchr(0, rest.get(..LONGEST_NAME).unwrap_or(rest))?)?;
         // In `.symtab`, a symbol's version is part of its name. The dynamic table stores versions

@@ -9,7 +9,7 @@ use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Words {
+pub(crate) struct Words {
     /// The words. A matching name contains at least one of them.
     pub any: Vec<Vec<u8>>,
     /// True if the words are in lower case and must be compared with names in lower case.
@@ -20,7 +20,7 @@ pub struct Words {
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.
-pub fn required(regex: &str) -> Option<Words> {
+pub(crate) fn required(regex: &str) -> Option<Words> {
     let mut words = any_of(&parse(regex)?, false, false, best_word)?;
     if words.ignore_case {
         for word in &mut words.any {
@@ -32,7 +32,7 @@ pub fn required(regex: &str) -> Option<Words> {
 
 /// Returns texts of which every match contains at least one. Returns `None` if there are no such
 /// texts, or if the regex ignores case. A search for these texts is much faster than the regex.
-pub fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
     let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
     (!texts.ignore_case).then_some(texts.any)
 }
@@ -45,7 +45,7 @@ fn parse(regex: &str) -> Option<Hir> {
 
 /// Returns all words in a regex, for messages about rules that match nothing. They are probably the
 /// names that the author meant.
-pub fn all(regex: &str) -> Vec<Vec<u8>> {
+pub(crate) fn all(regex: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     if let Some(hir) = parse(regex) {
         all_in(std::slice::from_ref(&hir), &mut words);

@@ -228,7 +228,12 @@ impl From<CallKind> for Kind {
 /// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
 // Always inlined: the compiler can then drop the parts of the item that a caller does not use.
 #[inline(always)]
-pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) -> Option<Item> {
+pub(crate) fn item(
+    thread: u32,
+    event: &Event,
+    clock: &Clock,
+    calls: &[CallKind; 256],
+) -> Option<Item> {
     let on_host = Length::Ticks {
         start: event.start,
         count: event.duration,

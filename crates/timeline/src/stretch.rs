@@ -54,11 +54,11 @@ type WindowEdge = (bool, u64, Edge, u64, bool);
 
 /// The edges of the windows of a record.
 #[derive(Default, Debug)]
-pub struct Edges(Vec<WindowEdge>);
+pub(crate) struct Edges(Vec<WindowEdge>);
 
 impl Edges {
     /// Adds an event, if it is an edge of a window.
-    pub fn add(&mut self, event: &Event) {
+    pub(crate) fn add(&mut self, event: &Event) {
         let (kernels, edge, iteration) = match event.what {
             What::Window { edge, iteration } => (false, edge, iteration),
             What::KernelWindow { edge, iteration } => (true, edge, iteration),
@@ -72,7 +72,7 @@ impl Edges {
 
     /// Assembles windows from edges, in the order of their times: first windows, then windows of kernels. `end` is the
     /// end of the record's last iteration.
-    pub fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
+    pub(crate) fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
         self.0
             .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));
         let mut all: Vec<Stretch> = Vec::new();

@@ -70,7 +70,7 @@ pub fn report(packed: &[u8]) {
 }
 
 /// Asserts that the report's text fits a screen and that its JSON can be written.
-pub fn fits(report: &Report) {
+pub(crate) fn fits(report: &Report) {
     let text = report.text();
     assert!(text.lines().count() <= 44, "{text}");
     narrow(&text);

@@ -10,14 +10,14 @@ use tllmprof_record::CopyKind;
 
 use super::library::ActivityKind;
 
-pub const MEMCPY: ActivityKind = 1;
-pub const MEMSET: ActivityKind = 2;
+pub(crate) const MEMCPY: ActivityKind = 1;
+pub(crate) const MEMSET: ActivityKind = 2;
 /// Kernels that may run concurrently. The other kind, `KERNEL` (3), gives no times for the kernels of a graph.
-pub const CONCURRENT_KERNEL: ActivityKind = 10;
-pub const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
+pub(crate) const CONCURRENT_KERNEL: ActivityKind = 10;
+pub(crate) const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
 /// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
-pub struct Activity {
+pub(crate) struct Activity {
     pub start: u64,
     pub end: u64,
     pub device: u32,
@@ -26,7 +26,7 @@ pub struct Activity {
     pub work: ActivityDetails,
 }
 
-pub enum ActivityDetails {
+pub(crate) enum ActivityDetails {
     Kernel {
         /// The mangled name, which may be null.
         name: *const c_char,
@@ -48,7 +48,7 @@ impl Activity {
     ///
     /// # Safety
     /// CUPTI must have handed over `record`, in a buffer that is still in use.
-    pub unsafe fn read(record: *const u8) -> Option<Self> {
+    pub(crate) unsafe fn read(record: *const u8) -> Option<Self> {
         // SAFETY: CUPTI has written a whole record there. The first word of each record is its kind. All fields lie
         // within the shortest record of that kind, the one of CUDA 11.8.
         let (word, long) = unsafe {
@@ -93,7 +93,7 @@ impl Activity {
     }
 
     /// Returns true if the work has valid times. It has none if CUPTI was flushed while it ran.
-    pub const fn is_timed(&self) -> bool {
+    pub(crate) const fn is_timed(&self) -> bool {
         self.start != 0 && self.end >= self.start
     }
 }

@@ -15,7 +15,7 @@ use tllmprof_sync::States;
 
 /// The state of the attempt with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub(crate) enum Attempt {
     /// A thread waits for it.
     Wanted(u32),
     /// The worker has committed to it.
@@ -26,7 +26,7 @@ pub enum Attempt {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptEvent {
+pub(crate) enum AttemptEvent {
     /// A thread requests a new attempt.
     Begins,
     /// The thread no longer waits.
@@ -39,7 +39,7 @@ const MAX_NUMBER: u32 = u32::MAX >> 2;
 
 impl Attempt {
     /// Returns the number of the attempt.
-    pub const fn number(self) -> u32 {
+    pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Wanted(number) | Self::Committed(number) | Self::Abandoned(number) => number,
         }

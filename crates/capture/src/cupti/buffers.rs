@@ -6,7 +6,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
 /// Size of a buffer in bytes.
-pub const SIZE: usize = 1 << 20;
+pub(crate) const SIZE: usize = 1 << 20;
 /// Number of buffers that are allocated in advance, so that usually no thread of the program has to
 /// allocate one.
 const PREPARED_BUFFERS: usize = 8;
@@ -32,7 +32,7 @@ lifecycle::global! {
 }
 
 /// Allocates the buffers that are needed in advance.
-pub fn prepare() {
+pub(crate) fn prepare() {
     while MADE.load(Ordering::Relaxed) < PREPARED_BUFFERS {
         match make() {
             Some(buffer) => give_back(buffer),
@@ -43,7 +43,7 @@ pub fn prepare() {
 
 /// Returns a free buffer, and allocates a new one if there is none. Returns `None` at the limit or
 /// without memory.
-pub fn take() -> Option<*mut u8> {
+pub(crate) fn take() -> Option<*mut u8> {
     let mut free = FREE.lock();
     if let Some(last) = free.count.checked_sub(1) {
         free.count = last;
@@ -54,7 +54,7 @@ pub fn take() -> Option<*mut u8> {
 }
 
 /// Returns a buffer to the list of free ones.
-pub fn give_back(buffer: *mut u8) {
+pub(crate) fn give_back(buffer: *mut u8) {
     let mut free = FREE.lock();
     let count = free.count;
     if let Some(place) = free.places.get_mut(count) {
@@ -64,7 +64,7 @@ pub fn give_back(buffer: *mut u8) {
 }
 
 /// Unmaps the buffers that a window has needed beyond those allocated in advance.
-pub fn shrink() {
+pub(crate) fn shrink() {
     let mut free = FREE.lock();
     while free.count > PREPARED_BUFFERS {
         free.count -= 1;

@@ -8,7 +8,7 @@ use tllmprof_recorder as recorder;
 
 /// One moment as both clocks show it: nanoseconds of CUPTI's clock, and the record's ticks.
 #[derive(Clone, Copy, Default)]
-pub struct ClockReading {
+pub(crate) struct ClockReading {
     pub ns: u64,
     pub ticks: u64,
 }
@@ -16,7 +16,7 @@ pub struct ClockReading {
 impl ClockReading {
     /// Reads both clocks several times, and returns the pair that took the least time to read. `read` returns the
     /// time of CUPTI's clock in nanoseconds.
-    pub fn new(mut read: impl FnMut() -> u64) -> Self {
+    pub(crate) fn new(mut read: impl FnMut() -> u64) -> Self {
         const MAX_TRIES: usize = 8;
         let mut once = || {
             let before = recorder::ticks();
@@ -36,12 +36,12 @@ impl ClockReading {
     }
 
     /// Returns the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self::new(|| nanoseconds(SystemClock::Realtime))
     }
 
     /// Returns the ticks at the time `ns`, by linear interpolation between this reading and a later one.
-    pub fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
+    pub(crate) fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
         let passed = later.ns.saturating_sub(self.ns);
         let ticks = later.ticks.saturating_sub(self.ticks);
         if passed == 0 {
@@ -64,7 +64,7 @@ impl ClockReading {
 
 /// Returns the number of nanoseconds by which the clock that `read` returns is ahead of `CLOCK_REALTIME`; 0 if they
 /// are the same clock. The result is right even if this thread is descheduled between readings.
-pub fn ahead(read: impl FnMut() -> u64) -> i64 {
+pub(crate) fn ahead(read: impl FnMut() -> u64) -> i64 {
     const MAX_SKEW_NS: u64 = 100_000;
     let before = ClockReading::now();
     let theirs = ClockReading::new(read);

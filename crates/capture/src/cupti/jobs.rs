@@ -16,7 +16,7 @@ use super::presence::{self, Presence};
 use super::refusal::KernelsRefusal;
 use super::taking::{self, RecordedCounts};
 use super::{Driver, buffers};
-pub use crate::worker::CuptiJob as Job;
+pub(crate) use crate::worker::CuptiJob as Job;
 use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
 use tllmprof_platform::lifecycle;
@@ -38,7 +38,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// Result of an attempt to detach CUPTI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub(crate) enum Left {
     /// CUPTI is detached.
     Yes,
     /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
@@ -83,44 +83,44 @@ lifecycle::global! {
 }
 
 /// Returns true if CUPTI is attached to the driver, enabled or not.
-pub fn is_in() -> bool {
+pub(crate) fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }
 
 /// Returns true if CUPTI is enabled, so that it records work.
-pub fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
 /// Takes the reason why the last attempt to attach failed, if it failed.
-pub fn refused() -> Option<KernelsRefusal> {
+pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
 
 /// Abandons an attempt to attach that took too long. If the worker attaches CUPTI later, it disables it again.
-pub fn forget_attach() {
+pub(crate) fn forget_attach() {
     ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
 
 /// Returns the result of the last attempt to detach.
-pub fn left() -> Left {
+pub(crate) fn left() -> Left {
     *LEFT.lock()
 }
 
 /// Returns how long the gate was closed the last time, in microseconds.
-pub fn closed_us() -> u64 {
+pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
 /// Begins an attempt to attach or detach.
-pub fn begin_attempt() {
+pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
 /// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
 /// abandoned.
-pub fn abandon_attempt() -> bool {
+pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
         gate::open();
@@ -129,12 +129,12 @@ pub fn abandon_attempt() -> bool {
 }
 
 /// Sets whether a stream capture is active while the process ends. If so, nothing must wait for the device.
-pub fn set_capturing(is: bool) {
+pub(crate) fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
 /// Runs one job, on the worker thread.
-pub fn work(job: Job) {
+pub(crate) fn work(job: Job) {
     match job {
         Job::Attach => {
             let number = ATTEMPT.state().number();
@@ -288,7 +288,7 @@ fn switch_off() {
 }
 
 /// Returns true if CUPTI is disabled and it is still too early to detach it.
-pub fn is_early() -> bool {
+pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 

@@ -13,16 +13,16 @@ use tllmprof_platform::lifecycle;
 use super::refusal::KernelsRefusal;
 use tllmprof_platform::{elf, function};
 
-pub type CuptiResult = c_int;
+pub(crate) type CuptiResult = c_int;
 /// An activity kind (`CUpti_ActivityKind`).
-pub type ActivityKind = c_int;
-pub type Subscriber = *mut c_void;
-pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
-pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+pub(crate) type ActivityKind = c_int;
+pub(crate) type Subscriber = *mut c_void;
+pub(crate) type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
+pub(crate) type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+pub(crate) type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// Type of the function `cuptiGetGraphExecId`.
-pub type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
+pub(crate) type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
 
 /// Value of `CUPTI_API_VERSION` in CUDA 12.0; in 11.8 it is 18 (`cupti_version.h`).
 const API_OF_12: u32 = 19;
@@ -31,7 +31,7 @@ const PREFIX: &[u8] = b"libcupti.so.";
 macro_rules! functions {
     ($($field:ident: fn($($arg:ty),*) = $name:literal;)*) => {
         /// The loaded CUPTI library: its path, its API version, and the functions that are used.
-        pub struct Cupti {
+        pub(crate) struct Cupti {
             pub path: String,
             pub version: u32,
             /// Available since CUDA 12.
@@ -87,7 +87,7 @@ lifecycle::global! {
 
 impl Cupti {
     /// Returns CUPTI if [`Cupti::load`] has loaded it.
-    pub fn get() -> Option<&'static Self> {
+    pub(crate) fn get() -> Option<&'static Self> {
         // SAFETY: the pointer is null or a value that `load` has leaked, which is never changed or freed.
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
@@ -95,7 +95,7 @@ impl Cupti {
     /// Finds or loads the process's CUPTI. If the process has already loaded one, for example through PyTorch, that
     /// is used. Otherwise the newest one is loaded that a driver of version `driver` supports. Runs on the worker
     /// thread, because loading may run constructors.
-    pub fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
+    pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
         }
@@ -234,21 +234,21 @@ mod tests {
 
 /// A stand-in for CUPTI, for tests.
 #[cfg(test)]
-pub mod made {
+pub(crate) mod made {
     use std::collections::BTreeSet;
     use std::sync::Mutex;
 
     use super::*;
 
     /// Size of one record of the stand-in, in bytes.
-    pub const RECORD: usize = 128;
+    pub(crate) const RECORD: usize = 128;
 
     /// The activity kinds that are enabled in the stand-in.
-    pub static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
+    pub(crate) static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
     /// Number of flushes that the stand-in was asked for.
-    pub static FLUSHES: Mutex<u32> = Mutex::new(0);
+    pub(crate) static FLUSHES: Mutex<u32> = Mutex::new(0);
     /// Number of records that the stand-in reports as dropped.
-    pub static DROPPED: Mutex<usize> = Mutex::new(0);
+    pub(crate) static DROPPED: Mutex<usize> = Mutex::new(0);
 
     /// # Safety
     /// `version` must be valid for writing.
@@ -328,7 +328,7 @@ pub mod made {
     }
 
     /// Makes the stand-in the process's CUPTI.
-    pub fn load() {
+    pub(crate) fn load() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {
             let cupti = Box::leak(Box::new(Cupti {

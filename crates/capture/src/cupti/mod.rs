@@ -38,7 +38,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::worker;
 use jobs::Left;
-pub use jobs::{Job, work};
+pub(crate) use jobs::{Job, work};
 use plan::{Action, AttachPlan, NEVER, PlanEvent, Where};
 use refusal::KernelsRefusal;
 use tllmprof_platform::driver::Driver;
@@ -81,7 +81,7 @@ lifecycle::global! {
 
 /// Returns true if the settings request kernels and nothing in the environment rules them out. It is called early and
 /// often.
-pub fn is_wanted(settings: &Settings) -> bool {
+pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
 
@@ -115,18 +115,18 @@ fn is_part_of_a_gpu() -> bool {
 }
 
 /// Returns true if another profiler in this process uses CUPTI.
-pub fn others_have_it() -> bool {
+pub(crate) fn others_have_it() -> bool {
     others::have_it()
 }
 
 /// Returns true if something must be done when `iteration` begins.
-pub fn has_edge_at(iteration: u64) -> bool {
+pub(crate) fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
 /// Reports why no kernels can be sampled, if samples are requested but impossible. Called when the process begins to
 /// use CUDA.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     let is_sampled = settings
         .kernels
         .and_then(KernelSelection::samples)
@@ -138,7 +138,7 @@ pub fn start(settings: &Settings) {
 
 /// Prepares to record kernels in the first `kernels` iterations of a window that opens, or of the part of the window
 /// that has kernels. `None` means that no kernels are recorded.
-pub fn may_take(kernels: Option<u64>) {
+pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
         return;
@@ -155,7 +155,7 @@ pub fn may_take(kernels: Option<u64>) {
 
 /// Does what the plan requires before `iteration` begins. Returns true if kernels are recorded from here on. If
 /// `capturing` is true, a stream capture is active, and the device must not be used.
-pub fn reach(iteration: u64, capturing: bool) -> bool {
+pub(crate) fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
     }
@@ -176,7 +176,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
 }
 
 /// Ends the recording of kernels when the window is about to close. `over` is the first iteration after the window.
-pub fn window_closes(over: u64) {
+pub(crate) fn window_closes(over: u64) {
     let action = PLAN.lock().on(PlanEvent::Closes { over });
     write_stop(action, over);
     if action == Action::SayCaptured {
@@ -189,14 +189,14 @@ pub fn window_closes(over: u64) {
 
 /// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if that call
 /// would take it.
-pub fn is_called(call: CuptiCall) {
+pub(crate) fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
     }
 }
 
 /// Handles the return of another profiler's call of CUPTI.
-pub fn was_called(call: CuptiCall, succeeded: bool) {
+pub(crate) fn was_called(call: CuptiCall, succeeded: bool) {
     others::returned(call, succeeded);
 }
 
@@ -236,7 +236,7 @@ fn yield_to_another() {
 }
 
 /// Detaches CUPTI if that is due, after the window has closed. The device is idle, unless `capturing` is true.
-pub fn window_has_closed(over: u64, capturing: bool) {
+pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
     let closed = PlanEvent::Closed {
@@ -250,7 +250,7 @@ pub fn window_has_closed(over: u64, capturing: bool) {
 }
 
 /// Ends the recording of kernels and flushes CUPTI when the process ends. `over` is the number of iterations.
-pub fn finish(over: u64, capturing: bool) {
+pub(crate) fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(EXIT_TIMEOUT) else {
         return;
     };
@@ -322,7 +322,7 @@ fn flush_at_exit() {
 
 impl AttachPlan {
     /// Handles `event`: changes the plan, and returns the action that is required.
-    pub fn on(&mut self, event: PlanEvent) -> Action {
+    pub(crate) fn on(&mut self, event: PlanEvent) -> Action {
         let (next, action) = self.next(event);
         *self = next;
         NEXT.store(next.due(), Ordering::Relaxed);
@@ -466,13 +466,13 @@ fn log_totals() {
 }
 
 /// Writes into the record that the recording of kernels begins or ends at `iteration`.
-pub fn write_edge(edge: Edge, iteration: u64) {
+pub(crate) fn write_edge(edge: Edge, iteration: u64) {
     let what = What::KernelWindow { edge, iteration };
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
 /// Writes into the record that the kernels from `iteration` on are a sample.
-pub fn write_sample(samples: KernelSamples, iteration: u64) {
+pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
     let what = What::KernelSample {
         steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),
         every_ms: u32::try_from(samples.every.as_millis()).unwrap_or(u32::MAX),

@@ -22,12 +22,12 @@ lifecycle::global! {
 }
 
 /// Returns true if another profiler is about to use CUPTI.
-pub fn are_coming() -> bool {
+pub(crate) fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }
 
 /// Returns true if another profiler uses CUPTI.
-pub fn have_it() -> bool {
+pub(crate) fn have_it() -> bool {
     SUBSCRIBED.load(Ordering::Acquire) > 0 || HAS_REGISTERED.load(Ordering::Acquire)
 }
 
@@ -37,7 +37,7 @@ const fn takes(call: CuptiCall) -> bool {
 }
 
 /// Handles a call that another profiler is about to make. Returns true if CUPTI must be released first.
-pub fn call(call: CuptiCall) -> bool {
+pub(crate) fn call(call: CuptiCall) -> bool {
     if takes(call) {
         COMING.fetch_add(1, Ordering::AcqRel);
     }
@@ -45,7 +45,7 @@ pub fn call(call: CuptiCall) -> bool {
 }
 
 /// Handles the return of another profiler's call.
-pub fn returned(call: CuptiCall, succeeded: bool) {
+pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     if succeeded {
         match call {
             CuptiCall::Subscribe => {

@@ -25,11 +25,11 @@ const EARLY_RETRY_ITERATIONS: u64 = 64;
 /// Number of iterations until the next check of CUPTI, if the worker is still attaching it.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
-pub const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// The state of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachPlan {
+pub(crate) enum AttachPlan {
     /// Nothing has to be done.
     Off,
     /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
@@ -48,7 +48,7 @@ pub enum AttachPlan {
 
 /// A detachment that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leave {
+pub(crate) struct Leave {
     /// Number of attempts so far.
     pub tries: u32,
     /// The iteration of the next attempt.
@@ -57,7 +57,7 @@ pub struct Leave {
 
 /// State of CUPTI, including that the worker is attaching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub(crate) enum Where {
     Out,
     /// The worker is attaching CUPTI.
     Coming,
@@ -66,7 +66,7 @@ pub enum Where {
 
 /// An event that changes the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanEvent {
+pub(crate) enum PlanEvent {
     /// A window opens.
     Opens,
     /// The settings, or another tool, rule out the recording of kernels.
@@ -111,7 +111,7 @@ pub enum PlanEvent {
 
 /// The action that the switching thread must take next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     Nothing,
     /// Attach CUPTI. This results in [`PlanEvent::Attached`] or [`PlanEvent::NotAttached`].
     Attach,
@@ -129,7 +129,7 @@ pub enum Action {
 
 impl AttachPlan {
     /// Returns the iteration at which something has to be done next; [`NEVER`] if nothing.
-    pub const fn due(self) -> u64 {
+    pub(crate) const fn due(self) -> u64 {
         match self {
             Self::Waiting { .. } | Self::Cut => 0,
             Self::Taking { until } => until,
@@ -140,7 +140,7 @@ impl AttachPlan {
 
     /// Returns the plan for the child process after a fork. `was_loaded` is true if the parent had loaded CUPTI. The
     /// child cannot use that CUPTI, because it refers to the parent's threads.
-    pub const fn of_child(was_loaded: bool) -> Self {
+    pub(crate) const fn of_child(was_loaded: bool) -> Self {
         if was_loaded {
             Self::Hopeless { leave: None }
         } else {
@@ -149,7 +149,7 @@ impl AttachPlan {
     }
 
     /// Returns true if CUPTI still has to be detached.
-    pub const fn is_leaving(self) -> bool {
+    pub(crate) const fn is_leaving(self) -> bool {
         self.pending().is_some()
     }
 
@@ -171,7 +171,7 @@ impl AttachPlan {
     }
 
     /// Returns the state after `event`, and the action that is required.
-    pub fn next(self, event: PlanEvent) -> (Self, Action) {
+    pub(crate) fn next(self, event: PlanEvent) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
             (Self::Off | Self::Leaving(_), PlanEvent::Opens) => {

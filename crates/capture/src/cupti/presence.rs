@@ -14,7 +14,7 @@ use tllmprof_sync::States;
 /// The state of CUPTI in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Presence {
+pub(crate) enum Presence {
     /// CUPTI is not attached, or another profiler uses it.
     Out,
     /// CUPTI is attached but disabled. Each launch already costs more.
@@ -25,7 +25,7 @@ pub enum Presence {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PresenceEvent {
+pub(crate) enum PresenceEvent {
     Subscribed,
     Enabled,
     SwitchedOff,

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// A reason why no kernels are recorded.
 #[derive(Clone, Debug)]
-pub enum KernelsRefusal {
+pub(crate) enum KernelsRefusal {
     NoRecord,
     TorchProfiler,
     /// `CUDA_INJECTION64_PATH` is set.
@@ -39,7 +39,7 @@ pub enum KernelsRefusal {
 
 impl KernelsRefusal {
     /// Returns true if the reason may be gone at the next window.
-    pub const fn may_pass(&self) -> bool {
+    pub(crate) const fn may_pass(&self) -> bool {
         matches!(
             self,
             Self::Memory { .. } | Self::Taken | Self::Failed { .. } | Self::ThreadLocals
@@ -47,7 +47,7 @@ impl KernelsRefusal {
     }
 
     /// Returns a number that identifies the reason, so that each reason is reported only once.
-    pub const fn number(&self) -> u32 {
+    pub(crate) const fn number(&self) -> u32 {
         match self {
             Self::NoRecord => 0,
             Self::TorchProfiler => 1,

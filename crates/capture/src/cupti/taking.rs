@@ -57,7 +57,7 @@ struct KernelName {
 
 /// Totals of what was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RecordedCounts {
+pub(crate) struct RecordedCounts {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
@@ -70,7 +70,7 @@ pub struct RecordedCounts {
 }
 
 /// Begins a recording. `since` is a reading of both clocks made now.
-pub fn begin(since: ClockReading, ahead: i64) {
+pub(crate) fn begin(since: ClockReading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ pub fn begin(since: ClockReading, ahead: i64) {
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Assigns the graph nodes of all records so far to scopes, and writes the result into the record.
-pub fn judge() {
+pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
         .and_then(|mut taking| Some(core::mem::take(&mut taking.as_mut()?.replayed)));
@@ -99,14 +99,14 @@ pub fn judge() {
 }
 
 /// Ends the recording. CUPTI hands over nothing more.
-pub fn end() {
+pub(crate) fn end() {
     if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;
     }
 }
 
 /// Returns the totals since [`begin`].
-pub fn totals() -> RecordedCounts {
+pub(crate) fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)
         .and_then(|taking| Some(taking.as_ref()?.calls.len()))
@@ -124,7 +124,7 @@ pub fn totals() -> RecordedCounts {
 }
 
 /// Provides a buffer when CUPTI requests one. CUPTI calls this on a thread of the program.
-pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
+pub(crate) extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = SavedErrno::new();
     let taken = contained(None, buffers::take);
     // SAFETY: CUPTI passes pointers to its three results, which are on its stack.
@@ -136,7 +136,7 @@ pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut u
 }
 
 /// Receives a buffer that CUPTI has filled.
-pub extern "C" fn completed(
+pub(crate) extern "C" fn completed(
     context: *mut c_void,
     stream: u32,
     buffer: *mut u8,

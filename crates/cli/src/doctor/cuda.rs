@@ -7,7 +7,7 @@ const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
 /// Describes how the program reaches CUDA, judging from the files that it loads.
-pub fn describe(section: &mut Section, closure: &Closure) {
+pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {
         section.good(format_args!(

@@ -13,7 +13,7 @@ use object::{Endianness, FileKind};
 use super::version::Version;
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Elf {
+pub(crate) struct Elf {
     pub is_64: bool,
     pub machine: u16,
     /// The dynamic linker that the file requests. `None` for a static program, into which nothing
@@ -42,7 +42,7 @@ pub struct Elf {
 /// The kind of a module that exports CPython's C API. It says whether the library can enter the
 /// module's interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CPython {
+pub(crate) enum CPython {
     /// CPython has audit hooks, and the module has the GOT slot through which the library enters.
     Attachable,
     /// CPython has no audit hooks: Python 3.7 and earlier.
@@ -53,7 +53,7 @@ pub enum CPython {
 }
 
 #[derive(Debug)]
-pub enum NotRead {
+pub(crate) enum NotRead {
     Io(io::Error),
     /// The file is not an ELF file.
     NotElf,
@@ -66,7 +66,7 @@ impl Elf {
     ///
     /// # Errors
     /// The file cannot be read, is not an ELF file, or is damaged.
-    pub fn read(path: &Path) -> Result<Self, NotRead> {
+    pub(crate) fn read(path: &Path) -> Result<Self, NotRead> {
         let file = File::open(path).map_err(NotRead::Io)?;
         // Programs can be gigabytes large, so only the parts that are needed are read.
         let cache = ReadCache::new(file);
@@ -78,17 +78,17 @@ impl Elf {
         parsed.map_err(NotRead::Malformed)
     }
 
-    pub fn same_architecture(&self, other: &Self) -> bool {
+    pub(crate) fn same_architecture(&self, other: &Self) -> bool {
         self.is_64 == other.is_64 && self.machine == other.machine
     }
 
     /// Returns whether this file is a dynamic linker of glibc.
-    pub fn is_loader(&self) -> bool {
+    pub(crate) fn is_loader(&self) -> bool {
         let name = self.soname.as_deref();
         name.is_some_and(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"))
     }
 
-    pub fn architecture(&self) -> String {
+    pub(crate) fn architecture(&self) -> String {
         let bits = if self.is_64 { 64 } else { 32 };
         match self.machine {
             elf::EM_X86_64 if !self.is_64 => "x32".to_owned(),
@@ -102,7 +102,7 @@ impl Elf {
     }
 
     /// Returns whether all of these strings occur in the file's constants (`.rodata`).
-    pub fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
+    pub(crate) fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
         let Some((start, size)) = self.rodata else {
             return Ok(false);
         };
@@ -127,7 +127,7 @@ impl Elf {
 }
 
 /// Returns whether `needle` occurs in `haystack`.
-pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     let Some((&first, _)) = needle.split_first() else {
         return true;
     };

@@ -5,7 +5,7 @@ use std::fmt;
 use tllmprof_config::printable;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mark {
+pub(crate) enum Mark {
     Good,
     /// The user may want to know this, but it is harmless.
     Note,
@@ -14,41 +14,41 @@ pub enum Mark {
 }
 
 #[derive(Debug)]
-pub struct Section {
+pub(crate) struct Section {
     title: &'static str,
     findings: Vec<(Mark, String)>,
 }
 
 impl Section {
-    pub const fn new(title: &'static str) -> Self {
+    pub(crate) const fn new(title: &'static str) -> Self {
         Self {
             title,
             findings: Vec::new(),
         }
     }
 
-    pub fn good(&mut self, text: impl fmt::Display) {
+    pub(crate) fn good(&mut self, text: impl fmt::Display) {
         self.findings.push((Mark::Good, text.to_string()));
     }
 
-    pub fn note(&mut self, text: impl fmt::Display) {
+    pub(crate) fn note(&mut self, text: impl fmt::Display) {
         self.findings.push((Mark::Note, text.to_string()));
     }
 
-    pub fn bad(&mut self, text: impl fmt::Display) {
+    pub(crate) fn bad(&mut self, text: impl fmt::Display) {
         self.findings.push((Mark::Bad, text.to_string()));
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.findings.is_empty()
     }
 
-    pub fn is_bad(&self) -> bool {
+    pub(crate) fn is_bad(&self) -> bool {
         self.findings.iter().any(|(mark, _)| *mark == Mark::Bad)
     }
 
     /// Returns the section as text: its title, and a line for each finding.
-    pub fn text(&self, is_coloured: bool) -> String {
+    pub(crate) fn text(&self, is_coloured: bool) -> String {
         let coloured = |text: &str, code: u8| match is_coloured {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
             false => text.to_owned(),

@@ -14,7 +14,7 @@ use crate::profiler::{NCU, NSYS, Profiler};
 
 /// Describes the machine. Returns whether it has a driver. `runtimes` are the folders of the CUDA runtimes that the
 /// program is linked to.
-pub fn describe(
+pub(crate) fn describe(
     section: &mut Section,
     search: &Search,
     program: &Elf,
@@ -82,7 +82,7 @@ fn taken(section: &mut Section, name: &str, meaning: &str) {
 }
 
 /// Returns the number of GPUs, from their device files: `/dev/nvidia0` and so on. WSL has a single file for all GPUs.
-pub fn devices() -> usize {
+pub(crate) fn devices() -> usize {
     let numbered = fs::read_dir("/dev")
         .into_iter()
         .flatten()

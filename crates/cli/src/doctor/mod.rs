@@ -24,19 +24,19 @@ use crate::{library, manners, output};
 use elf::{Elf, NotRead};
 use finding::Section;
 use program::Program;
-pub use program::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
+pub(crate) use program::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use reach::Obstacle;
 use search::Search;
 
 #[derive(clap::Args)]
 #[command(after_help = "Exit status: 0 if the program's CUDA calls will be intercepted, 1 if not.")]
-pub struct DoctorArguments {
+pub(crate) struct DoctorArguments {
     /// Program to check, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let library_path = library::find()?;
     let (sections, has_driver) = examine(&arguments.command, &library_path);
 
@@ -62,12 +62,12 @@ pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
 }
 
 /// Returns the reason why a file cannot be the library, or `None` if it can.
-pub fn unfit(library: &Path) -> Option<String> {
+pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
 
 /// Returns the newest glibc version that a library requires, such as (2, 34).
-pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
+pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     let demanded = Elf::read(library).ok()?.glibc_demanded;
     demanded.map(version::Version::numbers)
 }
@@ -77,7 +77,7 @@ pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
 ///
 /// # Errors
 /// The program would not start, or would not start with the library preloaded.
-pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
+pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     let program = match Program::from_command(command) {
         Ok(program) => program,
         Err(refusal) => {

@@ -10,15 +10,15 @@ use super::elf::{Elf, NotRead};
 use crate::which::{CommandLookup, line_of_script, which};
 
 /// The exit statuses with which env(1) and timeout(1) report that a program cannot be started.
-pub const NOT_FOUND: u8 = 127;
-pub const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_FOUND: u8 = 127;
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// The longest chain of scripts whose interpreters are scripts themselves. The kernel follows no more.
 const DEPTH: usize = 5;
 
 /// The executable that a command runs, and the scripts that lead to it.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     /// The script, its interpreter, that interpreter's interpreter and so on. The executable is the last.
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
@@ -29,7 +29,7 @@ pub struct Program {
 
 /// The reason why a command cannot start, or cannot be examined.
 #[derive(Debug)]
-pub struct StartRefusal {
+pub(super) struct StartRefusal {
     pub why: String,
     /// The exit status that a shell would report. `None` if it is not certain that the command does not start.
     pub status: Option<u8>,
@@ -52,18 +52,18 @@ impl From<String> for StartRefusal {
 
 /// A dynamic linker that the command line names.
 #[derive(Debug)]
-pub struct Loader {
+pub(crate) struct Loader {
     pub path: PathBuf,
     /// The value of `--library-path`, which replaces `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
 }
 
 impl Program {
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.chain.last().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    pub fn file_name(&self) -> &str {
+    pub(crate) fn file_name(&self) -> &str {
         self.path()
             .file_name()
             .and_then(OsStr::to_str)
@@ -74,7 +74,7 @@ impl Program {
     ///
     /// # Errors
     /// The reason why the command cannot start.
-    pub fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
+    pub(super) fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let (status, why) = match which(command) {
@@ -219,7 +219,7 @@ fn interpreter(script: &Path) -> Result<PathBuf, StartRefusal> {
 }
 
 /// The message for a file that neither the kernel nor a shell executes.
-pub const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
+pub(crate) const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
 
 /// Returns true if this machine's kernel can start files of further formats (binfmt_misc).
 fn has_other_formats() -> bool {

@@ -6,7 +6,7 @@ use super::finding::Section;
 use super::program::Program;
 use super::search::Closure;
 
-pub fn describe(section: &mut Section, program: &Program, closure: &Closure) {
+pub(crate) fn describe(section: &mut Section, program: &Program, closure: &Closure) {
     let found = closure
         .loaded
         .iter()

@@ -31,7 +31,7 @@ const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
 #[derive(Debug)]
-pub enum Obstacle {
+pub(crate) enum Obstacle {
     /// The program starts, but without the library.
     LeftOut(String),
     /// The loader, or a sanitizer, ends the program before `main`.
@@ -39,7 +39,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    pub fn why(&self) -> &str {
+    pub(crate) fn why(&self) -> &str {
         match self {
             Self::LeftOut(why) | Self::Fatal(why) => why,
         }
@@ -47,7 +47,7 @@ impl Obstacle {
 }
 
 /// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
-pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
+pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
     // If the command line names a loader, the kernel starts the loader's file, so it checks that file's mode.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
@@ -115,7 +115,7 @@ fn secure(path: &Path) -> Option<String> {
 
 /// Returns the C library of a program, and the newest version in its symbols. That is the library's version, or the
 /// last version before it that added symbols.
-pub fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
+pub(crate) fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
     let version = |path: PathBuf| {
         let provided = Elf::read(&path).ok()?.glibc_provided?;
         Some((path, provided))

@@ -13,7 +13,7 @@ use super::program::Program;
 
 /// A file that the dynamic linker would load.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// The name by which the program or another library requests the file.
     pub name: String,
     pub path: PathBuf,
@@ -22,7 +22,7 @@ pub struct Loaded {
 
 /// All files that the dynamic linker would load before `main`.
 #[derive(Debug, Default)]
-pub struct Closure {
+pub(crate) struct Closure {
     /// The files, in the order of loading. The executable comes first.
     pub loaded: Vec<Loaded>,
     /// Libraries that were not found, each with the name of the file that needs the library.
@@ -30,7 +30,7 @@ pub struct Closure {
 }
 
 impl Closure {
-    pub fn find(&self, prefix: &str) -> Option<&Loaded> {
+    pub(crate) fn find(&self, prefix: &str) -> Option<&Loaded> {
         self.loaded
             .iter()
             .find(|loaded| loaded.name.starts_with(prefix))
@@ -39,14 +39,14 @@ impl Closure {
 
 /// The folders in which libraries are searched.
 #[derive(Debug)]
-pub struct Search {
+pub(crate) struct Search {
     library_path: Vec<PathBuf>,
     /// The contents of `/etc/ld.so.cache`: the paths of each library, by its name. Read on first use.
     cache: OnceCell<HashMap<String, Vec<PathBuf>>>,
 }
 
 impl Search {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         Self {
             library_path: folders(library_path.as_bytes()),
@@ -55,7 +55,7 @@ impl Search {
     }
 
     /// Returns the folders in which the libraries of a program are searched.
-    pub fn from_program(program: &Program) -> Self {
+    pub(crate) fn from_program(program: &Program) -> Self {
         let given = program
             .loader
             .as_ref()
@@ -82,7 +82,7 @@ impl Search {
     }
 
     /// Finds the libraries that the program needs, directly and indirectly.
-    pub fn closure(&self, program: &Program) -> Closure {
+    pub(crate) fn closure(&self, program: &Program) -> Closure {
         let mut closure = Closure::default();
         closure.loaded.push(Loaded {
             name: program.file_name().to_owned(),
@@ -111,7 +111,7 @@ impl Search {
 
     /// Returns the library that a module would get if it opened this name with `dlopen`, provided that the module has
     /// no RUNPATH. `like` is a file whose architecture the library must have.
-    pub fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
+    pub(crate) fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         self.library_path
             .iter()
             .map(|folder| folder.join(name))
@@ -125,14 +125,18 @@ impl Search {
     }
 
     /// Returns a library that lies in the same folder as a program's loader.
-    pub fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
+    pub(crate) fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         let path = loader_folder(like)?.join(name);
         fits(&path, like).then_some(path)
     }
 
     /// Returns all paths at which the loader may find a library for a program, or for a library that is preloaded into
     /// it.
-    pub fn find_candidates(&self, name: &str, program: &Program) -> impl Iterator<Item = PathBuf> {
+    pub(crate) fn find_candidates(
+        &self,
+        name: &str,
+        program: &Program,
+    ) -> impl Iterator<Item = PathBuf> {
         let elf = &program.elf;
         let mut folders = run_path(elf.rpath.as_deref(), program.path());
         folders.extend(run_path(elf.runpath.as_deref(), program.path()));

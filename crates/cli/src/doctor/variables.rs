@@ -8,7 +8,7 @@ use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, Unknown, variable_names}
 
 use super::finding::Section;
 
-pub fn describe(section: &mut Section) {
+pub(crate) fn describe(section: &mut Section) {
     for name in variable_names() {
         if let Some(value) = env::var_os(name) {
             section.note(format_args!("{name}={}", shown(&value)));

@@ -3,22 +3,22 @@
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Version {
+pub(crate) struct Version {
     major: u32,
     minor: u32,
 }
 
 impl Version {
-    pub const fn new(major: u32, minor: u32) -> Self {
+    pub(crate) const fn new(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }
 
-    pub const fn numbers(self) -> (u32, u32) {
+    pub(crate) const fn numbers(self) -> (u32, u32) {
         (self.major, self.minor)
     }
 
     /// Parses a symbol version such as `GLIBC_2.34`.
-    pub fn parse_glibc(name: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)
             .ok()?
             .strip_prefix("GLIBC_")?

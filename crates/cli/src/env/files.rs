@@ -12,14 +12,14 @@ use crate::failure::usage;
 use crate::output::json;
 
 /// The default folder of records, as a path in a container.
-pub const RECORDS: &str = "/tllmprof-records";
+pub(crate) const RECORDS: &str = "/tllmprof-records";
 /// The default folder of records for a systemd unit. The unit creates it (`LogsDirectory=`).
-pub const LOGS: &str = "/var/log/tllmprof";
+pub(crate) const LOGS: &str = "/var/log/tllmprof";
 /// The folder of a pod into which an init container copies the library.
 const MOUNT: &str = "/tllmprof";
 
 /// Returns whether the variables direct records into this folder.
-pub fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
+pub(crate) fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
         .iter()
@@ -27,7 +27,7 @@ pub fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
 }
 
 /// Returns a strategic-merge patch for any Kubernetes object that has a pod template.
-pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8>> {
+pub(crate) fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8>> {
     let name = scalar(container);
     let image = scalar(image);
     let mut out = format!(
@@ -88,7 +88,7 @@ pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8
 }
 
 /// Returns an override file for docker compose.
-pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
+pub(crate) fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let service = scalar(service);
     let library = scalar(text("LD_PRELOAD", library.as_os_str())?).replace('$', "$$");
     let is_recorded = is_recorded_in(RECORDS, variables);
@@ -117,7 +117,7 @@ pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<V
 }
 
 /// Returns a drop-in file for a systemd unit.
-pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
+pub(crate) fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let mut out = String::from(
         "# /etc/systemd/system/NAME.service.d/tllmprof.conf, then: systemctl daemon-reload && systemctl restart NAME\n\
          # All programs of the unit get the library. To remove it: delete this file, and the same again.\n\
@@ -140,7 +140,7 @@ pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
 }
 
 /// Returns a runtime environment, as JSON. Ray applies it to the workers of a job or an actor.
-pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
+pub(crate) fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     let variables = variables
         .iter()
         .map(|(name, value)| (*name, value.as_os_str()));

@@ -32,7 +32,7 @@ Variables of tllmprof that are set in this environment are printed as well, beca
   tllmprof env --window 100-150 --format compose --name SERVICE > tllmprof.yaml
   tllmprof env --window 100-150 --format systemd > tllmprof.conf
   tllmprof env --window 100-150 --format k8s --name CONTAINER > tllmprof-patch.yaml")]
-pub struct EnvArguments {
+pub(crate) struct EnvArguments {
     #[command(flatten)]
     options: Options,
     /// Output format, for the shell or launcher that sets the variables
@@ -80,7 +80,7 @@ const IMAGE: &str = concat!("tllmprof:", env!("CARGO_PKG_VERSION"));
 
 type Variables = Vec<(&'static str, OsString)>;
 
-pub fn run(arguments: &EnvArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.unset {
         output::print(&words::unset(&own_preload(), &set_here()))?;
         return Ok(ExitCode::SUCCESS);
@@ -314,9 +314,9 @@ fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str> {
 mod tests {
     use super::Variables;
 
-    pub const LIBRARY: &str = "/opt/t/libtllmprof.so";
+    pub(crate) const LIBRARY: &str = "/opt/t/libtllmprof.so";
 
-    pub fn some() -> Variables {
+    pub(crate) fn some() -> Variables {
         vec![
             ("TLLMPROF_START_STOP", "2-3,7,30-".into()),
             ("TLLMPROF_NVTX_NAME", "it's {n} $(X) 5%".into()),

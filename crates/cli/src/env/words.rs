@@ -18,7 +18,7 @@ fn line(words: &[Vec<u8>]) -> Vec<u8> {
     [words.join(&b' '), b"\n".to_vec()].concat()
 }
 
-pub fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
+pub(crate) fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
     let mut out = b"export LD_PRELOAD=".to_vec();
     out.extend(shell_quoted(library.as_os_str().as_bytes()));
     out.extend_from_slice(b"\"${LD_PRELOAD:+:$LD_PRELOAD}\"\n");
@@ -31,7 +31,7 @@ pub fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
 }
 
 /// Returns the lines that undo the settings: `LD_PRELOAD` becomes `preload`, and the variables `names` are unset.
-pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
+pub(crate) fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     if preload.is_empty() {
         out.extend_from_slice(b"unset LD_PRELOAD\n");
@@ -48,7 +48,7 @@ pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
 
 /// Returns the arguments of `docker run`. `records` is the folder on this machine for records. The container sees it
 /// under another path.
-pub fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> Vec<u8> {
+pub(crate) fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> Vec<u8> {
     let library = library.as_os_str();
     let mount = [library.as_bytes(), b":", library.as_bytes(), b":ro"].concat();
     let mut words = vec![
@@ -67,7 +67,7 @@ pub fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> 
     line(&words)
 }
 
-pub fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
+pub(crate) fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![b"-x".to_vec(), assignment("LD_PRELOAD", preload)];
     for (name, value) in variables {
         words.extend([b"-x".to_vec(), assignment(name, value)]);
@@ -77,7 +77,7 @@ pub fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
 
 /// Returns the arguments for launchers that can start any program: they start env(1), which starts the program. So the
 /// launcher itself and its helper programs do not get the library.
-pub fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
+pub(crate) fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![
         option.into(),
         b"env".to_vec(),

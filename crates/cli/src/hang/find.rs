@@ -14,7 +14,7 @@ use crate::live::beyond;
 use crate::output;
 
 /// A ring, and the process that writes it.
-pub struct ProcessRing {
+pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process is not running here, or not known.
     pub pid: Option<u64>,
     /// The path of the ring.
@@ -24,7 +24,7 @@ pub struct ProcessRing {
 
 impl ProcessRing {
     /// Reads the ring again. If its file was deleted, returns the content that was read before.
-    pub fn again(&self) -> Ring {
+    pub(crate) fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }
 }
@@ -77,7 +77,7 @@ fn mapped(pid: u64) -> Option<PathBuf> {
 }
 
 /// Returns the rings of all processes on this machine.
-pub fn running() -> Vec<ProcessRing> {
+pub(super) fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
         let ring = read(&path).ok()?;
@@ -94,7 +94,7 @@ pub fn running() -> Vec<ProcessRing> {
 ///
 /// # Errors
 /// The process does not exist, or has no ring.
-pub fn of_process(pid: u64) -> Result<ProcessRing> {
+pub(super) fn of_process(pid: u64) -> Result<ProcessRing> {
     if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
         match error.kind() {
             ErrorKind::NotFound => bail!("{pid}: there is no such process here"),
@@ -128,7 +128,7 @@ pub fn of_process(pid: u64) -> Result<ProcessRing> {
 ///
 /// # Errors
 /// The file does not exist or is not a ring, or the folder contains none.
-pub fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
+pub(super) fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     if !path.is_dir() {
         return add(path, found);
     }
@@ -177,7 +177,7 @@ fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// Adds the rings that other processes of the same runs left, in the folders of the rings that were found.
-pub fn add_others(found: &mut Vec<ProcessRing>) {
+pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
     let folders: BTreeSet<_> = found
         .iter()
         .filter_map(|one| Some(one.path.parent()?.to_owned()))

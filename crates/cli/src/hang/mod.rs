@@ -33,7 +33,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 #[command(
     after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as with other commands."
 )]
-pub struct HangArguments {
+pub(crate) struct HangArguments {
     /// Process IDs, ring files (see run --ring), or a folder of ring files [default: the processes of the only run]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     targets: Vec<String>,
@@ -48,7 +48,7 @@ pub struct HangArguments {
     json: bool,
 }
 
-pub fn run(arguments: &HangArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found

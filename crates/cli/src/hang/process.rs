@@ -10,7 +10,7 @@ use super::state::{ProcessThread, RankState};
 use super::symbols::Symbols;
 
 /// Processor time of each thread, in clock ticks, by thread number.
-pub type CpuTimes = BTreeMap<u32, u64>;
+pub(super) type CpuTimes = BTreeMap<u32, u64>;
 
 /// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
@@ -31,7 +31,7 @@ fn stat(path: &str) -> Option<(char, u64)> {
 }
 
 /// Returns the letter of a process's state. `None` if the process has ended, even if it is still a zombie.
-pub fn state(pid: u64) -> Option<char> {
+pub(crate) fn state(pid: u64) -> Option<char> {
     let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
@@ -47,7 +47,7 @@ fn thread_numbers(pid: u64) -> Vec<u32> {
 }
 
 /// Returns the processor time of each thread of a process.
-pub fn times(pid: u64) -> CpuTimes {
+pub(super) fn times(pid: u64) -> CpuTimes {
     let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
     thread_numbers(pid).into_iter().filter_map(time).collect()
 }
@@ -134,7 +134,7 @@ impl SystemCallState {
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which that one
 /// waits. `before` is the processor time of each thread at the first reading. If the process's memory cannot be read,
 /// returns the reason.
-pub fn look(
+pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
     symbols: &Symbols,

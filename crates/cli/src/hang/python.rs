@@ -18,7 +18,7 @@ const TID_IN_PTHREAD: u64 = 720;
 const TAGS: u64 = 0b111;
 
 /// The main interpreter of another process.
-pub struct PythonState<'a> {
+pub(crate) struct PythonState<'a> {
     view: &'a ProcessView,
     layout: Layout,
     threads: ThreadsLayout,
@@ -27,7 +27,7 @@ pub struct PythonState<'a> {
 }
 
 /// The GIL of an interpreter, while a thread holds it.
-pub struct Gil {
+pub(crate) struct Gil {
     pub holder: u32,
     /// The addresses of the condition variables and mutexes in which threads wait for the GIL.
     pub range: Range<u64>,
@@ -35,7 +35,7 @@ pub struct Gil {
 
 impl<'a> PythonState<'a> {
     /// Finds the main interpreter of the process.
-    pub fn find(view: &'a ProcessView) -> Option<Self> {
+    pub(crate) fn find(view: &'a ProcessView) -> Option<Self> {
         let runtime = view.variable("_PyRuntime")?;
         let minor = minor(view)?;
         let words = || {
@@ -84,7 +84,7 @@ impl<'a> PythonState<'a> {
     }
 
     /// Returns the GIL, or `None` if no thread holds it.
-    pub fn gil(&self) -> Option<Gil> {
+    pub(crate) fn gil(&self) -> Option<Gil> {
         let place = match self.threads.holder {
             Holder::InRuntime(at) => self.runtime + at as u64,
             Holder::InInterpreter(at) => self.interpreter + at as u64,
@@ -98,7 +98,7 @@ impl<'a> PythonState<'a> {
     }
 
     /// Returns the Python functions that a thread is in, as `NAME (FILE:LINE)`, the innermost first.
-    pub fn stack(&self, thread: u32) -> Vec<String> {
+    pub(crate) fn stack(&self, thread: u32) -> Vec<String> {
         let mut state = self.at(self.interpreter, self.threads.first);
         for _ in 0..MAX_THREADS {
             let Some(here) = state.filter(|state| *state != 0) else {

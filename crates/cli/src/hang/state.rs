@@ -4,7 +4,7 @@ use tllmprof_record::Ring;
 
 /// The state of a process of a run.
 #[derive(Clone, Debug)]
-pub struct RankState {
+pub(crate) struct RankState {
     /// The number of the process on this machine. If it is not running here, the number that its ring contains.
     pub pid: u32,
     pub life: Life,
@@ -21,7 +21,7 @@ pub struct RankState {
 
 /// The state of a process, by whether it is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Life {
+pub(crate) enum Life {
     Runs,
     /// The process is stopped by a signal or a debugger.
     Stopped,
@@ -32,7 +32,7 @@ pub enum Life {
 
 /// A thread of a running process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct ProcessThread {
+pub(super) struct ProcessThread {
     pub id: u32,
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
@@ -53,7 +53,7 @@ pub struct ProcessThread {
 
 impl RankState {
     /// Returns the name of the rank for messages.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self.number() {
             Some(rank) => format!("rank {rank}"),
             None => format!("process {}", self.pid),
@@ -61,14 +61,14 @@ impl RankState {
     }
 
     /// Returns the rank number in the job. If that is not known, the number in the largest communicator.
-    pub fn number(&self) -> Option<u64> {
+    pub(crate) fn number(&self) -> Option<u64> {
         let places = self.ring.communicators.iter().filter_map(|one| one.place);
         let largest = places.max_by_key(|(_, size)| *size);
         self.ring.rank.or(largest.map(|(rank, _)| rank.into()))
     }
 
     /// Returns whether a step or a collective began or ended between the two readings.
-    pub fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         let ends = |ring: &Ring| {
             let steps = ring.steps.iter().filter_map(|step| step.end_ns);
             let calls = ring.collectives.iter().filter_map(|call| call.end_ns);
@@ -82,14 +82,14 @@ impl RankState {
     }
 
     /// Returns the number of collectives that the process has begun in a communicator.
-    pub fn sequence(&self, communicator: u64) -> Option<u64> {
+    pub(crate) fn sequence(&self, communicator: u64) -> Option<u64> {
         let mut all = self.ring.communicators.iter();
         Some(all.find(|one| one.id == communicator)?.sequence)
     }
 
     /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
     /// otherwise the process's first thread.
-    pub fn main_thread(&self) -> Option<&ProcessThread> {
+    pub(super) fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);
         let all = [steps, latest.map(|call| call.thread), Some(self.pid)];
@@ -97,12 +97,12 @@ impl RankState {
         found.next()
     }
 
-    pub fn thread(&self, id: u32) -> Option<&ProcessThread> {
+    pub(super) fn thread(&self, id: u32) -> Option<&ProcessThread> {
         self.threads.iter().find(|thread| thread.id == id)
     }
 
     /// Returns the duration of the longest of the latest steps, in nanoseconds. Steps that have not ended do not count.
-    pub fn longest_step(&self) -> Option<u64> {
+    pub(crate) fn longest_step(&self) -> Option<u64> {
         let steps = self.ring.steps.iter();
         steps
             .filter_map(|step| step.end_ns?.checked_sub(step.begin_ns))
@@ -112,7 +112,7 @@ impl RankState {
 
 impl ProcessThread {
     /// Returns the function of the CUDA driver or runtime in which the thread waits for the GPU. `None` if it does not.
-    pub fn gpu_wait(&self) -> Option<&str> {
+    pub(crate) fn gpu_wait(&self) -> Option<&str> {
         let waits = [
             "Synchronize",
             "MemcpyDtoH",
@@ -137,7 +137,7 @@ impl ProcessThread {
 
     /// Returns the function that the thread is in: a Python function, otherwise a native one that is not of a system
     /// library.
-    pub fn function(&self) -> Option<String> {
+    pub(crate) fn function(&self) -> Option<String> {
         let is_system = |module: &str| {
             [
                 "libc.",

@@ -13,12 +13,12 @@ use crate::live::beyond;
 type FileFunctions = BTreeMap<u64, (u64, String)>;
 
 #[derive(Default)]
-pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
+pub(crate) struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
 
 impl Symbols {
     /// Returns for each frame of a process's stack the function's name and the module's file name. The function's name
     /// is empty if it is not known.
-    pub fn names(&self, pid: u64, frames: &[NativeFrame]) -> Vec<(String, String)> {
+    pub(super) fn names(&self, pid: u64, frames: &[NativeFrame]) -> Vec<(String, String)> {
         let name = |frame: &NativeFrame| {
             let file = frame.path.rsplit('/').next().unwrap_or_default();
             let functions = self.functions(&beyond::path_of(pid, Path::new(&frame.path)));

@@ -10,7 +10,7 @@ use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{self, Answer, HangVerdict, StuckCause};
 
 /// Returns a text with the verdict, and a line for each rank.
-pub fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
+pub(crate) fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
     let answer = match verdict.answer {
         Answer::Stuck => "stuck",
         Answer::NotStuck => "not stuck",
@@ -131,7 +131,7 @@ fn rank(rank: &RankState) -> Value {
 }
 
 /// Returns the verdict and the state of the ranks as JSON.
-pub fn json(verdict: &HangVerdict, ranks: &[RankState]) -> Value {
+pub(crate) fn json(verdict: &HangVerdict, ranks: &[RankState]) -> Value {
     let about = verdict.ranks.iter().map(|index| ranks[*index].number());
     json!({
         "verdict": {

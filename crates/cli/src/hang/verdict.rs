@@ -21,7 +21,7 @@ const LONGER_WORK_THAN_STEPS: u64 = 10;
 /// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub enum VerdictKind {
+pub(super) enum VerdictKind {
     /// Steps or collectives began or ended between the two readings.
     Moves,
     /// All processes have ended regularly.
@@ -51,14 +51,14 @@ pub enum VerdictKind {
 /// The answer to the question whether the ranks are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub(crate) enum Answer {
     Stuck,
     NotStuck,
     CannotTell,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HangVerdict {
+pub(crate) struct HangVerdict {
     pub answer: Answer,
     pub kind: VerdictKind,
     /// The ranks that the verdict is about, as indices into the list of all ranks.
@@ -79,7 +79,7 @@ impl HangVerdict {
 
 /// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
 /// returned.
-pub fn judge(ranks: &[RankState]) -> HangVerdict {
+pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let parts = parts(ranks);
     let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
@@ -233,7 +233,7 @@ fn last_of(rank: &RankState) -> String {
 }
 
 /// Returns a name for a communicator of this rank, for messages.
-pub fn communicator(rank: &RankState, id: u64) -> String {
+pub(crate) fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
     let Some((number, size)) = place else {
@@ -255,7 +255,7 @@ fn arguments(operation: &Operation) -> String {
 }
 
 /// Returns a description of a collective, with its number, communicator and arguments.
-pub fn collective(rank: &RankState, call: &Called) -> String {
+pub(crate) fn collective(rank: &RankState, call: &Called) -> String {
     format!(
         "{} #{} of {} ({})",
         call.operation.collective,
@@ -575,7 +575,7 @@ fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
 }
 
 /// The reason why a rank does not make progress.
-pub struct StuckCause {
+pub(super) struct StuckCause {
     pub kind: VerdictKind,
     pub text: String,
 }
@@ -583,7 +583,7 @@ pub struct StuckCause {
 impl StuckCause {
     /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
     /// `None` if nothing is known about that thread.
-    pub fn find(rank: &RankState) -> Option<Self> {
+    pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
         let mut is_by_gil = false;

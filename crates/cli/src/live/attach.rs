@@ -42,7 +42,7 @@ what can be measured in a running process, and what cannot.
   tllmprof attach 4711                only attach; run tllmprof capture 4711 later
   tllmprof attach --engine            the processes of the only engine here that use its GPUs
   tllmprof detach 4711")]
-pub struct AttachArguments {
+pub(crate) struct AttachArguments {
     /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
@@ -59,7 +59,7 @@ pub struct AttachArguments {
     options: Options<true>,
 }
 
-pub fn run(arguments: &AttachArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &AttachArguments) -> Result<ExitCode> {
     let variables = variables(arguments)?;
     let library = library::find()?;
     let all = processes(arguments)?;

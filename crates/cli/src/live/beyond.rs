@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use tllmprof_control::place;
 
 /// A folder of control sockets in another container.
-pub struct Folder {
+pub(crate) struct Folder {
     pub path: PathBuf,
     /// True if the container has another user namespace. Then the connection must be made as a user that this namespace
     /// knows.
@@ -23,7 +23,7 @@ fn proc_file(pid: u64, name: &str) -> PathBuf {
 
 /// Returns the number that a process has in its own PID namespace. `pid` is its number in the namespace of this
 /// command.
-pub fn own_number(pid: u64) -> Option<u64> {
+pub(crate) fn own_number(pid: u64) -> Option<u64> {
     let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status
         .lines()
@@ -33,7 +33,7 @@ pub fn own_number(pid: u64) -> Option<u64> {
 
 /// Returns true if the same path may mean different files in the process `pid` and in this process, as with a
 /// container. Returns false if that is unknown.
-pub fn has_other_files(pid: u64) -> bool {
+pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
         let namespace = fs::read_link(format!("/proc/{process}/ns/mnt")).ok()?;
@@ -52,7 +52,7 @@ fn has_other_users(pid: u64) -> bool {
 
 /// Returns the path with which this process can open the file that the other process calls `path`. Symbolic links are
 /// resolved as the other process resolves them, so they do not lead out of its root.
-pub fn path_of(pid: u64, path: &Path) -> PathBuf {
+pub(crate) fn path_of(pid: u64, path: &Path) -> PathBuf {
     match has_other_files(pid) {
         true => below(&proc_file(pid, "root"), path),
         false => path.to_owned(),
@@ -96,7 +96,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 /// Finds folders in other containers that may contain the sockets of processes with the library. `control` is the
 /// folder that the user named, as a path inside the container. `only` restricts the search to one process.
-pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
+pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let own = u64::from(std::process::id());
@@ -126,19 +126,19 @@ pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
 }
 
 /// Returns the numbers of all processes.
-pub fn numbers() -> impl Iterator<Item = u64> {
+pub(crate) fn numbers() -> impl Iterator<Item = u64> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-pub fn has_library(pid: u64) -> bool {
+pub(crate) fn has_library(pid: u64) -> bool {
     let maps = fs::read(proc_file(pid, "maps")).unwrap_or_default();
     let name = b"libtllmprof.so";
     maps.windows(name.len()).any(|part| part == name)
 }
 
 /// Returns a variable of the environment with which a process was started.
-pub fn variable(pid: u64, name: &str) -> Option<OsString> {
+pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
     let environment = fs::read(proc_file(pid, "environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
     all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))

@@ -17,7 +17,7 @@ use super::beyond;
 /// Time that a process has to answer a request that it can answer at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub struct Connection {
+pub(crate) struct Connection {
     reader: BufReader<UnixStream>,
     /// The beginning of a line whose rest has not arrived yet.
     begun: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Connection {
 }
 
 /// The users who may own the other end of a socket, and the user as whom to connect.
-pub struct Who {
+pub(crate) struct Who {
     /// The users whose processes are trusted.
     pub allowed: [u32; 3],
     /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
@@ -35,7 +35,7 @@ pub struct Who {
 }
 
 /// The result of connecting to a socket file.
-pub enum Reached {
+pub(crate) enum Reached {
     Listens(Connection),
     /// No process listens any more. The file is left over.
     Nobody,
@@ -46,7 +46,7 @@ impl Connection {
     ///
     /// # Errors
     /// The socket cannot be reached, or belongs to another user.
-    pub fn open(socket: &Path, who: &Who) -> Result<Reached> {
+    pub(crate) fn open(socket: &Path, who: &Who) -> Result<Reached> {
         let stream = match connect(socket, who.connect_as) {
             Ok(stream) => stream,
             Err(error) if is_nobody(&error) => return Ok(Reached::Nobody),
@@ -65,7 +65,7 @@ impl Connection {
     }
 
     /// Returns whether `pid` is the process's number in this namespace, as the kernel reports it.
-    pub fn is_seen_as(&self, pid: u64) -> bool {
+    pub(crate) fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
 
@@ -81,7 +81,7 @@ impl Connection {
     ///
     /// # Errors
     /// The descriptor cannot be duplicated.
-    pub fn writer(&self) -> io::Result<Writer> {
+    pub(crate) fn writer(&self) -> io::Result<Writer> {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
 
@@ -89,7 +89,7 @@ impl Connection {
     ///
     /// # Errors
     /// The system refuses the timeout.
-    pub fn wait_for(&self, patience: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn wait_for(&self, patience: Option<Duration>) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
@@ -98,7 +98,7 @@ impl Connection {
     ///
     /// # Errors
     /// No event arrives in time, the process has ended, or its line is not an event.
-    pub fn next(&mut self) -> io::Result<ControlEvent> {
+    pub(crate) fn next(&mut self) -> io::Result<ControlEvent> {
         let longest = 4 * LONGEST as u64;
         let read = self
             .reader
@@ -130,7 +130,7 @@ impl Connection {
     ///
     /// # Errors
     /// The errors of [`Connection::next`].
-    pub fn status(&mut self) -> io::Result<Status> {
+    pub(crate) fn status(&mut self) -> io::Result<Status> {
         self.ask(&Request::Status)?;
         loop {
             if let ControlEvent::Status(status) = self.next()? {
@@ -143,7 +143,7 @@ impl Connection {
     ///
     /// # Errors
     /// The errors of [`Connection::next`].
-    pub fn release(&mut self, patience: Duration) -> io::Result<()> {
+    pub(crate) fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
         // The window may close by itself around this time, and then the process refuses the stop request. The answer to
@@ -164,7 +164,7 @@ impl Connection {
     ///
     /// # Errors
     /// The process has ended.
-    pub fn ask(&mut self, request: &Request) -> io::Result<()> {
+    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.reader
             .get_mut()
             .write_all(request.to_line().as_bytes())
@@ -249,26 +249,26 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
 }
 
 /// The writing half of a connection, for use while another thread reads from it.
-pub struct Writer(UnixStream);
+pub(crate) struct Writer(UnixStream);
 
 impl Writer {
     /// Sends a request.
     ///
     /// # Errors
     /// The process has ended.
-    pub fn ask(&mut self, request: &Request) -> io::Result<()> {
+    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.0.write_all(request.to_line().as_bytes())
     }
 }
 
 /// Returns whether an error of a connection means that the process has ended.
-pub fn has_ended(error: &io::Error) -> bool {
+pub(crate) fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// Returns whether no process listens at a socket.
-pub fn is_nobodys(socket: &Path) -> bool {
+pub(crate) fn is_nobodys(socket: &Path) -> bool {
     connect(socket, None).is_err_and(|error| is_nobody(&error))
 }
 

@@ -15,7 +15,7 @@ use crate::{library, output};
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
-pub struct DetachArguments {
+pub(crate) struct DetachArguments {
     /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct DetachArguments {
     engine: bool,
 }
 
-pub fn run(arguments: &DetachArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &DetachArguments) -> Result<ExitCode> {
     let named: Vec<_> = arguments
         .processes
         .iter()

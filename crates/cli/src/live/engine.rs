@@ -82,7 +82,7 @@ impl One {
 
 /// A process that has mapped the CUDA driver.
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub(crate) struct Driver {
     pub pid: u64,
     title: String,
     /// The numbers of the GPUs whose device files the process has open.
@@ -245,7 +245,7 @@ fn has_driver(pid: u64) -> bool {
 ///
 /// # Errors
 /// No process drives a GPU, or there are several engines and it is not clear which one is meant.
-pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
+pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     let processes = Processes::read(tops)?;
     let own = u64::from(std::process::id());
     let mut drivers: Vec<_> = processes
@@ -286,7 +286,7 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
 ///
 /// # Errors
 /// The errors of [`find`].
-pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
+pub(crate) fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
     let processes = Processes::read(tops)?;
     let all = all.iter().filter(|pid| processes.is_below(**pid, tops));
     let driver = |pid: u64| {

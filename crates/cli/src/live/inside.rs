@@ -15,7 +15,7 @@ use crate::failure::usage;
 ///
 /// # Errors
 /// The user's path of the record is not absolute, or no folder of the container can contain a socket.
-pub fn adapt(pid: u64, trace: Option<&Path>, variables: &mut Vec<String>) -> Result<()> {
+pub(crate) fn adapt(pid: u64, trace: Option<&Path>, variables: &mut Vec<String>) -> Result<()> {
     if !beyond::has_other_files(pid) {
         return Ok(());
     }

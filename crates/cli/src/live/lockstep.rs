@@ -9,7 +9,7 @@ use tllmprof_control::Status;
 const APART: u64 = 2;
 
 /// The step counts of all processes, read at nearly the same time.
-pub struct Sample {
+pub(crate) struct Sample {
     pub counts: Vec<Status>,
     /// Time from sending the first request to receiving the last answer.
     pub took: Duration,
@@ -17,7 +17,7 @@ pub struct Sample {
 
 /// The step with which the windows of the processes in lockstep open, and which processes these are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The first step of the windows of the processes in lockstep.
     pub first: u64,
     /// True for each process that is in lockstep. The window of any other process opens at that process's next step.
@@ -28,7 +28,7 @@ impl Plan {
     /// Makes a plan from three successive samples. The rate of steps is computed from the first two. The third is taken
     /// right after the second. `trips` is the time that may pass until all processes have accepted, as a multiple of
     /// the duration of a sample.
-    pub fn new(samples: &[Sample; 3], trips: u32) -> Self {
+    pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
             let time = now.at_ns.saturating_sub(before.at_ns).max(1);

@@ -11,7 +11,7 @@ use tllmprof_attach::{AttachRefusal, ProcStatus};
 use super::{beyond, sockets};
 
 /// Returns the reason in words, as the rest of a message that begins with the process's number.
-pub fn why(pid: u64) -> String {
+pub(crate) fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let about = i32::try_from(pid)
         .ok()
@@ -61,7 +61,7 @@ pub fn why(pid: u64) -> String {
 
 /// Returns whether the library was attached to the running process, and not preloaded when it
 /// started.
-pub fn was_attached(pid: u64) -> bool {
+pub(crate) fn was_attached(pid: u64) -> bool {
     let preloaded = beyond::variable(pid, "LD_PRELOAD").unwrap_or_default();
     beyond::has_library(pid) && !has(preloaded.as_bytes(), b"tllmprof")
 }

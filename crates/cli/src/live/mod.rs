@@ -1,28 +1,28 @@
 //! Commands for running processes that have the library and listen on a control socket, such as `ps` and `capture`.
 
-pub mod attach;
-pub mod beyond;
-pub mod capture;
+pub(crate) mod attach;
+pub(crate) mod beyond;
+pub(crate) mod capture;
 mod connection;
-pub mod detach;
+pub(crate) mod detach;
 mod engine;
 mod inside;
 mod lockstep;
-pub mod metrics;
+pub(crate) mod metrics;
 mod missing;
-pub mod ps;
+pub(crate) mod ps;
 mod record;
 mod shown;
 mod sockets;
-pub mod stop;
-pub mod targets;
-pub mod top;
+pub(crate) mod stop;
+pub(crate) mod targets;
+pub(crate) mod top;
 
 use std::num::IntErrorKind;
 
 use anyhow::Result;
-pub use beyond::numbers as process_numbers;
-pub use sockets::sweep;
+pub(crate) use beyond::numbers as process_numbers;
+pub(crate) use sockets::sweep;
 
 use crate::{failure, output};
 
@@ -46,7 +46,7 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
 const MAX_COUNT: u64 = 1_000_000_000_000;
 
 /// Parses a count of at least 1.
-pub fn count(text: &str) -> Result<u64, String> {
+pub(crate) fn count(text: &str) -> Result<u64, String> {
     counted(text, 1, "wanted: a whole number, at least 1")
 }
 

@@ -20,10 +20,10 @@ use crate::output;
 const BETWEEN: Duration = Duration::from_millis(300);
 
 /// The message if no process listens on a control socket.
-pub const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
+pub(crate) const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
 
 #[derive(clap::Args)]
-pub struct PsArguments {
+pub(crate) struct PsArguments {
     /// Print a JSON list of processes
     #[arg(long)]
     json: bool,
@@ -31,14 +31,14 @@ pub struct PsArguments {
 
 /// A process that listens, with its rate of steps and median step time. Either is `None` if it is
 /// not known.
-pub struct SeenProcess {
+pub(crate) struct SeenProcess {
     status: Status,
     rate: Option<f64>,
     p50: Option<u64>,
 }
 
 /// Reads the status of all processes that can be captured twice, to compute their rates.
-pub fn look() -> Vec<SeenProcess> {
+pub(crate) fn look() -> Vec<SeenProcess> {
     let listening = sockets::listening();
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
@@ -55,7 +55,7 @@ pub fn look() -> Vec<SeenProcess> {
     listening.into_iter().filter_map(again).collect()
 }
 
-pub fn run(arguments: &PsArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &PsArguments) -> Result<ExitCode> {
     let seen = look();
     if arguments.json {
         let lines: Vec<_> = seen
@@ -77,7 +77,7 @@ pub fn run(arguments: &PsArguments) -> Result<ExitCode> {
 
 /// Returns the steps per second between two readings. `None` if they are from the same time or do
 /// not match.
-pub fn rate(before: &Status, now: &Status) -> Option<f64> {
+pub(crate) fn rate(before: &Status, now: &Status) -> Option<f64> {
     let nanoseconds = now
         .at_ns
         .checked_sub(before.at_ns)
@@ -87,7 +87,7 @@ pub fn rate(before: &Status, now: &Status) -> Option<f64> {
 }
 
 /// Returns a process as a JSON object.
-pub fn json(seen: &SeenProcess) -> Object {
+pub(crate) fn json(seen: &SeenProcess) -> Object {
     let SeenProcess { status, rate, p50 } = seen;
     Object::default()
         .with("pid", status.pid)

@@ -11,7 +11,7 @@ use tllmprof_report::has_enough_for_percentile;
 use super::beyond;
 
 /// Returns the path with which this process can read the record. The other process may be in a container.
-pub fn reachable(record: &Path, pid: u64) -> PathBuf {
+pub(crate) fn reachable(record: &Path, pid: u64) -> PathBuf {
     let beyond = beyond::path_of(pid, record);
     match beyond.exists() {
         true => beyond,
@@ -20,14 +20,14 @@ pub fn reachable(record: &Path, pid: u64) -> PathBuf {
 }
 
 /// Figures of a process since its start. A figure is `None` if the process does not measure it.
-pub struct Figures {
+pub(crate) struct Figures {
     header: Header,
     ns_per_tick: f64,
 }
 
 impl Figures {
     /// Reads the figures of a process. Returns `None` if its record cannot be read here.
-    pub fn from_status(status: &Status) -> Option<Self> {
+    pub(crate) fn from_status(status: &Status) -> Option<Self> {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
@@ -42,17 +42,17 @@ impl Figures {
     }
 
     /// Returns the durations of the iterations outside windows, in ticks of the record's clock.
-    pub const fn durations(&self) -> &Histogram {
+    pub(crate) const fn durations(&self) -> &Histogram {
         &self.header.outside
     }
 
     /// Returns the median duration of the iterations outside windows, in nanoseconds.
-    pub fn p50(&self) -> Option<u64> {
+    pub(crate) fn p50(&self) -> Option<u64> {
         self.quantile_of(self.durations(), 0.5)
     }
 
     /// Returns the quantile `share` of these durations, in nanoseconds. `None` if there are too few iterations for it.
-    pub fn quantile_of(&self, durations: &Histogram, share: f64) -> Option<u64> {
+    pub(crate) fn quantile_of(&self, durations: &Histogram, share: f64) -> Option<u64> {
         let is_median = share <= 0.5;
         if !is_median && !has_enough_for_percentile(share, durations.count()) {
             return None;
@@ -62,7 +62,7 @@ impl Figures {
     }
 
     /// Returns the number of calls that waited for the GPU, inside and outside windows.
-    pub fn waits(&self) -> u64 {
+    pub(crate) fn waits(&self) -> u64 {
         let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
         let waits = (0..)
             .zip(CALLS)
@@ -73,29 +73,29 @@ impl Figures {
     }
 
     /// Returns the number of Python's garbage collections. `None` if there were none, or they are not recorded.
-    pub fn collections(&self) -> Option<u64> {
+    pub(crate) fn collections(&self) -> Option<u64> {
         self.counter(Counter::Collections)
     }
 
     /// Returns how often the GIL passed from one thread to another. `None` if it never did, or that is not recorded.
-    pub fn handoffs(&self) -> Option<u64> {
+    pub(crate) fn handoffs(&self) -> Option<u64> {
         self.counter(Counter::GilHandoffs)
     }
 
     /// Returns the GPU's working time inside windows, in nanoseconds, summed over all streams. `None` if there were
     /// windows but no GPU time was measured.
-    pub fn gpu_ns(&self) -> Option<u64> {
+    pub(crate) fn gpu_ns(&self) -> Option<u64> {
         Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
     /// Returns the total duration of the iterations inside windows, in nanoseconds.
-    pub const fn inside_ns(&self) -> u64 {
+    pub(crate) const fn inside_ns(&self) -> u64 {
         self.header.counter(Counter::NsInside)
     }
 
     /// Returns the GPU's working time since `before`, as a share of the time of the iterations inside windows. `None`
     /// if there were no such iterations.
-    pub fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
+    pub(crate) fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);
             Some(of(self)?.saturating_sub(old))
@@ -105,12 +105,12 @@ impl Figures {
     }
 
     /// Returns the number of windows that were opened.
-    pub const fn windows(&self) -> u64 {
+    pub(crate) const fn windows(&self) -> u64 {
         self.header.counter(Counter::Windows)
     }
 
     /// Returns the number of events that were dropped because the record or the disk was full.
-    pub const fn dropped(&self) -> u64 {
+    pub(crate) const fn dropped(&self) -> u64 {
         self.header.counter(Counter::EventsDropped)
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 /// Formats rows of cells as lines. The columns whose numbers are in `right` are aligned to the right, the others to the
 /// left.
-pub fn table<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
+pub(crate) fn table<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.max().unwrap_or(0)
@@ -23,6 +23,6 @@ pub fn table<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     table
 }
 
-pub fn or_dash(value: Option<impl Display>) -> String {
+pub(crate) fn or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }

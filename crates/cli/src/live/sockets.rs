@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 const MAKING: Duration = Duration::from_secs(60);
 
 /// A listening process, and its status at the time when it was found.
-pub struct ListeningProcess {
+pub(crate) struct ListeningProcess {
     pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
@@ -41,18 +41,18 @@ struct Folder {
 
 /// Returns all processes that this user can connect to and capture, sorted by run, rank and number. Removes socket
 /// files of processes that have ended.
-pub fn listening() -> Vec<ListeningProcess> {
+pub(super) fn listening() -> Vec<ListeningProcess> {
     listening_but(&[])
 }
 
 /// Same as [`listening`], without the processes whose sockets are in `known`.
-pub fn listening_but(known: &[&Path]) -> Vec<ListeningProcess> {
+pub(super) fn listening_but(known: &[&Path]) -> Vec<ListeningProcess> {
     can_be_captured(all_but(known, None, true))
 }
 
 /// Same as [`listening`], for a command whose user named the processes. That command reports a process that does not
 /// answer, so it is not logged here.
-pub fn listening_to_named() -> Vec<ListeningProcess> {
+pub(super) fn listening_to_named() -> Vec<ListeningProcess> {
     can_be_captured(all_but(&[], None, false))
 }
 
@@ -62,13 +62,13 @@ fn can_be_captured(mut processes: Vec<ListeningProcess>) -> Vec<ListeningProcess
 }
 
 /// Returns the process with this number on this machine. It may also be one that cannot be captured.
-pub fn find(pid: u64) -> Option<ListeningProcess> {
+pub(super) fn find(pid: u64) -> Option<ListeningProcess> {
     let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
 }
 
 /// Returns all listening processes on this machine, including those that cannot be captured.
-pub fn all_here() -> Vec<ListeningProcess> {
+pub(super) fn all_here() -> Vec<ListeningProcess> {
     keep_local(all_but(&[], None, true))
 }
 
@@ -124,7 +124,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
 
 /// Removes socket files that processes of this user on this machine left when they ended. Running processes are not
 /// contacted.
-pub fn sweep() {
+pub(crate) fn sweep() {
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |path: &PathBuf| {
         let status = fs::symlink_metadata(path);
@@ -169,7 +169,7 @@ fn is_left(entry: &fs::DirEntry) -> bool {
 }
 
 /// Returns the key by which processes are sorted.
-pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
+pub(crate) fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 

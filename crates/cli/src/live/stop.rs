@@ -16,12 +16,12 @@ use crate::output;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
-pub struct StopArguments {
+pub(crate) struct StopArguments {
     #[command(flatten)]
     targets: Targets,
 }
 
-pub fn run(arguments: &StopArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &StopArguments) -> Result<ExitCode> {
     let is_one = arguments.targets.processes.len() == 1;
     Ok(match stop(arguments.targets.find()?, is_one) {
         true => ExitCode::SUCCESS,
@@ -31,7 +31,7 @@ pub fn run(arguments: &StopArguments) -> Result<ExitCode> {
 
 /// Closes the windows of these processes, and logs the results. Returns whether that succeeded. `is_needed`: it is a
 /// failure if a process has no open window.
-pub fn stop(mut processes: Vec<ListeningProcess>, is_needed: bool) -> bool {
+pub(crate) fn stop(mut processes: Vec<ListeningProcess>, is_needed: bool) -> bool {
     let mut failed = false;
     // All processes are asked before the first answer is read, so that the windows close at nearly the same time.
     for process in &mut processes {

@@ -8,7 +8,7 @@ use super::sockets::{self, ListeningProcess};
 use crate::failure::usage;
 
 #[derive(Args, Debug)]
-pub struct Targets {
+pub(crate) struct Targets {
     /// Process IDs, or HOST:PID if several containers use the same ID [default: the only process or run; for top, all
     /// processes]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
@@ -27,7 +27,7 @@ impl Targets {
     ///
     /// # Errors
     /// A named process does not listen, or several processes match and it is not clear which are meant.
-    pub fn find(&self) -> Result<Vec<ListeningProcess>> {
+    pub(crate) fn find(&self) -> Result<Vec<ListeningProcess>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),
             false => sockets::listening_to_named(),

@@ -21,7 +21,7 @@ const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 /// The rows of a list that an answer contains.
 #[derive(Deserialize, JsonSchema, Clone, Copy, Default)]
 #[serde(default)]
-pub struct Page {
+pub(crate) struct Page {
     /// Index of the first row to return, counted from 0 (default: 0).
     #[schemars(with = "u64")]
     offset: usize,
@@ -38,7 +38,7 @@ impl Page {
 ///
 /// # Errors
 /// The page is empty or begins after the last row.
-pub fn list<T: Serialize>(
+pub(crate) fn list<T: Serialize>(
     about: Map<String, Value>,
     page: Page,
     rows: impl Iterator<Item = T>,
@@ -124,7 +124,7 @@ fn cut_middle(text: &str, most: usize) -> String {
 }
 
 /// Returns a text. If it is too long, its last lines are cut off and `more` says how to get them.
-pub fn text(text: &str, more: &str) -> String {
+pub(crate) fn text(text: &str, more: &str) -> String {
     if text.len() <= FIGURES {
         return text.to_owned();
     }
@@ -135,7 +135,7 @@ pub fn text(text: &str, more: &str) -> String {
 }
 
 /// Returns messages as lines. If they are too long, the last ones are only counted.
-pub fn messages(messages: &[String]) -> Option<String> {
+pub(crate) fn messages(messages: &[String]) -> Option<String> {
     let mut text = String::new();
     for (place, message) in messages.iter().enumerate() {
         let message = cut_middle(message, MESSAGES / 4);
@@ -151,7 +151,7 @@ pub fn messages(messages: &[String]) -> Option<String> {
 }
 
 /// Returns an error as one line.
-pub fn error(text: &str) -> String {
+pub(crate) fn error(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut_middle(&line, MESSAGES)
 }

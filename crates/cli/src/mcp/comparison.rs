@@ -13,7 +13,7 @@ use super::shared::Shared;
 use crate::compare::{self, CompareRequest};
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Compare {
+pub(crate) struct Compare {
     /// Runs to compare with: each is the path of a record, of a trace, or of a folder with the records or traces of
     /// several ranks.
     #[schemars(extend("minItems" = 1))]
@@ -36,7 +36,7 @@ pub struct Compare {
     step: Option<String>,
 }
 
-pub fn compare(asked: &Compare, _: &mut Shared) -> Result<String> {
+pub(crate) fn compare(asked: &Compare, _: &mut Shared) -> Result<String> {
     for (name, runs) in [("base", &asked.base), ("other", &asked.other)] {
         if runs.is_empty() {
             bail!("{name}: it is empty (wanted: at least one run)");

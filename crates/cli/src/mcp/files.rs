@@ -23,7 +23,7 @@ const MAX_NAMES: usize = 4;
 
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(default)]
-pub struct Runs {
+pub(crate) struct Runs {
     /// Folder to search for records and traces, with its subfolders (default: the folder of the server).
     #[schemars(with = "String")]
     folder: Option<PathBuf>,
@@ -46,7 +46,7 @@ struct RecordFolder {
     time: Option<SystemTime>,
 }
 
-pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
+pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
     let mut search = FolderSearch::default();
     // The folder that the user named must be readable. Folders below it may be unreadable, and are

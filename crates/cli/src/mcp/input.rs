@@ -10,19 +10,19 @@ use tokio::io::{AsyncRead, ReadBuf, Stdin};
 
 /// Requests to stop the capture that is in progress.
 #[derive(Clone, Default)]
-pub struct Interrupts {
+pub(crate) struct Interrupts {
     pub count: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Interrupts {
     /// Requests that the capture in progress stops.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Begins a capture. Returns false if the client has closed the input, so that the capture must not begin.
-    pub fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         // The count is reset before the check, because the input may end at any time on another thread. If it ends
         // before the check, the check notices that. If it ends later, `end` increases the count again, which stops the
         // capture.
@@ -38,13 +38,13 @@ impl Interrupts {
 
 /// Standard input, which stops the capture in progress when it ends. That is needed because the protocol's library then
 /// waits for the answers of all tools, and a capture may take long.
-pub struct Input {
+pub(crate) struct Input {
     stdin: Stdin,
     interrupts: Interrupts,
 }
 
 impl Input {
-    pub fn new(interrupts: Interrupts) -> Self {
+    pub(crate) fn new(interrupts: Interrupts) -> Self {
         Self {
             stdin: tokio::io::stdin(),
             interrupts,

@@ -20,14 +20,14 @@ const MAX_STEPS: u64 = 10_000;
 
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(default)]
-pub struct LiveProcesses {
+pub(crate) struct LiveProcesses {
     #[serde(flatten)]
     page: Page,
 }
 
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(default)]
-pub struct Capture {
+pub(crate) struct Capture {
     /// Processes to capture: PID, or HOST:PID if several containers use the same PID (default: the only process, or the
     /// processes of the only run).
     processes: Vec<String>,
@@ -47,7 +47,7 @@ pub struct Capture {
     wait_s: Option<u64>,
 }
 
-pub fn live_processes(asked: &LiveProcesses, _: &mut Shared) -> Result<String> {
+pub(crate) fn live_processes(asked: &LiveProcesses, _: &mut Shared) -> Result<String> {
     let seen = ps::look();
     if seen.is_empty() {
         output::say(format_args!("{}", ps::NONE));
@@ -57,7 +57,7 @@ pub fn live_processes(asked: &LiveProcesses, _: &mut Shared) -> Result<String> {
     answer::list(Map::new(), asked.page, rows.into_iter())
 }
 
-pub fn capture(asked: &Capture, shared: &mut Shared) -> Result<String> {
+pub(crate) fn capture(asked: &Capture, shared: &mut Shared) -> Result<String> {
     let steps = asked.steps.unwrap_or(tllmprof_control::STEPS);
     if !(1..=MAX_STEPS).contains(&steps) {
         bail!("steps {steps}: wanted: 1 to {MAX_STEPS}");

@@ -25,7 +25,7 @@ use crate::output;
 #[command(
     after_help = "An MCP client starts this command and sends requests to its standard input. docs/mcp.md lists the tools and shows how to register the command."
 )]
-pub struct McpArguments {
+pub(crate) struct McpArguments {
     /// Also offer the tool that captures windows of running processes
     #[arg(long)]
     allow_capture: bool,
@@ -34,7 +34,7 @@ pub struct McpArguments {
     folder: Option<PathBuf>,
 }
 
-pub fn run(arguments: &McpArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &McpArguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.folder {
         env::set_current_dir(folder).with_context(|| folder.display().to_string())?;
     }

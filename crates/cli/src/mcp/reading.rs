@@ -15,13 +15,13 @@ use crate::report::finding_ids;
 const ITERATIONS: &str = "iterations";
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Brief {
+pub(crate) struct Brief {
     #[serde(flatten)]
     of: RunOf,
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Finding {
+pub(crate) struct Finding {
     #[serde(flatten)]
     of: RunOf,
     /// Identifier of the finding, such as launch-bound. Without it, all findings are listed.
@@ -34,7 +34,7 @@ pub struct Finding {
 
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Table")]
-pub struct TableRequest {
+pub(super) struct TableRequest {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the table.
@@ -53,7 +53,7 @@ pub struct TableRequest {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Layer {
+pub(crate) struct Layer {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the layer, such as model.layers.3, or with * for numbers, such as model.layers.*.mlp. Its row and the
@@ -70,7 +70,7 @@ pub struct Layer {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct SlowIterations {
+pub(crate) struct SlowIterations {
     #[serde(flatten)]
     of: RunOf,
     /// Index of the only process to show, counted from 0 in the order of ranks (default: all processes).
@@ -93,7 +93,7 @@ struct Of<T> {
     row: T,
 }
 
-pub fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
+pub(crate) fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let style = Style {
         is_brief: true,
@@ -103,7 +103,7 @@ pub fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
     Ok(answer::text(&report.styled(style), more))
 }
 
-pub fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
+pub(crate) fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let Some(id) = &asked.id else {
         let findings = report.findings.iter().map(without_claims);
@@ -149,7 +149,7 @@ fn check_process(report: &Report, process: Option<usize>) -> Result<()> {
     }
 }
 
-pub fn table(asked: &TableRequest, shared: &mut Shared) -> Result<String> {
+pub(super) fn table(asked: &TableRequest, shared: &mut Shared) -> Result<String> {
     let name = asked.table.as_str();
     if !tables().contains(&name) {
         bail!(
@@ -188,7 +188,7 @@ fn iterations(asked: &TableRequest, report: &Report) -> Result<String> {
     answer::list(Map::new(), asked.page, rows)
 }
 
-pub fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
+pub(crate) fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let processes: Vec<_> = chosen(&report, asked.process)?.collect();
     if processes
@@ -229,7 +229,7 @@ fn is_within(layer: &GpuLayerPattern, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }
 
-pub fn slow_iterations(asked: &SlowIterations, shared: &mut Shared) -> Result<String> {
+pub(crate) fn slow_iterations(asked: &SlowIterations, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let rows = chosen(&report, asked.process)?.flat_map(|(process, one)| {
         let slowest = one.slowest.iter();

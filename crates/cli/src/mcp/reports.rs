@@ -17,7 +17,7 @@ use crate::runs;
 /// The run that a tool reads.
 #[derive(Deserialize, JsonSchema, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
-pub struct RunOf {
+pub(crate) struct RunOf {
     /// Paths of the run's records, of traces of nsys or of the PyTorch profiler, or of folders of these (default: the
     /// newest tllmprof-RUN folder).
     files: Vec<PathBuf>,
@@ -40,7 +40,7 @@ struct ReportInputs {
 
 /// The report that was requested last. It is kept because an assistant asks several questions about one run.
 #[derive(Default)]
-pub struct Reports {
+pub(super) struct Reports {
     last: Option<(ReportInputs, Arc<Report>)>,
 }
 
@@ -49,7 +49,7 @@ impl Reports {
     ///
     /// # Errors
     /// The files cannot be read, or belong to several runs.
-    pub fn get(&mut self, of: &RunOf) -> Result<Arc<Report>> {
+    pub(crate) fn get(&mut self, of: &RunOf) -> Result<Arc<Report>> {
         let files = runs::named(&of.files)?;
         processes::are_different(&files)?;
         let source = ReportInputs {
@@ -86,7 +86,7 @@ fn with_state(file: PathBuf) -> (PathBuf, u64, Option<SystemTime>) {
 ///
 /// # Errors
 /// The text is not a step rule.
-pub fn step(text: Option<&str>) -> Result<Option<Step>> {
+pub(crate) fn step(text: Option<&str>) -> Result<Option<Step>> {
     let parse = |text| Step::parse(text).map_err(|problem| anyhow!("step {text:?}: {problem}"));
     text.map(parse).transpose()
 }

@@ -32,7 +32,7 @@ struct Server {
 ///
 /// # Errors
 /// The first message is not a request of the Model Context Protocol.
-pub async fn serve(allow_capture: bool) -> Result<(), String> {
+pub(crate) async fn serve(allow_capture: bool) -> Result<(), String> {
     let interrupts = Interrupts::default();
     let shared = Arc::new(Mutex::new(Shared {
         reports: Reports::default(),

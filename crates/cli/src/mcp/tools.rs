@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::{comparison, files, live, reading};
 
 /// A tool that an assistant can call.
-pub struct Tool {
+pub(crate) struct Tool {
     pub name: &'static str,
     /// The description with which an assistant decides whether to use the tool.
     pub about: &'static str,
@@ -98,7 +98,7 @@ const TOOLS: [Tool; 9] = [
 ];
 
 /// Returns the tools that are offered to the assistant.
-pub fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
+pub(crate) fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
     TOOLS
         .iter()
         .filter(move |tool| allow_capture || tool.is_read_only)
@@ -106,7 +106,7 @@ pub fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
 
 impl Tool {
     /// Returns the JSON schema of the tool's arguments. Unknown arguments are not accepted.
-    pub fn schema(&self) -> Arc<JsonObject> {
+    pub(crate) fn schema(&self) -> Arc<JsonObject> {
         let mut schema = (self.schema)().unwrap_or_default();
         let object = Arc::make_mut(&mut schema);
         object.insert("additionalProperties".to_owned(), Value::Bool(false));
@@ -126,7 +126,7 @@ impl Tool {
     ///
     /// # Errors
     /// The arguments are wrong, or the tool's work failed.
-    pub fn call(&self, arguments: JsonObject, shared: &mut Shared) -> Result<String> {
+    pub(crate) fn call(&self, arguments: JsonObject, shared: &mut Shared) -> Result<String> {
         self.check(&arguments)?;
         (self.call)(Value::Object(arguments), shared)
     }

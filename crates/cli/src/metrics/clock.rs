@@ -4,18 +4,18 @@ use rustix::time::{ClockId, clock_gettime};
 use tllmprof_record::Anchor;
 
 /// Returns the time of `CLOCK_MONOTONIC`, in nanoseconds.
-pub fn monotonic() -> u64 {
+pub(crate) fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
 /// Returns the time of day in microseconds since 1970, which is NVML's clock.
-pub fn unix_us() -> u64 {
+pub(crate) fn unix_us() -> u64 {
     read(ClockId::Realtime) / 1000
 }
 
 /// Returns an anchor for the current time. It relates the record's clock, nanoseconds of
 /// `CLOCK_MONOTONIC`, to the time of day.
-pub fn anchor() -> Anchor {
+pub(crate) fn anchor() -> Anchor {
     let monotonic_ns = monotonic();
     Anchor {
         ticks: monotonic_ns,

@@ -10,7 +10,7 @@ use crate::process_status::ProcessStatus;
 const DRIVER: &[u8] = b"libcuda.so";
 
 /// The processes below the command.
-pub struct ProcessFamily {
+pub(crate) struct ProcessFamily {
     /// The process number of the command.
     command: u64,
     /// The processes. The flag is true if the process has loaded the driver.
@@ -18,7 +18,7 @@ pub struct ProcessFamily {
 }
 
 impl ProcessFamily {
-    pub fn new(command: u32) -> Self {
+    pub(crate) fn new(command: u32) -> Self {
         Self {
             command: command.into(),
             members: HashMap::new(),
@@ -26,7 +26,7 @@ impl ProcessFamily {
     }
 
     /// Finds the processes that now run below the command.
-    pub fn search(&mut self) {
+    pub(crate) fn search(&mut self) {
         let parent = |number| Some((number, ProcessStatus::read(number)?.parent()?));
         let parents: HashMap<_, _> = process_numbers().filter_map(parent).collect();
         let is_below = |number: &u64| {
@@ -47,12 +47,12 @@ impl ProcessFamily {
     }
 
     /// Returns true if a process belongs to the family.
-    pub fn contains(&self, number: u32) -> bool {
+    pub(crate) fn contains(&self, number: u32) -> bool {
         self.members.contains_key(&number.into())
     }
 
     /// Returns the processes that have loaded the driver.
-    pub fn users(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = u64> {
         let users = self.members.iter().filter(|(_, has_driver)| **has_driver);
         users.map(|(number, _)| *number)
     }

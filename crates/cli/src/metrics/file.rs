@@ -11,14 +11,14 @@ use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What, keep_e
 use super::clock;
 
 /// Returns the path of a run's record of GPU metrics. The name contains the process number of the command.
-pub fn path(folder: &Path, pid: u32) -> PathBuf {
+pub(crate) fn path(folder: &Path, pid: u32) -> PathBuf {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace('/', "_");
     folder.join(format!("tllmprof-{host}-gpu-{pid}.tllmprof"))
 }
 
 /// Creates the file of the record. An earlier record with the same name is renamed.
-pub fn create(path: &Path) -> io::Result<File> {
+pub(crate) fn create(path: &Path) -> io::Result<File> {
     let new = || {
         OpenOptions::new()
             .write(true)
@@ -47,7 +47,7 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// Begins the record, with facts about the machine and the run.
-pub fn begin(
+pub(crate) fn begin(
     file: File,
     pid: u32,
     run: &str,
@@ -78,7 +78,7 @@ pub fn begin(
 }
 
 /// Writes a fact about the machine or the run, whose value is a text.
-pub fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
+pub(crate) fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())
 }

@@ -27,10 +27,10 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
-pub type MetricValue = (Metric, u64);
+pub(super) type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
-pub struct Gpu<'nvml> {
+pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA, as the program sees it.
     pub ordinal: u8,
     device: Device<'nvml>,
@@ -48,7 +48,7 @@ pub struct Gpu<'nvml> {
 }
 
 /// Values that are means over an interval. Start and end are in nanoseconds of `CLOCK_MONOTONIC`.
-pub struct MeasuredValues {
+pub(crate) struct MeasuredValues {
     pub start: u64,
     pub end: u64,
     pub values: Vec<MetricValue>,
@@ -56,7 +56,7 @@ pub struct MeasuredValues {
 
 impl<'nvml> Gpu<'nvml> {
     /// Returns the reason if the state of this GPU says nothing about the program, or says it only in part.
-    pub fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         let ordinal = self.ordinal;
         if self.is_divided {
             return Some(format!(
@@ -73,7 +73,7 @@ impl<'nvml> Gpu<'nvml> {
     ///
     /// # Errors
     /// The driver does not list them.
-    pub fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
+    pub(crate) fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
         if self.is_divided {
             return Ok(Vec::new());
         }
@@ -97,7 +97,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Returns the GPU's PCI address, as the names in `/sys/bus/pci/devices` spell it.
-    pub fn address(&self) -> Option<String> {
+    pub(crate) fn address(&self) -> Option<String> {
         let pci = self.device.pci_info().ok()?;
         Some(format!(
             "{:04x}:{:02x}:{:02x}.0",
@@ -107,7 +107,11 @@ impl<'nvml> Gpu<'nvml> {
 
     /// Begins to sample a GPU: its load if `has_load` is true, and always its state. Also returns the reason if its GPM
     /// metrics are missing.
-    pub fn new(ordinal: u8, device: Device<'nvml>, has_load: bool) -> (Self, Option<String>) {
+    pub(crate) fn new(
+        ordinal: u8,
+        device: Device<'nvml>,
+        has_load: bool,
+    ) -> (Self, Option<String>) {
         let is_divided = device.mig_mode().is_ok_and(|mode| mode.current != 0);
         let (counts, why) = match has_load.then(|| first_sample(&device)) {
             None => (None, None),
@@ -133,7 +137,7 @@ impl<'nvml> Gpu<'nvml> {
 
     /// Returns the metrics since the last call. An error means that the GPM counters could not be read. They are then
     /// not read again.
-    pub fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
+    pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
         let counted = self.counted(nvml, &mut values);

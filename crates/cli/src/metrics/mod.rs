@@ -34,7 +34,7 @@ const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The samples that are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum SampleScope {
+pub(crate) enum SampleScope {
     /// Clocks, power, energy and processes of the GPUs, and the nodes of threads. Nothing is logged.
     State,
     /// These, and the load of the GPUs (`--gpu-metrics`).
@@ -54,7 +54,7 @@ struct SamplingPlan {
 }
 
 /// The sampling process, as the command sees it.
-pub struct Sampler {
+pub(crate) struct Sampler {
     number: libc::pid_t,
     orders: UnixStream,
     path: PathBuf,
@@ -65,7 +65,7 @@ pub struct Sampler {
 impl Sampler {
     /// Starts a process that samples, once [`Sampler::begin`] is called, into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
     /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
-    pub fn start(
+    pub(crate) fn start(
         folder: &Path,
         run: &RunId,
         limit: u64,
@@ -102,13 +102,13 @@ impl Sampler {
     }
 
     /// Begins the sampling: the program has started.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         // If the sampling process has ended, it has logged the reason.
         let _ = self.orders.write_all(&[0]);
     }
 
     /// Ends the sampling. Returns the path of the record, or `None` if there are no samples.
-    pub fn finish(mut self) -> Option<PathBuf> {
+    pub(crate) fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
             .orders

@@ -18,7 +18,7 @@ const MIN_BUSY_TICKS: u64 = 5;
 const MAX_THREADS: usize = 1024;
 
 /// The NUMA nodes of the machine.
-pub struct NumaNodes {
+pub(crate) struct NumaNodes {
     root: PathBuf,
     /// The node of each processor. Empty if the machine has only one node.
     of_processor: Vec<Option<u16>>,
@@ -34,7 +34,7 @@ struct WatchedThread {
 
 /// A thread that runs on a node, and ran on another one when it was last seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MovedThread {
+pub(crate) struct MovedThread {
     pub pid: u32,
     pub tid: u32,
     pub node: u16,
@@ -42,7 +42,7 @@ pub struct MovedThread {
 
 impl NumaNodes {
     /// Reads the machine's nodes from `/sys`, or from the folder that a variable names.
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         Self::under(env::var_os("TLLMPROF_SYSFS").map_or_else(|| "/sys".into(), PathBuf::from))
     }
 
@@ -67,7 +67,7 @@ impl NumaNodes {
 
     /// Returns a GPU's node and the distances from it, in the form of [`tllmprof_record::Info::GpuNode`]. `None` if the
     /// machine does not say which node the GPU belongs to.
-    pub fn of_gpu(&self, ordinal: u8, address: &str) -> Option<String> {
+    pub(crate) fn of_gpu(&self, ordinal: u8, address: &str) -> Option<String> {
         let read = |path: PathBuf| fs::read_to_string(path).ok();
         let node = self
             .root
@@ -91,7 +91,11 @@ impl NumaNodes {
 
     /// Returns the threads of some processes that are on another node than when they were last seen. If `all` is false,
     /// only threads that were busy at the last look at all threads are examined.
-    pub fn moved(&mut self, processes: impl Iterator<Item = u64>, all: bool) -> Vec<MovedThread> {
+    pub(crate) fn moved(
+        &mut self,
+        processes: impl Iterator<Item = u64>,
+        all: bool,
+    ) -> Vec<MovedThread> {
         let mut moved = Vec::new();
         if self.of_processor.is_empty() {
             return moved;

@@ -40,7 +40,7 @@ type NamedGpu<'nvml> = (Device<'nvml>, String);
 ///
 /// # Errors
 /// The reason why there are no metrics, or why they end early.
-pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
+pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     if orders.read_exact(&mut [0]).is_err() {
         return Ok(0);
     }

@@ -18,7 +18,7 @@ const HOST_NAMESPACE: &str = "pid:[4026531836]";
 type ListedProcess = (u32, Option<u8>);
 
 /// The classes of processes, and their names in the record.
-pub struct GpuShares {
+pub(crate) struct GpuShares {
     /// True if the driver's process numbers are certainly those of this namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
@@ -29,7 +29,7 @@ pub struct GpuShares {
 }
 
 impl GpuShares {
-    pub fn new(run: &RunId) -> Self {
+    pub(crate) fn new(run: &RunId) -> Self {
         let namespace = fs::read_link("/proc/self/ns/pid");
         Self {
             is_host: namespace.is_ok_and(|link| link.as_os_str() == HOST_NAMESPACE),
@@ -40,7 +40,7 @@ impl GpuShares {
     }
 
     /// Writes the processes that the driver lists for a GPU, over the time of `taken`.
-    pub fn keep(
+    pub(crate) fn keep(
         &mut self,
         record: &mut StreamWriter,
         device: u8,

@@ -7,7 +7,7 @@ const DEVICES: usize = 16;
 
 /// A GPU of the machine, as NVML lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The UUID as `nvidia-smi -L` prints it.
     pub uuid: String,
     pub name: String,
@@ -17,7 +17,7 @@ pub struct Listed {
 
 /// The environment variables that decide which numbers CUDA gives to GPUs.
 #[derive(Clone, Default, Debug)]
-pub struct VisibilityVariables {
+pub(super) struct VisibilityVariables {
     /// The value of `CUDA_VISIBLE_DEVICES`. `None` if it is not set.
     pub devices: Option<String>,
     /// The value of `CUDA_DEVICE_ORDER`. `None` if it is not set.
@@ -26,7 +26,7 @@ pub struct VisibilityVariables {
 
 /// Returns the visible GPUs as indices into `gpus`, in the order of their CUDA numbers. Also
 /// returns notes for the user.
-pub fn visible(gpus: &[Listed], asked: &VisibilityVariables) -> (Vec<usize>, Vec<String>) {
+pub(super) fn visible(gpus: &[Listed], asked: &VisibilityVariables) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
     // By default CUDA puts the fastest GPU first. GPUs of the same model are in the order of their
     // PCI addresses.

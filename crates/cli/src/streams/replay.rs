@@ -11,7 +11,7 @@ const LEARNING: usize = 32;
 
 /// The learner's result for one stream.
 #[derive(Debug)]
-pub struct Replay {
+pub(crate) struct Replay {
     pub rule: String,
     pub detected: u64,
     pub boundaries: Boundaries,
@@ -21,14 +21,14 @@ pub struct Replay {
 
 /// The rule of one level of nested iterations, and the boundaries that the rule finds.
 #[derive(Debug)]
-pub struct Level {
+pub(crate) struct Level {
     pub rule: String,
     pub boundaries: Boundaries,
 }
 
 /// The number of boundaries that the learner found in each true iteration. One is right.
 #[derive(Debug, Default)]
-pub struct Boundaries(Vec<u32>);
+pub(crate) struct Boundaries(Vec<u32>);
 
 /// A learner, and the boundaries that it has found so far.
 struct Judged {
@@ -73,7 +73,7 @@ impl Judged {
 ///
 /// # Errors
 /// The stream cannot be read, or a line is not valid.
-pub fn replay(lines: impl BufRead) -> Result<Replay> {
+pub(crate) fn replay(lines: impl BufRead) -> Result<Replay> {
     let (mut steps, mut parts) = (Judged::new(false), Judged::new(true));
     for (number, line) in lines.lines().enumerate() {
         let line = line?;
@@ -158,14 +158,14 @@ fn record(line: &str) -> Result<ReplayRecord> {
 impl Boundaries {
     /// Returns the number of true iterations, which marks in the stream show.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns the share of true iterations with exactly one boundary, without the first [`LEARNING`] ones. `None` if
     /// there are no others.
     #[must_use]
-    pub fn share(&self) -> Option<f64> {
+    pub(crate) fn share(&self) -> Option<f64> {
         let judged = self.0.get(LEARNING..).filter(|j| !j.is_empty())?;
         let right = judged.iter().filter(|&&count| count == 1).count();
         Some(right as f64 / judged.len() as f64)

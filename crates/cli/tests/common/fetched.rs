@@ -7,7 +7,7 @@ use crate::skipped::skipped;
 
 /// Runs a script that fetches a tool and prints its path. If the tool is not available, logs the reason and returns
 /// `None`.
-pub fn fetched(script: &str) -> Option<PathBuf> {
+pub(crate) fn fetched(script: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
     let got = Command::new(folder.join(script)).output().unwrap();
     if got.status.success() {

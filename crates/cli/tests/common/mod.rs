@@ -21,20 +21,20 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The result of a child that has ended.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Ended {
-    pub fn code(&self) -> Option<i32> {
+    pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
     }
 }
 
 /// Runs a command until it ends. Fails the test if that takes longer than [`LIMIT`].
-pub fn finish(command: &mut Command) -> Ended {
+pub(crate) fn finish(command: &mut Command) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -60,7 +60,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 }
 
 /// Returns the exit status of a child. If the child takes too long, kills it and returns `None`.
-pub fn wait(child: &mut Child) -> Option<ExitStatus> {
+pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
         if let Some(status) = child.try_wait().unwrap() {
@@ -74,24 +74,24 @@ pub fn wait(child: &mut Child) -> Option<ExitStatus> {
 }
 
 /// A folder that is removed when the test ends.
-pub struct Scratch(TempDir);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The path is made canonical, because the dynamic linker and readlink show canonical paths, which tests
         // compare.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Returns a copy of the command. Another process (`cp`) makes the copy. If this process wrote it, a child that
     /// another test forks at that moment would inherit the open file, and a file that is open for writing cannot be
     /// executed.
-    pub fn copy_of_the_command(&self, name: &str) -> PathBuf {
+    pub(crate) fn copy_of_the_command(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut copy = Command::new("cp");
@@ -100,7 +100,7 @@ impl Scratch {
         path
     }
 
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
@@ -108,14 +108,14 @@ impl Scratch {
     }
 
     /// Writes an executable script.
-    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
     /// Compiles a C source. `arguments` are added to those for the source and the output.
-    pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+    pub(crate) fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(name);
         fs::create_dir_all(output.parent().unwrap()).unwrap();
         let source = self.write(&format!("{name}.c"), source);
@@ -131,7 +131,7 @@ impl Scratch {
     }
 
     /// Compiles a library that reports on standard error that it was loaded.
-    pub fn library(&self) -> PathBuf {
+    pub(crate) fn library(&self) -> PathBuf {
         self.compile(
             "libtllmprof.so",
             "#include <stdio.h>\n\
@@ -144,7 +144,7 @@ impl Scratch {
     }
 
     /// Returns the command, with a plain environment that names this folder's library.
-    pub fn tllmprof(&self) -> Command {
+    pub(crate) fn tllmprof(&self) -> Command {
         let library = self.path("libtllmprof.so");
         let library = if library.exists() {
             library
@@ -158,7 +158,7 @@ impl Scratch {
 }
 
 /// Returns a command with default signals, and only `PATH` in its environment.
-pub fn plain(program: &Path) -> Command {
+pub(crate) fn plain(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
@@ -168,7 +168,7 @@ pub fn plain(program: &Path) -> Command {
 }
 
 /// Runs a command whose standard output is a terminal. Returns the result, with all that the command wrote there.
-pub fn on_terminal(command: &mut Command) -> Ended {
+pub(crate) fn on_terminal(command: &mut Command) -> Ended {
     let (mut terminal, slave) = terminal::open(None);
     let mut child = command
         .stdin(Stdio::null())

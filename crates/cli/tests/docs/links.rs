@@ -22,14 +22,14 @@ fn prose(text: &str) -> String {
 }
 
 /// Returns the anchor of a heading, in the form that GitHub and mdBook generate.
-pub fn anchor(heading: &str) -> String {
+pub(crate) fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let name: String = heading.chars().filter(kept).collect();
     name.to_lowercase().replace(' ', "-")
 }
 
 /// Returns the anchors of a page's headings, in the form that GitHub and mdBook generate.
-pub fn anchors(text: &str) -> HashSet<String> {
+pub(crate) fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
     let mut is_code = false;
     let mut found = HashSet::new();

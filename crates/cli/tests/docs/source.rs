@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Language {
+pub(crate) enum Language {
     Rust,
     /// C, C++ or CUDA.
     C,
@@ -14,7 +14,7 @@ pub enum Language {
 
 impl Language {
     /// Returns the language of a file, which its extension or its first line shows.
-    pub fn find(path: &Path, text: &str) -> Option<Self> {
+    pub(crate) fn find(path: &Path, text: &str) -> Option<Self> {
         match path.extension().and_then(OsStr::to_str) {
             Some("rs") => Some(Self::Rust),
             Some("c" | "h" | "cpp" | "cu") => Some(Self::C),
@@ -28,7 +28,7 @@ impl Language {
 
 /// A line of a comment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Comment {
+pub(crate) struct Comment {
     pub line: usize,
     /// The text of the line, without comment markers.
     pub text: String,
@@ -38,7 +38,7 @@ pub struct Comment {
 
 /// A source, divided into comments and code.
 #[derive(Default, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// The lines of all comments, in the order of the file.
     pub comments: Vec<Comment>,
     /// The source without comments and without the contents of strings. Line numbers stay the same.
@@ -46,7 +46,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn scan(text: &str, language: Language) -> Self {
+    pub(crate) fn scan(text: &str, language: Language) -> Self {
         let mut source = Self::default();
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
@@ -87,7 +87,7 @@ impl Source {
     }
 
     /// Returns the first line of each paragraph of the doc comments.
-    pub fn doc_paragraphs(&self) -> impl Iterator<Item = &Comment> {
+    pub(crate) fn doc_paragraphs(&self) -> impl Iterator<Item = &Comment> {
         let doc = |comment: &&Comment| comment.is_doc;
         let mut before = None;
         self.comments.iter().filter(doc).filter(move |comment| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// Words that string literals of the crates and documents avoid. Each is a pattern of whole words, with better words.
-pub const WORDS: [(&str, &str); 29] = [
+pub(crate) const WORDS: [(&str, &str); 29] = [
     ("tells?|told|telling", "log, report, show, warn"),
     ("lets? (it |them )?be", "leaves alone"),
     ("sees? to (it|that|a|an|the)", "installs, makes sure"),
@@ -43,12 +43,12 @@ pub const WORDS: [(&str, &str); 29] = [
 /// Documents that quote other projects, or that a program generates. They are not checked.
 const LEFT_OUT: [&str; 1] = ["docs/harmless.md"];
 
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Finds the files below a folder that have this extension, without tests.
-pub fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+pub(crate) fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy();
@@ -63,7 +63,7 @@ pub fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 }
 
 /// Returns the string literals of a source with their line numbers. Literals of its tests module are left out.
-pub fn literals(source: &str) -> Vec<(usize, String)> {
+pub(crate) fn literals(source: &str) -> Vec<(usize, String)> {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
         .next()

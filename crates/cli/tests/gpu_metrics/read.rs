@@ -29,7 +29,7 @@ const PLAIN: [(Metric, u64, u64); 6] = [
 /// A record of metrics: the values of each device and metric in order, the start and end of each
 /// sample, and the facts.
 #[derive(Debug, Default)]
-pub struct Read {
+pub(crate) struct Read {
     pub values: BTreeMap<(u8, Metric), Vec<u64>>,
     pub times: BTreeMap<u8, Vec<(u64, u64)>>,
     pub facts: Vec<(Info, String)>,
@@ -38,7 +38,7 @@ pub struct Read {
 }
 
 impl Read {
-    pub fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         let reader = Reader::open(path).unwrap();
         let header = reader.header();
         let clock = Clock::new(header.clock, &header.anchors);
@@ -79,12 +79,12 @@ impl Read {
         read
     }
 
-    pub fn fact(&self, key: Info) -> Vec<&str> {
+    pub(crate) fn fact(&self, key: Info) -> Vec<&str> {
         let all = self.facts.iter().filter(|(of, _)| *of == key);
         all.map(|(_, text)| text.as_str()).collect()
     }
 
-    pub fn has_plain(&self, device: u8, more: u64) {
+    pub(crate) fn has_plain(&self, device: u8, more: u64) {
         for (metric, value, difference) in PLAIN {
             let values = &self.values[&(device, metric)];
             assert!(values.len() >= 3, "{values:?}");
@@ -96,7 +96,7 @@ impl Read {
         }
     }
 
-    pub fn has_gpm(&self, device: u8, of: u64) {
+    pub(crate) fn has_gpm(&self, device: u8, of: u64) {
         for (id, metric) in GPM {
             let Some(values) = self.values.get(&(device, metric)) else {
                 assert!(of == 1 && id >= 60, "{metric:?}");

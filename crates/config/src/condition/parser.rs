@@ -12,7 +12,7 @@ const DEPTH: usize = 32;
 
 /// The names that a condition may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Vocabulary {
+pub(super) enum Vocabulary {
     Batch,
     /// Facts about the batch, and times.
     All,
@@ -41,7 +41,7 @@ impl Vocabulary {
     }
 }
 
-pub struct Parser<'a> {
+pub(crate) struct Parser<'a> {
     text: &'a str,
     names: Vocabulary,
     /// Current position in the text, in bytes.
@@ -51,7 +51,7 @@ pub struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub const fn new(text: &'a str, names: Vocabulary) -> Self {
+    pub(super) const fn new(text: &'a str, names: Vocabulary) -> Self {
         Self {
             text,
             names,
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the whole text. Returns the comparisons, and the tree that combines them by index.
-    pub fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
+    pub(crate) fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
             return Err(self.problem("and, or, or the end should stand"));

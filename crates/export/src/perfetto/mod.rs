@@ -24,7 +24,7 @@ use crate::record::Record;
 use crate::sink::Sink;
 use crate::trace::{Group, Id, TraceFormat, TrackLine};
 
-pub struct Perfetto<'a> {
+pub(crate) struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
     names: InternedNames,
@@ -33,7 +33,7 @@ pub struct Perfetto<'a> {
 }
 
 impl<'a> Perfetto<'a> {
-    pub fn new(sink: &'a mut Sink) -> Self {
+    pub(crate) fn new(sink: &'a mut Sink) -> Self {
         Self {
             sink,
             sequence: 0,

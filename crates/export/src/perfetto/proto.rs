@@ -6,10 +6,10 @@
 use prost::Message;
 
 /// Field number of a packet in the trace message.
-pub const TRACE_PACKET: u32 = 1;
+pub(crate) const TRACE_PACKET: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TracePacket {
+pub(crate) struct TracePacket {
     #[prost(message, optional, tag = "6")]
     pub clock_snapshot: Option<ClockSnapshot>,
     #[prost(uint64, optional, tag = "8")]
@@ -28,11 +28,11 @@ pub struct TracePacket {
     pub track_descriptor: Option<TrackDescriptor>,
 }
 
-pub const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
-pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
+pub(crate) const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
+pub(crate) const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ClockSnapshot {
+pub(crate) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
     pub clocks: Vec<ProtoClock>,
     #[prost(uint32, optional, tag = "2")]
@@ -40,24 +40,24 @@ pub struct ClockSnapshot {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ProtoClock {
+pub(crate) struct ProtoClock {
     #[prost(uint32, optional, tag = "1")]
     pub clock_id: Option<u32>,
     #[prost(uint64, optional, tag = "2")]
     pub timestamp: Option<u64>,
 }
 
-pub const CLOCK_REALTIME: u32 = 1;
-pub const CLOCK_MONOTONIC: u32 = 3;
+pub(crate) const CLOCK_REALTIME: u32 = 1;
+pub(crate) const CLOCK_MONOTONIC: u32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TracePacketDefaults {
+pub(crate) struct TracePacketDefaults {
     #[prost(uint32, optional, tag = "58")]
     pub timestamp_clock_id: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TrackDescriptor {
+pub(crate) struct TrackDescriptor {
     #[prost(uint64, optional, tag = "1")]
     pub uuid: Option<u64>,
     #[prost(string, optional, tag = "2")]
@@ -73,7 +73,7 @@ pub struct TrackDescriptor {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ProcessDescriptor {
+pub(crate) struct ProcessDescriptor {
     #[prost(int32, optional, tag = "1")]
     pub pid: Option<i32>,
     #[prost(string, repeated, tag = "2")]
@@ -83,7 +83,7 @@ pub struct ProcessDescriptor {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ThreadDescriptor {
+pub(crate) struct ThreadDescriptor {
     #[prost(int32, optional, tag = "1")]
     pub pid: Option<i32>,
     #[prost(int64, optional, tag = "2")]
@@ -93,13 +93,13 @@ pub struct ThreadDescriptor {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CounterDescriptor {
+pub(crate) struct CounterDescriptor {
     #[prost(string, optional, tag = "6")]
     pub unit_name: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TrackEvent {
+pub(crate) struct TrackEvent {
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub category_iids: Vec<u64>,
     #[prost(message, repeated, tag = "4")]
@@ -117,13 +117,13 @@ pub struct TrackEvent {
     pub double_counter_value: Option<f64>,
 }
 
-pub const TYPE_SLICE_BEGIN: u32 = 1;
-pub const TYPE_SLICE_END: u32 = 2;
-pub const TYPE_INSTANT: u32 = 3;
-pub const TYPE_COUNTER: u32 = 4;
+pub(crate) const TYPE_SLICE_BEGIN: u32 = 1;
+pub(crate) const TYPE_SLICE_END: u32 = 2;
+pub(crate) const TYPE_INSTANT: u32 = 3;
+pub(crate) const TYPE_COUNTER: u32 = 4;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct DebugAnnotation {
+pub(crate) struct DebugAnnotation {
     #[prost(uint64, optional, tag = "1")]
     pub name_iid: Option<u64>,
     #[prost(bool, optional, tag = "2")]
@@ -135,7 +135,7 @@ pub struct DebugAnnotation {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct InternedData {
+pub(crate) struct InternedData {
     #[prost(message, repeated, tag = "1")]
     pub event_categories: Vec<Interned>,
     #[prost(message, repeated, tag = "2")]
@@ -150,7 +150,7 @@ pub struct InternedData {
 /// Stands for Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, all of
 /// which have these two fields.
 #[derive(Clone, PartialEq, Message)]
-pub struct Interned {
+pub(crate) struct Interned {
     #[prost(uint64, optional, tag = "1")]
     pub iid: Option<u64>,
     #[prost(string, optional, tag = "2")]

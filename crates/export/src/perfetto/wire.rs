@@ -7,37 +7,37 @@
 const MAX_BYTES: usize = 127;
 
 /// A packet that is being encoded.
-pub struct Wire {
+pub(crate) struct Wire {
     bytes: [u8; MAX_BYTES],
     length: usize,
 }
 
 /// A message whose end has not been written yet. The value is the position of its length byte.
 #[must_use]
-pub struct OpenMessage(usize);
+pub(crate) struct OpenMessage(usize);
 
 impl Wire {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             bytes: [0; MAX_BYTES],
             length: 0,
         }
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
     /// Writes a field that is a number of variable length.
     #[inline]
-    pub const fn number(&mut self, field: u8, value: u64) {
+    pub(crate) const fn number(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3);
         self.varint(value);
     }
 
     /// Writes a field that is a number of fixed length, eight bytes.
     #[inline]
-    pub fn fixed(&mut self, field: u8, value: u64) {
+    pub(crate) fn fixed(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3 | 1);
         for byte in value.to_le_bytes() {
             self.byte(byte);
@@ -46,14 +46,14 @@ impl Wire {
 
     /// Begins a field that is a message. The following fields belong to it, until it is ended.
     #[inline]
-    pub const fn begin(&mut self, field: u8) -> OpenMessage {
+    pub(crate) const fn begin(&mut self, field: u8) -> OpenMessage {
         self.varint((field as u64) << 3 | 2);
         self.byte(0);
         OpenMessage(self.length - 1)
     }
 
     #[inline]
-    pub const fn end(&mut self, message: OpenMessage) {
+    pub(crate) const fn end(&mut self, message: OpenMessage) {
         let OpenMessage(at) = message;
         self.bytes[at] = (self.length - at - 1) as u8;
     }

@@ -10,7 +10,7 @@ use super::schema::{ColumnKind, Table};
 
 /// The value of one column in a row.
 #[derive(Clone, Copy, Debug)]
-pub enum Cell {
+pub(crate) enum Cell {
     Int(i64),
     Real(f64),
     Flag(bool),
@@ -74,13 +74,13 @@ struct Column {
 
 /// A group of rows of a table, stored by column.
 #[derive(Debug)]
-pub struct RowGroup {
+pub(crate) struct RowGroup {
     columns: Vec<Column>,
     count: usize,
 }
 
 impl RowGroup {
-    pub fn new(table: &Table) -> Self {
+    pub(crate) fn new(table: &Table) -> Self {
         let column = |field: &super::schema::Field| Column {
             values: match field.kind {
                 ColumnKind::Time | ColumnKind::Int => Values::Int(Vec::new()),
@@ -96,12 +96,12 @@ impl RowGroup {
         }
     }
 
-    pub const fn count(&self) -> usize {
+    pub(crate) const fn count(&self) -> usize {
         self.count
     }
 
     /// Adds a row. `cells` has one cell for each column.
-    pub fn push(&mut self, cells: &[Cell], texts: &[ByteArray]) {
+    pub(crate) fn push(&mut self, cells: &[Cell], texts: &[ByteArray]) {
         debug_assert_eq!(cells.len(), self.columns.len());
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             if let Some(levels) = &mut column.levels {
@@ -120,7 +120,7 @@ impl RowGroup {
     }
 
     /// Writes the rows to `file` as one Parquet row group.
-    pub fn write<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<()> {
+    pub(crate) fn write<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<()> {
         let mut group = file.next_row_group()?;
         for column in &self.columns {
             let writer = group.next_column()?;

@@ -14,7 +14,7 @@ use crate::record::Record;
 
 /// The texts that cells refer to. The maps return the index in `all` for each kind of text.
 #[derive(Default)]
-pub struct Texts {
+pub(crate) struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
@@ -76,13 +76,13 @@ impl Texts {
 }
 
 /// A consumer of rows.
-pub trait Tables {
+pub(crate) trait Tables {
     /// Adds a row to the table with this index in [`TABLES`]. `cells` has one cell for each column.
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
 /// Converts all of a record, and passes the rows to `tables`.
-pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
+pub(crate) fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
     stretches(record, &mut texts, tables)?;

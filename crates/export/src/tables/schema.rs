@@ -68,7 +68,7 @@ const fn optional(field: Field) -> Field {
 /// Tables whose rows are not items of a timeline. The value is the table's index in [`TABLES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub enum Which {
+pub(crate) enum Which {
     Processes,
     Threads,
     Windows,

@@ -3,7 +3,7 @@
 
 #![allow(dead_code)] // each test file uses only some of these helpers
 
-pub mod scene;
+pub(crate) mod scene;
 #[path = "../../../../tests/common/skipped.rs"]
 mod skipped;
 
@@ -25,7 +25,7 @@ use tllmprof_export::Record;
 use tllmprof_record::Source;
 
 /// A record in memory, as the source for a reader.
-pub struct Bytes(pub Vec<u8>);
+pub(crate) struct Bytes(pub Vec<u8>);
 
 impl Source for Bytes {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -33,13 +33,13 @@ impl Source for Bytes {
     }
 }
 
-pub fn record(name: &str, bytes: Vec<u8>) -> Record {
+pub(crate) fn record(name: &str, bytes: Vec<u8>) -> Record {
     Record::new(name.into(), Box::new(Bytes(bytes)), Arc::new(|_| Ok(()))).unwrap()
 }
 
 /// An item as an export must contain it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub host: String,
     pub track: String,
     pub name: String,
@@ -52,7 +52,7 @@ pub struct Seen {
 }
 
 /// Returns the arguments of an event as one text.
-pub fn args(all: &BTreeMap<String, String>) -> String {
+pub(crate) fn args(all: &BTreeMap<String, String>) -> String {
     let all: Vec<_> = all
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
@@ -61,7 +61,7 @@ pub fn args(all: &BTreeMap<String, String>) -> String {
 }
 
 #[track_caller]
-pub fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
+pub(crate) fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
     found.sort();
     expected.sort();
     for (found, expected) in found.iter().zip(&expected) {
@@ -71,7 +71,7 @@ pub fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
 }
 
 /// Returns a folder that is removed when the test ends.
-pub fn scratch() -> TempDir {
+pub(crate) fn scratch() -> TempDir {
     TempDir::with_prefix("tllmprof-").unwrap()
 }
 
@@ -116,7 +116,7 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
 
 /// Runs one of the scripts in `readers` on an export, and returns the JSON that it prints. Returns `None`,
 /// and logs the reason, if something that the script needs is not available.
-pub fn read_by(script: &str, export: &Path) -> Option<Value> {
+pub(crate) fn read_by(script: &str, export: &Path) -> Option<Value> {
     let python = match script {
         _ if script.starts_with("spark") => with_spark(),
         _ => output(

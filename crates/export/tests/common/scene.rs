@@ -15,21 +15,21 @@ const US: u64 = 1000;
 
 /// Nanoseconds since 1970 minus `CLOCK_MONOTONIC`, for each of the two machines. The second machine was
 /// started five seconds before the first.
-pub const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_000_000];
+pub(crate) const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_000_000];
 
 /// Nanoseconds to add to the first machine's times to get the common clock, which is the second machine's
 /// clock.
-pub const SHIFT: u64 = UNIX[0] - UNIX[1];
+pub(crate) const SHIFT: u64 = UNIX[0] - UNIX[1];
 
 /// Names that must be exported unchanged, except `BROKEN`, which is not valid UTF-8 and becomes
 /// `REPAIRED`.
-pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
+pub(crate) const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
-pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
+pub(crate) const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
 /// Names that try to do harm where they are shown: on a terminal, in a JSON reader, in an HTML page, in a
 /// spreadsheet, or as lines of text.
-pub const HOSTILE: [&str; 6] = [
+pub(crate) const HOSTILE: [&str; 6] = [
     "\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J",
     "\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}",
     "</script><img src=x onerror=alert(1)>&lt;'; drop table calls; --",
@@ -39,11 +39,11 @@ pub const HOSTILE: [&str; 6] = [
 ];
 
 /// Maximum length of a name in a record, in bytes.
-pub const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 
 /// The arrows that an export must contain, from launches to kernels: their start and end times on the
 /// first machine.
-pub const FLOWS: [(u64, u64); 3] = [
+pub(crate) const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
     // The first call launched two kernels, so another arrow leads from the first kernel to the second.
@@ -51,7 +51,7 @@ pub const FLOWS: [(u64, u64); 3] = [
 ];
 
 /// A record under construction, together with the items that its export must contain.
-pub struct Scene {
+pub(crate) struct Scene {
     pub builder: Builder,
     pub host: &'static str,
     pub pid: u32,
@@ -63,7 +63,13 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub fn new(host: &'static str, pid: u32, rank: u64, clock: ClockKind, unix: u64) -> Self {
+    pub(crate) fn new(
+        host: &'static str,
+        pid: u32,
+        rank: u64,
+        clock: ClockKind,
+        unix: u64,
+    ) -> Self {
         let (ticks, offset) = match clock {
             ClockKind::Counter => (2, 77),
             ClockKind::Monotonic => (1, 0),
@@ -121,7 +127,7 @@ impl Scene {
         )
     }
 
-    pub fn write(&mut self, tid: u32, start: u64, duration: u64, what: What) {
+    pub(crate) fn write(&mut self, tid: u32, start: u64, duration: u64, what: What) {
         self.event(tid, start, duration, what, |_| ());
     }
 
@@ -136,12 +142,12 @@ impl Scene {
         self.builder.push(tid, &event);
     }
 
-    pub fn thread(&mut self, tid: u32, name: &str) {
+    pub(crate) fn thread(&mut self, tid: u32, name: &str) {
         let name = self.builder.string(tid, name);
         self.write(tid, 1000 * US, 0, What::ThreadName { name });
     }
 
-    pub fn call_name(&mut self, row: u8, kind: CallKind, name: &str) {
+    pub(crate) fn call_name(&mut self, row: u8, kind: CallKind, name: &str) {
         let (kind, name) = (Some(kind), self.builder.string(self.pid, name));
         self.write(self.pid, 1000 * US, 0, What::CallName { row, kind, name });
     }
@@ -172,7 +178,7 @@ impl Scene {
         });
     }
 
-    pub fn window(&mut self, start: u64, end: u64, first: u64, last: u64, kernels: bool) {
+    pub(crate) fn window(&mut self, start: u64, end: u64, first: u64, last: u64, kernels: bool) {
         for (at, edge, iteration) in [(start, Edge::Open, first), (end, Edge::Close, last)] {
             let what = match kernels {
                 true => What::KernelWindow { edge, iteration },
@@ -187,7 +193,7 @@ impl Scene {
         self.iteration = outside;
     }
 
-    pub fn iteration(&mut self, n: u64, start: u64, end: u64) {
+    pub(crate) fn iteration(&mut self, n: u64, start: u64, end: u64) {
         self.write(
             self.pid,
             start,
@@ -208,7 +214,14 @@ impl Scene {
         );
     }
 
-    pub fn call(&mut self, track: (u32, &str), row: (u8, &str), start: u64, end: u64, stream: u64) {
+    pub(crate) fn call(
+        &mut self,
+        track: (u32, &str),
+        row: (u8, &str),
+        start: u64,
+        end: u64,
+        stream: u64,
+    ) {
         let what = What::Call {
             row: row.0,
             capturing: false,
@@ -223,7 +236,7 @@ impl Scene {
 }
 
 /// Returns all records with their names and bytes, and the items that their export must contain.
-pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
+pub(crate) fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
     let records = vec![
         ("server", server.builder.bytes()),
@@ -234,7 +247,7 @@ pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
 }
 
 /// The metrics that an export must contain: GPU and metric, unit, time in nanoseconds, value.
-pub const METRICS: [(&str, &str, u64, f64); 3] = [
+pub(crate) const METRICS: [(&str, &str, u64, f64); 3] = [
     ("GPU 0 SM busy", "%", 1_000_000, 57.25),
     ("GPU 0 SM busy", "%", 2_000_000, 60.0),
     ("GPU 3 power", "W", 1_000_000, 699.999),
@@ -417,7 +430,7 @@ fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
 
 /// Function names of a sampled stack, the outermost first. One name contains a semicolon, the separator
 /// of folded stacks.
-pub const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
+pub(crate) const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
 
 /// Adds samples of a thread's stack, which are recorded by another thread.
 fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {

@@ -172,7 +172,7 @@ global_asm!(
 /// The slow path handles a count past the cell's limit and a thread without cells. For a call that may be nested in
 /// another intercepted call, [`crate::entered::is_within_outer`] decides whether to count.
 #[unsafe(naked)]
-pub unsafe extern "C" fn count() {
+pub(crate) unsafe extern "C" fn count() {
     naked_asm!(
         ".cfi_startproc",
         "hint #34",
@@ -276,7 +276,7 @@ pub(crate) use noting;
 ///
 /// A call that is nested in another call of the program is recorded but not counted.
 #[unsafe(naked)]
-pub unsafe extern "C" fn record() {
+pub(crate) unsafe extern "C" fn record() {
     naked_asm!(
         ".cfi_startproc",
         "hint #34",
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn record() {
 /// It saves the registers that may carry arguments: eight integer and eight vector registers, and the address of a
 /// result. The frame has call frame information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
-pub unsafe extern "C" fn slow() {
+pub(crate) unsafe extern "C" fn slow() {
     naked_asm!(
         ".cfi_startproc",
         "hint #34",
@@ -459,7 +459,7 @@ unsafe extern "C" fn bind() {
 /// Handler for a function that no module defines. Returns 3, which means "not initialised" in both the driver and the
 /// runtime.
 #[unsafe(naked)]
-pub unsafe extern "C" fn missing() {
+pub(crate) unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
@@ -494,10 +494,10 @@ macro_rules! ask {
 /// Defines a look-up function (`dlsym` or `dlvsym`), which finds its caller by the return address. A look-up that does
 /// not concern CUDA or NCCL is passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
-    ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
+    ($vis:vis $name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// Code that the exported look-up function jumps to.
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        $vis unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
                 "hint #34",
@@ -562,8 +562,8 @@ macro_rules! door {
         }
     };
 }
-door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
-door!(front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
+door!(pub dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(pub(crate) front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
 /// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order

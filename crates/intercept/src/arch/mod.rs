@@ -15,7 +15,8 @@ mod tests;
 
 use crate::handlers::{HANDLERS, Handlers};
 
-pub use doors::{dlsym_door, dlvsym_door, exported, front_dlsym_door};
+pub(crate) use doors::front_dlsym_door;
+pub use doors::{dlsym_door, dlvsym_door, exported};
 
 #[linkme::distributed_slice(HANDLERS)]
 static OURS: Handlers = Handlers {

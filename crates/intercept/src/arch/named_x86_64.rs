@@ -214,7 +214,7 @@ macro_rules! ways {
     ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
         $(#[$attribute])*
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        pub(crate) unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
                 ".cfi_def_cfa rsp, 24",

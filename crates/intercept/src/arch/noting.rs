@@ -16,7 +16,7 @@ macro_rules! handlers {
         $(
             noting!($name, count, $what($($value)+) $(, counts $counter)?);
             noting!($recorded, record, $what($($value)+) $(, counts $counter)?);
-            pub const $both: Noting = [$name, $recorded];
+            pub(crate) const $both: Noting = [$name, $recorded];
         )*
     };
 }

@@ -272,9 +272,9 @@ mod exported {
     // SAFETY: `export_functions` defines these names. They are called with the type of the C library's function.
     unsafe extern "C" {
         #[link_name = "ffsll"]
-        pub fn first_set(bits: i64) -> i32;
+        pub(crate) fn first_set(bits: i64) -> i32;
         #[link_name = "cuGraphLaunch_ptsz"]
-        pub fn launch(seen: &mut super::MadeCall) -> i32;
+        pub(crate) fn launch(seen: &mut super::MadeCall) -> i32;
     }
 }
 

@@ -164,7 +164,7 @@ global_asm!(
 /// The slow path handles a count past the cell's limit and a thread without cells. A call that is nested in another
 /// intercepted call is not counted.
 #[unsafe(naked)]
-pub unsafe extern "C" fn count() {
+pub(crate) unsafe extern "C" fn count() {
     naked_asm!(
         "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
         "cmp rsp, qword ptr fs:[r10 + {outer}]",
@@ -241,7 +241,7 @@ pub(crate) use noting;
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
-pub unsafe extern "C" fn record() {
+pub(crate) unsafe extern "C" fn record() {
     naked_asm!(
         ".cfi_startproc",
         "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn record() {
 /// It saves the registers that may carry arguments: six integer and eight vector registers. The frame has call frame
 /// information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
-pub unsafe extern "C" fn slow() {
+pub(crate) unsafe extern "C" fn slow() {
     naked_asm!(
         ".cfi_startproc",
         "push rbp",
@@ -501,17 +501,17 @@ unsafe extern "C" fn bind() {
 /// Handler for a function that no module defines. Returns 3, which means "not initialised" in both the driver and the
 /// runtime.
 #[unsafe(naked)]
-pub unsafe extern "C" fn missing() {
+pub(crate) unsafe extern "C" fn missing() {
     naked_asm!("mov eax, 3", "ret")
 }
 
 /// Defines a look-up function (`dlsym` or `dlvsym`), which finds its caller by the return address. A look-up that does
 /// not concern CUDA or NCCL is passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
-    ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
+    ($vis:vis $name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
         /// Code that the exported look-up function jumps to.
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
+        $vis unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
                 "test rsi, rsi",
@@ -579,8 +579,8 @@ macro_rules! door {
         }
     };
 }
-door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
-door!(front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
+door!(pub dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(pub(crate) front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
 /// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order

@@ -21,7 +21,7 @@ lifecycle::global! {
 }
 
 /// Stores the address range of the dynamic loader.
-pub fn remember_loader() {
+pub(crate) fn remember_loader() {
     elf::walk(|module| {
         let is_it = module
             .soname()
@@ -65,7 +65,7 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
 ///
 /// `return_place` is the address of the call's return address, and `from` is an address in the stub or trampoline that
 /// led here. On AArch64, which has no trampolines, `from` is the address that the stub leads to.
-pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
+pub(crate) extern "C" fn before(return_place: &AtomicUsize, from: usize) {
     contained((), || entered(return_place, from));
 }
 
@@ -102,7 +102,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "no entry is patched")
 )]
-pub extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
+pub(crate) extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
     contained((), || {
         let Some(function) = scopes::of_trampoline(from) else {
             return;
@@ -148,7 +148,7 @@ fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
 }
 
 /// Handles the return of a call whose end was awaited with entry `index` of `AWAITED`.
-pub extern "C" fn after(index: usize) {
+pub(crate) extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = SavedErrno::new();
         let iteration = ends::ended(index);

@@ -18,7 +18,7 @@ use super::processor;
 
 /// Awaits the end of the call whose return address lies at `place`. The iteration `iteration` ends with it. The call
 /// has been entered and has not changed `place`.
-pub fn await_end(place: &AtomicUsize, iteration: u64) {
+pub(crate) fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
@@ -32,7 +32,7 @@ pub fn await_end(place: &AtomicUsize, iteration: u64) {
 }
 
 /// Awaits the end of a call that is a scope. Returns the index in [`AWAITED`], or `None` if all entries are in use.
-pub fn await_scope(place: &AtomicUsize) -> Option<usize> {
+pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
@@ -64,7 +64,7 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
 
 /// Frees the stub of a call that has returned, and returns the iteration that has ended with it, if there is one. The
 /// stub no longer needs the stored address.
-pub fn ended(index: usize) -> Option<u64> {
+pub(crate) fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
     awaited.address.store(0, Ordering::Release);
@@ -77,7 +77,7 @@ pub fn ended(index: usize) -> Option<u64> {
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")
 )]
-pub extern "C" fn passes(
+pub(crate) extern "C" fn passes(
     _version: c_int,
     actions: c_int,
     _class: u64,

@@ -17,20 +17,20 @@ use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
 /// A rule that selects functions by name, and optionally modules by path.
-pub struct FunctionRule {
+pub(super) struct FunctionRule {
     pub pattern: Pattern,
     library: Option<Regex>,
 }
 
 impl FunctionRule {
-    pub fn new(name: &Regex, library: Option<Regex>) -> Self {
+    pub(super) fn new(name: &Regex, library: Option<Regex>) -> Self {
         Self {
             pattern: Pattern::new(name),
             library,
         }
     }
 
-    pub fn is_for(&self, loaded: &LoadedModule) -> bool {
+    pub(crate) fn is_for(&self, loaded: &LoadedModule) -> bool {
         !loaded.is_left_alone
             && self.library.as_ref().is_none_or(|library| {
                 let path = loaded.path.as_os_str().as_bytes();
@@ -45,7 +45,7 @@ impl FunctionRule {
 
 /// The state of all rules that name native functions: modules, functions and patches.
 #[derive(Default)]
-pub struct NamedRules {
+pub(crate) struct NamedRules {
     /// The rule that says what a step is, if it names native functions.
     pub step: Option<FunctionRule>,
     /// True if known modules must still be searched by the step rule.
@@ -74,13 +74,13 @@ pub struct NamedRules {
 }
 
 impl NamedRules {
-    pub fn set_step(&mut self, rule: FunctionRule) {
+    pub(super) fn set_step(&mut self, rule: FunctionRule) {
         self.step = Some(rule);
         self.step_is_new = true;
     }
 
     /// Handles modules that were loaded or unloaded. Returns false if it must be called again.
-    pub fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
             Err(unreadable) => {
@@ -217,7 +217,7 @@ impl NamedRules {
     }
 
     /// Returns at most `count` function names that are most similar to the rule's pattern.
-    pub fn nearest(&self, rule: &FunctionRule, count: usize) -> Vec<String> {
+    pub(super) fn nearest(&self, rule: &FunctionRule, count: usize) -> Vec<String> {
         let mut nearest = Nearest::new(&rule.pattern);
         for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
             if let Ok(image) = Image::open(&loaded.path) {
@@ -228,7 +228,7 @@ impl NamedRules {
     }
 
     /// Forgets the functions and patches of modules that are no longer loaded.
-    pub fn forget(&mut self, present: &[LoadedModule]) {
+    pub(crate) fn forget(&mut self, present: &[LoadedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
             let stays = present.iter().any(|loaded| loaded.is(known))
@@ -257,7 +257,12 @@ impl NamedRules {
     }
 
     /// Hooks `candidates`, so that their calls are counted, or are scopes. The caller keeps `modules` loaded meanwhile.
-    pub fn patch(&mut self, candidates: Vec<HookCandidate>, modules: &[ElfModule], maps: &Maps) {
+    pub(super) fn patch(
+        &mut self,
+        candidates: Vec<HookCandidate>,
+        modules: &[ElfModule],
+        maps: &Maps,
+    ) {
         let count_of =
             |is_it: fn(&HookCandidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
         self.matched += count_of(|candidate| candidate.is_step);
@@ -398,7 +403,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
 
 /// Reason why the functions of a module are unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ReadFailure {
+pub(crate) enum ReadFailure {
     /// The module's file was replaced after it was loaded.
     Replaced,
     /// The module's file cannot be read, or is damaged.
@@ -407,7 +412,7 @@ pub enum ReadFailure {
 
 /// Modules whose functions are unknown: file names without duplicates, and the reason for each.
 #[derive(Default)]
-pub struct Unsearched(Vec<(String, ReadFailure)>);
+pub(crate) struct Unsearched(Vec<(String, ReadFailure)>);
 
 impl Unsearched {
     fn add(&mut self, loaded: &LoadedModule, why: ReadFailure) {

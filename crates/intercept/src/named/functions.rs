@@ -7,7 +7,7 @@ use tllmprof_symbols::{Image, Pattern, demangle};
 
 /// A function that matches a rule, as described by its module's file.
 #[cfg_attr(test, derive(Clone))]
-pub struct MatchedFunction {
+pub(crate) struct MatchedFunction {
     /// Address in the file's symbol table, relative to the module's base.
     pub address: usize,
     pub size: usize,
@@ -24,7 +24,7 @@ pub struct MatchedFunction {
 
 /// Returns the functions in the file at `path` that match `pattern`, at most `limit`. The flag is true if more match.
 /// Fails if the file cannot be read.
-pub fn matching(
+pub(super) fn matching(
     path: &Path,
     pattern: &Pattern,
     limit: usize,

@@ -16,7 +16,7 @@ use crate::dlsym;
 ///
 /// # Safety
 /// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
-pub unsafe extern "C" fn lookup(
+pub(crate) unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,

@@ -24,11 +24,11 @@ mod ends;
 mod followed;
 mod functions;
 mod lookup;
-pub mod patch;
-pub mod pool;
+pub(crate) mod patch;
+pub(crate) mod pool;
 #[cfg_attr(target_arch = "aarch64", path = "processor_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "processor_x86_64.rs")]
-pub mod processor;
+pub(crate) mod processor;
 mod report;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod scoped_tests;
@@ -37,7 +37,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trampoline.rs")]
-pub mod trampoline;
+pub(crate) mod trampoline;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -54,16 +54,16 @@ use tllmprof_session::engines;
 use tllmprof_sync::{Guard, Lock};
 
 #[cfg(target_arch = "x86_64")]
-pub use calls::scope_begins;
-pub use calls::{after, before};
+pub(crate) use calls::scope_begins;
+pub(crate) use calls::{after, before};
 #[cfg(all(test, target_arch = "x86_64"))]
-pub use ends::await_end as await_end_of;
+pub(crate) use ends::await_end as await_end_of;
 #[cfg(target_arch = "x86_64")]
-pub use ends::passes;
+pub(crate) use ends::passes;
 use followed::{FunctionRule, NamedRules};
-pub use lookup::lookup;
+pub(crate) use lookup::lookup;
 use patch::Means;
-pub use report::{report, report_unmatched, report_unmatched_scopes};
+pub(crate) use report::{report, report_unmatched, report_unmatched_scopes};
 
 /// Longest time that a look-up waits for another thread that is searching modules.
 const SEARCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -147,7 +147,7 @@ fn seek_engine() {
 }
 
 /// Searches for functions again, if modules were loaded or unloaded.
-pub fn look() {
+pub(crate) fn look() {
     if lifecycle::is_filtered() {
         return;
     }

@@ -21,7 +21,7 @@ lifecycle::global! {
 
 /// A function that was found in a module's file, and is to be hooked in the process.
 #[cfg_attr(test, derive(Clone))]
-pub struct HookCandidate {
+pub(crate) struct HookCandidate {
     pub module: usize,
     pub path: PathBuf,
     pub function: MatchedFunction,
@@ -32,7 +32,7 @@ pub struct HookCandidate {
 }
 
 /// A function in the process that a rule names, and how it is hooked.
-pub struct NamedFunction {
+pub(crate) struct NamedFunction {
     pub address: usize,
     /// Start address of the module that contains the function.
     pub module: usize,
@@ -46,7 +46,7 @@ pub struct NamedFunction {
 }
 
 /// The method by which calls of a function are intercepted.
-pub enum Means {
+pub(crate) enum Means {
     Entry {
         at: usize,
         jump: [u8; entry::JUMP],
@@ -62,7 +62,7 @@ pub enum Means {
 impl NamedFunction {
     /// Returns true if the function's entry still contains the jump. The entry may have changed because another
     /// instance of the module was loaded at the same address.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
         };
@@ -75,7 +75,11 @@ impl NamedFunction {
 /// Returns true if no thread can be in the function, although several threads may be running, for example those of
 /// another preloaded profiler. This is so if the function belongs to the executable, which has not started, and no
 /// other module refers to the function.
-pub fn is_quiet(function: &MatchedFunction, module: &ElfModule, modules: &[ElfModule]) -> bool {
+pub(crate) fn is_quiet(
+    function: &MatchedFunction,
+    module: &ElfModule,
+    modules: &[ElfModule],
+) -> bool {
     let is_called_by = |other: &ElfModule| {
         let mut names = function.exported.iter();
         other.start != module.start && names.any(|name| other.asks_for(name))
@@ -88,7 +92,7 @@ pub fn is_quiet(function: &MatchedFunction, module: &ElfModule, modules: &[ElfMo
 
 /// Examines a function before its entry is patched. Returns the result, or the reason why it cannot be patched. `quiet`
 /// is true if no other thread can be in the function.
-pub fn prepare(
+pub(crate) fn prepare(
     candidate: &HookCandidate,
     module: &ElfModule,
     maps: &Maps,
@@ -122,7 +126,7 @@ pub fn prepare(
 
 /// Examines the code of `module` at `address`, an address relative to the module's base. The loaded code must be equal
 /// to the code in the file at `path`.
-pub fn examined(
+pub(crate) fn examined(
     module: &ElfModule,
     address: usize,
     size: usize,

@@ -11,11 +11,11 @@ use tllmprof_steps::step::threads::{Cell, cell_offset};
 
 /// Number of stubs for named functions. A function that is unloaded and loaded again at another address uses a new
 /// stub.
-pub const STUBS: usize = 128;
+pub(crate) const STUBS: usize = 128;
 /// Offsets in bytes from a thread's first cell (call counter) to the count and the limit of the cell for named
 /// functions.
-pub const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
-pub const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
+pub(crate) const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
+pub(crate) const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
     /// Real function of each stub; null if the stub is free. A stub that has an address keeps it.
@@ -26,10 +26,10 @@ lifecycle::global! {
 
 /// Largest number of calls whose end is awaited at a time, without scopes. A call that an exception or `longjmp` leaves
 /// keeps its entry until the process ends.
-pub const RETURNS: usize = 8;
+pub(crate) const RETURNS: usize = 8;
 /// Largest number of calls in progress that are scopes, in all threads together.
 #[cfg(target_arch = "x86_64")]
-pub const SCOPES: usize = 256;
+pub(crate) const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
 pub const SCOPES: usize = 0;
 /// Sizes in bytes of a return stub, of a return stub for a scope, and of a stub's first instruction.
@@ -40,7 +40,7 @@ const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else
 
 /// The original return address of a call that returns to a stub, and the iteration that ends with the call.
 #[repr(C)]
-pub struct Return {
+pub(crate) struct Return {
     /// The return address; 0 if the entry is free.
     pub address: AtomicUsize,
     /// The iteration that ends with the call, or [`Return::NO_ITERATION`].
@@ -48,9 +48,9 @@ pub struct Return {
 }
 
 impl Return {
-    pub const NO_ITERATION: u64 = u64::MAX;
+    pub(crate) const NO_ITERATION: u64 = u64::MAX;
     /// Offset of the address in bytes, for the assembler.
-    pub const ADDRESS: usize = offset_of!(Self, address);
+    pub(crate) const ADDRESS: usize = offset_of!(Self, address);
 }
 
 lifecycle::global! {
@@ -76,7 +76,7 @@ unsafe extern "C" {
 
 /// Returns the address of the stub for `real`: an existing stub or a free one. Returns `None` if all are in use. Must
 /// not be called by several threads at a time.
-pub fn stub(real: usize) -> Option<usize> {
+pub(crate) fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS
         .iter()
@@ -90,7 +90,7 @@ pub fn stub(real: usize) -> Option<usize> {
 }
 
 /// Returns true if `value`, the value of a GOT slot, is the address of a stub.
-pub fn is_stub(value: usize) -> bool {
+pub(crate) fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,
         &raw const tllmprof_named_stubs_end,
@@ -100,7 +100,7 @@ pub fn is_stub(value: usize) -> bool {
 
 /// Returns the address that replaces the return address of a call with entry `index` of [`AWAITED`]. It lies after the
 /// stub's first instruction, because unwinders look up the byte before a return address.
-pub fn return_stub(index: usize) -> usize {
+pub(crate) fn return_stub(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(index) = index.checked_sub(RETURNS) {
         return (&raw const tllmprof_scope_stubs).addr()
@@ -111,7 +111,7 @@ pub fn return_stub(index: usize) -> usize {
 }
 
 /// Returns the index in [`AWAITED`] that belongs to `return_address`, or `None` if that is not a return stub's address.
-pub fn index_of(return_address: usize) -> Option<usize> {
+pub(crate) fn index_of(return_address: usize) -> Option<usize> {
     let index = |start: usize, size: usize, count: usize| {
         let distance = return_address.wrapping_sub(start + FIRST_INSTRUCTION_SIZE);
         Some(distance / size).filter(|index| *index < count && distance.is_multiple_of(size))

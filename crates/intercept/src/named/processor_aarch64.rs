@@ -2,7 +2,7 @@
 
 /// Returns true if the processor keeps a second copy of return addresses, which cannot be replaced: Linux calls this
 /// the guarded control stack.
-pub fn has_shadow_stack() -> bool {
+pub(crate) fn has_shadow_stack() -> bool {
     const PR_GET_SHADOW_STACK_STATUS: usize = 74;
     const PR_SHADOW_STACK_ENABLE: u64 = 1;
     let mut status = 0_u64;
@@ -19,4 +19,4 @@ pub fn has_shadow_stack() -> bool {
 }
 
 /// Does nothing: on AArch64 no property must be determined before stubs are used.
-pub const fn start() {}
+pub(crate) const fn start() {}

@@ -8,7 +8,7 @@ use tllmprof_platform::processor::cpuid;
 use tllmprof_sync::kernel;
 
 /// Size in bytes of the legacy part of the XSAVE area. The XSAVE header follows it.
-pub const LEGACY: usize = 512;
+pub(crate) const LEGACY: usize = 512;
 const XSAVE_HEADER_SIZE: usize = 64;
 /// Mask of the register state that is saved: x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's
 /// registers. The AMX tiles are left out because no call preserves them, and the protection keys are left out, too.
@@ -24,7 +24,7 @@ lifecycle::global! {
 }
 
 /// Returns true if the processor keeps a second copy of return addresses, which cannot be replaced (a shadow stack).
-pub fn has_shadow_stack() -> bool {
+pub(crate) fn has_shadow_stack() -> bool {
     const SYS_ARCH_PRCTL: i64 = 158;
     const ARCH_SHSTK_STATUS: usize = 0x5005;
     let mut features = 0_u64;
@@ -37,7 +37,7 @@ pub fn has_shadow_stack() -> bool {
 }
 
 /// Determines which registers this processor has. Must run before any stub is used.
-pub fn start() {
+pub(crate) fn start() {
     const OSXSAVE: u32 = 1 << 27;
     // Leaf 1 of `cpuid` exists on every x86-64 processor.
     if cpuid(1, 0).ecx & OSXSAVE == 0 {

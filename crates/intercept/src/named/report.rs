@@ -26,7 +26,7 @@ lifecycle::global! {
 
 /// Logs how each function is hooked, and which functions are not hooked. Afterwards each newly found function is
 /// logged, too.
-pub fn report() {
+pub(crate) fn report() {
     with_followed(|followed| {
         MAY_REPORT.store(true, Ordering::Relaxed);
         for function in &followed.functions {
@@ -38,7 +38,7 @@ pub fn report() {
 }
 
 /// Logs which functions are scopes, and which ones cannot be scopes. Does nothing if the process does not use CUDA.
-pub fn found_scopes(functions: &[NamedFunction]) {
+pub(super) fn found_scopes(functions: &[NamedFunction]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
     }
@@ -81,7 +81,7 @@ impl fmt::Display for Refused<'_> {
 
 /// Warns that the scope rules match too many functions, if `count` has their number and the process uses CUDA.
 /// `has_some` is true if functions of libraries that were loaded earlier are scopes.
-pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
+pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     if let Some(count) = count.filter(|_| MAY_REPORT.load(Ordering::Relaxed)) {
         log::say!(
             Warn,
@@ -97,7 +97,7 @@ pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
 }
 
 /// Warns that the scope rules matched nothing. `may_search` has the meaning that [`report_unmatched`] describes.
-pub fn report_unmatched_scopes(may_search: bool) {
+pub(crate) fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
             || followed.matched_scopes > 0
@@ -128,7 +128,7 @@ pub fn report_unmatched_scopes(may_search: bool) {
 
 /// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
 /// once.
-pub fn found(function: &NamedFunction) {
+pub(super) fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
@@ -161,7 +161,7 @@ pub fn found(function: &NamedFunction) {
 
 /// Warns if the step rule matched nothing or too many functions. `may_search` is true if the process ends in a way that
 /// leaves time and memory to search for similar names.
-pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
+pub(crate) fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     with_followed(|followed| {
         if followed.too_many {
             log::say!(

@@ -14,10 +14,10 @@ use tllmprof_sync::Published;
 use super::pool::SCOPES;
 
 /// Largest number of functions that can be scopes.
-pub const MAX_FUNCTIONS: usize = 256;
+pub(crate) const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
-pub struct ScopeFunction {
+pub(super) struct ScopeFunction {
     /// Hash of the function's file, address and name; 0 if this entry is free.
     hash: AtomicU64,
     name: Published<Label>,
@@ -39,27 +39,27 @@ lifecycle::global! {
 
 impl ScopeFunction {
     /// Returns the name of the scope, or `None` if this entry is free.
-    pub fn name(&self) -> Option<&'static [u8]> {
+    pub(crate) fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }
 
-    pub fn is_step(&self) -> bool {
+    pub(crate) fn is_step(&self) -> bool {
         self.is_step.load(Ordering::Relaxed)
     }
 
-    pub fn set_step(&self) {
+    pub(crate) fn set_step(&self) {
         self.is_step.store(true, Ordering::Relaxed);
     }
 }
 
 /// Returns the function with this number.
-pub fn function(number: usize) -> Option<&'static ScopeFunction> {
+pub(super) fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }
 
 /// Returns the number of the function `name` at `address` of the file at `path`, and assigns a number to a new
 /// function. Returns `None` if all numbers are in use. Must not be called by several threads at a time.
-pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
+pub(crate) fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     let mut hasher = DefaultHasher::new();
     (path, address, name).hash(&mut hasher);
     let hash = hasher.finish() | 1;
@@ -79,10 +79,10 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
 
 /// Opcode of the instruction after the call in a trampoline. The instruction has no effect; its operand is the
 /// function's number: `nop dword ptr [rax + …]`.
-pub const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
+pub(crate) const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
 /// Returns the function whose trampoline contains the return address `from`.
-pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
+pub(super) fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
     // SAFETY: `from` is the return address of the call in a scope's trampoline, and the instruction with the number
     // lies there.
@@ -91,7 +91,7 @@ pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
 
 /// Warns, once, that more calls are in progress than can be scopes.
 #[cold]
-pub fn report_over_full() {
+pub(crate) fn report_over_full() {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);

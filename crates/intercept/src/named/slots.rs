@@ -16,19 +16,19 @@ use tllmprof_platform::modules::relro;
 use super::pool;
 
 /// A function whose calls are intercepted only if another module calls it by name.
-pub struct ByName {
+pub(super) struct ByName {
     pub found: DefinedFunction,
     pub names: Vec<std::ffi::CString>,
 }
 
 impl ByName {
-    pub fn is_called(&self, name: &CStr) -> bool {
+    pub(crate) fn is_called(&self, name: &CStr) -> bool {
         self.names.iter().any(|known| known.as_c_str() == name)
     }
 }
 
 /// Points the slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched slots.
-pub fn lead_to_stubs(
+pub(super) fn lead_to_stubs(
     module: &ElfModule,
     functions: &[ByName],
     modules: &[ElfModule],

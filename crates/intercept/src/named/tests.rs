@@ -47,7 +47,7 @@ global_asm!(
 );
 // SAFETY: the assembler above defines a function of this type.
 unsafe extern "C" {
-    pub safe fn tllmprof_made_named(number: usize) -> usize;
+    pub(crate) safe fn tllmprof_made_named(number: usize) -> usize;
 }
 
 const RULE: [(&str, &str); 2] = [
@@ -55,13 +55,13 @@ const RULE: [(&str, &str); 2] = [
     ("TLLMPROF_START_STOP", "3"),
 ];
 
-pub fn us() -> (ElfModule, Maps) {
+pub(super) fn us() -> (ElfModule, Maps) {
     let us = elf::containing(prepare as *const () as usize).unwrap();
     (us, Maps::read().unwrap())
 }
 
 /// Returns the test's function as a candidate for patching, as its file describes it.
-pub fn candidate() -> HookCandidate {
+pub(super) fn candidate() -> HookCandidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();
     let pattern = Pattern::new(&Regex::new("^tllmprof_made_named$").unwrap());

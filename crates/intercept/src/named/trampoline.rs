@@ -29,7 +29,7 @@ const PAGE_SIZE: usize = 4096;
 const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines.
-pub struct Region {
+pub(crate) struct Region {
     /// Start address of the module.
     pub of: usize,
     /// The mapped pieces of memory: one, or several if no gap has room for all trampolines.
@@ -42,7 +42,11 @@ impl Region {
     ///
     /// # Errors
     /// There is no space, or the system does not map the memory.
-    pub fn near(module: &ElfModule, count: usize, maps: &Maps) -> Result<Self, PatchRefusal> {
+    pub(crate) fn near(
+        module: &ElfModule,
+        count: usize,
+        maps: &Maps,
+    ) -> Result<Self, PatchRefusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let gaps = maps.free_near(module.start, reach(module)).into_iter();
         // Use gaps above the module last: the program's heap lies above it, and must be able to grow.
@@ -87,7 +91,7 @@ impl Region {
 
     /// Adds the trampoline for `entry`. `scope` is the number of the function if its calls are scopes. Returns the
     /// trampoline's address range.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         entry: &PatchableEntry,
         scope: Option<usize>,
@@ -98,7 +102,7 @@ impl Region {
     /// Adds a switch: code that redirects calls of `entry` to the address in `target`, except calls from within
     /// `module`. Returns the address of the switch, and the address of code that does the work of the original
     /// function.
-    pub fn add_switch(
+    pub(crate) fn add_switch(
         &mut self,
         entry: &PatchableEntry,
         module: &Range<usize>,
@@ -126,7 +130,7 @@ impl Region {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub fn finish(&self) -> Result<(), PatchRefusal> {
+    pub(crate) fn finish(&self) -> Result<(), PatchRefusal> {
         let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
         finished.map_err(PatchRefusal::NotExecutable)
     }
@@ -135,7 +139,7 @@ impl Region {
     ///
     /// # Safety
     /// No code jumps to the trampolines any more, for example because the functions have been unloaded.
-    pub unsafe fn free(self) {
+    pub(crate) unsafe fn free(self) {
         for part in self.parts {
             // SAFETY: no code jumps into the parts any more, as the caller has promised.
             unsafe { part.free() };

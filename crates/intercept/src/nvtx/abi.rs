@@ -5,19 +5,19 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::AtomicPtr;
 
 /// The type `wchar_t` on Linux.
-pub type Wide = u32;
+pub(crate) type Wide = u32;
 /// A handle. For the component that issued it, the handle is an address; for all others it is only a number. 0 means
 /// none, or the default domain.
-pub type Handle = usize;
-pub type RangeId = u64;
-pub type FunctionPointer = *mut c_void;
+pub(super) type Handle = usize;
+pub(super) type RangeId = u64;
+pub(super) type FunctionPointer = *mut c_void;
 pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
-pub type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
-pub type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+pub(crate) type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
+pub(crate) type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// The fields of `nvtxExtModuleInfo_t` that this library uses.
 #[repr(C)]
-pub struct Extension {
+pub(crate) struct Extension {
     version: u16,
     struct_size: u16,
     number: u16,
@@ -38,7 +38,7 @@ struct Segment {
 ///
 /// # Safety
 /// `extension` is null or the pointer that NVTX passed its tool for initialisation.
-pub unsafe fn part_of(extension: *const Extension) -> usize {
+pub(crate) unsafe fn part_of(extension: *const Extension) -> usize {
     // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {
         let extension = extension.as_ref();
@@ -51,7 +51,7 @@ pub unsafe fn part_of(extension: *const Extension) -> usize {
 }
 
 /// Value of `NVTX_NO_PUSH_POP_TRACKING`, the result of push and pop if no tool tracks them.
-pub const NO_TRACKING: c_int = -2;
+pub(crate) const NO_TRACKING: c_int = -2;
 
 const CALLBACKS_TABLE: u32 = 1;
 
@@ -64,10 +64,10 @@ struct Callbacks {
 }
 
 /// The word in which a module that uses NVTX keeps the address of one of its functions. A tool may replace the address.
-pub type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
+pub(crate) type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
-pub struct FunctionTable<'a> {
+pub(super) struct FunctionTable<'a> {
     places: &'a [Option<FunctionSlot<'a>>],
 }
 
@@ -77,7 +77,7 @@ impl<'a> FunctionTable<'a> {
     /// # Safety
     /// `export` is the function that the module passed its tool for initialisation. During `'a` the module waits for
     /// the initialisation and is not unloaded.
-    pub unsafe fn offered_by(export: GetExportTable, kind: u32) -> Option<Self> {
+    pub(crate) unsafe fn offered_by(export: GetExportTable, kind: u32) -> Option<Self> {
         // SAFETY: the pointers are NVTX's callbacks, which the module keeps for `'a`. A table has the length that it
         // states, and holds aligned pointers or nulls.
         unsafe {
@@ -95,26 +95,26 @@ impl<'a> FunctionTable<'a> {
     }
 
     /// Returns the function pointers that the module has.
-    pub fn places(&self) -> impl Iterator<Item = FunctionSlot<'a>> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = FunctionSlot<'a>> {
         self.places.iter().copied().flatten()
     }
 
     /// Returns the pointer to function number `index`, or `None` if the module does not have this function.
-    pub fn place(&self, index: usize) -> Option<FunctionSlot<'a>> {
+    pub(crate) fn place(&self, index: usize) -> Option<FunctionSlot<'a>> {
         self.places.get(index).copied().flatten()
     }
 }
 
 /// Numbers of all table kinds, from `NVTX_CB_MODULE_CORE` to `NVTX_CB_MODULE_SYNC`.
-pub const KINDS: [u32; 6] = [CORE, 2, 3, 4, CORE2, 6];
+pub(crate) const KINDS: [u32; 6] = [CORE, 2, 3, 4, CORE2, 6];
 /// Value of `NVTX_CB_MODULE_CORE`.
-pub const CORE: u32 = 1;
+pub(crate) const CORE: u32 = 1;
 /// Value of `NVTX_CB_MODULE_CORE2`.
-pub const CORE2: u32 = 5;
+pub(crate) const CORE2: u32 = 5;
 
 /// The C structure `nvtxEventAttributes_t`.
 #[repr(C)]
-pub struct Attributes {
+pub(crate) struct Attributes {
     version: u16,
     size: u16,
     category: u32,
@@ -130,7 +130,7 @@ pub struct Attributes {
 impl Attributes {
     /// Returns the attributes of a range with this message.
     #[cfg(test)]
-    pub fn made(message_type: i32, message: Message) -> Self {
+    pub(crate) fn made(message_type: i32, message: Message) -> Self {
         Self {
             version: 3,
             size: size_of::<Self>() as u16,
@@ -147,45 +147,45 @@ impl Attributes {
 
     /// Returns these attributes with a smaller size, like those of an NVTX version with fewer members.
     #[cfg(test)]
-    pub fn cut_to(mut self, size: u16) -> Self {
+    pub(crate) fn cut_to(mut self, size: u16) -> Self {
         self.size = size;
         self
     }
 
     /// Returns true if the structure is large enough to contain a message. Older versions of NVTX have a smaller one.
-    pub const fn is_whole(&self) -> bool {
+    pub(crate) const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()
     }
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union Message {
+pub(crate) union Message {
     pub ascii: *const c_char,
     pub wide: *const Wide,
     pub registered: Handle,
 }
 
 /// Values of `message_type`: the encoding of a message.
-pub const ASCII: i32 = 1;
-pub const UNICODE: i32 = 2;
-pub const REGISTERED: i32 = 3;
+pub(crate) const ASCII: i32 = 1;
+pub(crate) const UNICODE: i32 = 2;
+pub(crate) const REGISTERED: i32 = 3;
 
 const _: () = assert!(size_of::<Attributes>() == 48);
 const _: () = assert!(core::mem::offset_of!(Attributes, message) == 40);
 
 /// A simulated module that uses NVTX, as a tool sees it, for tests. Each thread has one.
 #[cfg(test)]
-pub mod made {
+pub(crate) mod made {
     use core::cell::Cell;
     use core::sync::atomic::Ordering;
 
     use super::*;
 
     /// Number of functions in each of the two tables of a simulated module.
-    pub const SIZE: usize = 16;
+    pub(crate) const SIZE: usize = 16;
 
-    pub struct Module {
+    pub(crate) struct Module {
         functions: [[AtomicPtr<c_void>; SIZE]; 2],
         tables: [[*const AtomicPtr<c_void>; SIZE]; 2],
         callbacks: Callbacks,
@@ -197,7 +197,7 @@ pub mod made {
 
     impl Module {
         /// Creates the calling thread's module. All its function pointers are `own` at first.
-        pub fn make(own: FunctionPointer) -> &'static Self {
+        pub(crate) fn make(own: FunctionPointer) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
                 functions,
@@ -219,7 +219,7 @@ pub mod made {
 
         /// Creates a module of another NVTX version for the calling thread: its callbacks structure is `smaller` bytes
         /// smaller, and it lacks the function that returns tables unless `has_table` is true.
-        pub fn lacking(smaller: usize, has_table: bool) {
+        pub(crate) fn lacking(smaller: usize, has_table: bool) {
             let module = Self::make(core::ptr::null_mut());
             let mut made = Self {
                 functions: [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; SIZE] }; 2],
@@ -236,13 +236,13 @@ pub mod made {
         }
 
         /// Returns the current value of function pointer `index` in the table of this kind.
-        pub fn now(&self, kind: u32, index: usize) -> FunctionPointer {
+        pub(crate) fn now(&self, kind: u32, index: usize) -> FunctionPointer {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
     }
 
     /// Returns a module extension that has no functions.
-    pub fn extension_of_nothing() -> *mut c_void {
+    pub(crate) fn extension_of_nothing() -> *mut c_void {
         let extension = Extension {
             version: 3,
             struct_size: size_of::<Extension>() as u16,
@@ -255,7 +255,7 @@ pub mod made {
     }
 
     /// Returns the structure number `number` that the calling thread's module offers its tool, or null.
-    pub unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
+    pub(crate) unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
             Some(module) if number == CALLBACKS_TABLE => {
                 core::ptr::from_ref(&module.callbacks).cast()

@@ -9,14 +9,14 @@ use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
 /// Number of NVTX functions that are wrapped.
-pub const ROWS: usize = 21;
+pub(crate) const ROWS: usize = 21;
 
 /// Largest number of different sets of next functions (those that wrappers call).
-pub const CHAINS: usize = 8;
+pub(crate) const CHAINS: usize = 8;
 
 /// The functions of another tool that the wrappers call, one for each wrapped function; null if the
 /// tool has none.
-pub struct Chain {
+pub(crate) struct Chain {
     next: [AtomicPtr<c_void>; ROWS],
 }
 
@@ -29,7 +29,7 @@ impl Chain {
 
     /// Returns the tool's function that the wrapper of this row must call, or null.
     #[inline]
-    pub fn next(&self, row: usize) -> FunctionPointer {
+    pub(super) fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
     }
 
@@ -52,7 +52,7 @@ lifecycle::global! {
 
 /// Returns the index of the chain that has these next functions, and creates it if necessary.
 /// Returns `None` if all chains are in use.
-pub fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
+pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
     // The lock is held only for a moment, and never by a thread that waits.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);

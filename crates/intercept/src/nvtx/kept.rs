@@ -40,7 +40,7 @@ lifecycle::global! {
 }
 
 /// Returns true if the program's ranges and marks must be recorded.
-pub fn are_asked_for() -> bool {
+pub(crate) fn are_asked_for() -> bool {
     let asked = tllmprof_session::activity::settings()
         .is_some_and(tllmprof_session::activity::records_ranges);
     if asked {
@@ -125,7 +125,7 @@ fn open_scope(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Records that a range has been pushed, if a window is open.
 #[inline]
-pub fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
+pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     if scopes::are_on() {
         open_scope(domain, name);
     }
@@ -141,7 +141,7 @@ fn push(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Records that a range is about to be popped, if it was recorded.
 #[inline]
-pub fn popped(domain: Handle) {
+pub(crate) fn popped(domain: Handle) {
     if scopes::are_on() {
         scopes::pop(domain);
     }
@@ -157,7 +157,7 @@ fn pop(domain: Handle) {
 
 /// Records that a range has been started. `id` is the tool's identifier for the range, or 0. Returns the identifier
 /// that the program gets: `id`, or a new one if `id` is 0 and the range is recorded.
-pub fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId {
+pub(super) fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId {
     if !is_open() {
         return id;
     }
@@ -168,7 +168,7 @@ pub fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId
 
 /// Records that a started range is about to end, if its start was recorded.
 #[inline]
-pub fn ended(id: RangeId) {
+pub(crate) fn ended(id: RangeId) {
     if ranges::may_be_open() && are_kept() && id != 0 {
         ranges::finished(id);
     }
@@ -176,7 +176,7 @@ pub fn ended(id: RangeId) {
 
 /// Records a mark (a moment with a name), if a window is open.
 #[inline]
-pub fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
+pub(super) fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     if is_open() {
         ranges::marked(names(domain, name, &mut None));
     }
@@ -184,7 +184,7 @@ pub fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Keeps a registered string. `handle` is the tool's handle for the string, if there is a tool. Returns the handle that
 /// the program gets: `handle`, or a new one if it is `None` and the string is kept.
-pub fn registered(
+pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
     text: &NvtxRangeName<'_>,
@@ -194,7 +194,7 @@ pub fn registered(
 
 /// Keeps the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the handle
 /// that the program gets, like [`registered`].
-pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
+pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
 

@@ -14,7 +14,7 @@ use tllmprof_platform::resolve;
 
 /// Returns the value of the variable called `name` plus `ending` in the module that contains `address`, or null if
 /// there is no such variable.
-pub fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
+pub(crate) fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
     find(address, name, ending).unwrap_or(core::ptr::null_mut())
 }
 

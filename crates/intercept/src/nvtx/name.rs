@@ -6,7 +6,7 @@ use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
 use super::text::NvtxText;
 
 /// The name of a range as the program passed it: a text, the handle of a registered string, or none.
-pub enum NvtxRangeName<'a> {
+pub(super) enum NvtxRangeName<'a> {
     Text(NvtxText<'a>),
     Registered(Handle),
     None,
@@ -23,7 +23,7 @@ impl NvtxRangeName<'_> {
     ///
     /// # Safety
     /// The requirements of [`NvtxText::narrow`].
-    pub unsafe fn narrow(text: *const c_char) -> Self {
+    pub(super) unsafe fn narrow(text: *const c_char) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `NvtxText::narrow` requires.
         unsafe { NvtxText::narrow(text) }.into()
     }
@@ -32,7 +32,7 @@ impl NvtxRangeName<'_> {
     ///
     /// # Safety
     /// The requirements of [`NvtxText::wide`].
-    pub unsafe fn wide(text: *const Wide) -> Self {
+    pub(super) unsafe fn wide(text: *const Wide) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `NvtxText::wide` requires.
         unsafe { NvtxText::wide(text) }.into()
     }
@@ -41,7 +41,7 @@ impl NvtxRangeName<'_> {
     ///
     /// # Safety
     /// `attributes` is null or valid for NVTX.
-    pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {
+    pub(crate) unsafe fn from_attributes(attributes: *const Attributes) -> Self {
         // SAFETY: NVTX requires attributes whose size shows whether they contain a message (`is_whole`), and whose
         // message has the type that `message_type` states.
         unsafe {

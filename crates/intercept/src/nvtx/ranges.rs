@@ -39,7 +39,7 @@ lifecycle::global! {
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the ranges that the process counts as steps.
-pub struct RangeRule {
+pub(super) struct RangeRule {
     regex: &'static Regex,
     pattern: CompiledPattern,
     domain: Option<&'static str>,
@@ -50,7 +50,7 @@ pub struct RangeRule {
 }
 
 /// Returns the rule, or `None` if the process counts no NVTX ranges.
-pub fn rule() -> Option<&'static RangeRule> {
+pub(super) fn rule() -> Option<&'static RangeRule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
     }
@@ -69,13 +69,13 @@ pub fn rule() -> Option<&'static RangeRule> {
 }
 
 /// Notes that the ranges of some module reach this library from now on.
-pub fn met() {
+pub(crate) fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
 /// The meaning of a range's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begins {
+pub(crate) enum Begins {
     /// The range does not count, or its beginning requires no action yet.
     Nothing,
     /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
@@ -85,7 +85,7 @@ pub enum Begins {
 
 /// Handles a range that is about to begin. Counts it if it matches the rule.
 #[inline]
-pub fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
+pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
         .map_or(Begins::Nothing, |rule| rule.begins(domain, name))
 }
@@ -133,7 +133,7 @@ impl RangeRule {
 
 /// Handles a range that has been pushed. `begins` is the value that the function [`begins`] returned for it.
 #[inline]
-pub fn pushed(domain: Handle, begins: Begins) {
+pub(crate) fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
         follow(domain, begins);
     }
@@ -141,7 +141,7 @@ pub fn pushed(domain: Handle, begins: Begins) {
 
 /// Handles a range that has been popped: an iteration may end with it.
 #[inline]
-pub fn popped(domain: Handle) {
+pub(crate) fn popped(domain: Handle) {
     if follows_any() {
         unfollow(domain);
     }
@@ -178,7 +178,7 @@ fn unfollow(domain: Handle) {
 /// Handles a range that has been started. `begins` is the value that the function [`begins`] returned for it. Returns
 /// the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the range must be known.
 #[inline]
-pub fn started(id: RangeId, begins: Begins) -> RangeId {
+pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {
         return id;
     };
@@ -191,20 +191,24 @@ pub fn started(id: RangeId, begins: Begins) -> RangeId {
 
 /// Handles the end of a started range: an iteration may end with it.
 #[inline]
-pub fn ended(id: RangeId) {
+pub(crate) fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
         by_name::has_ended(iteration);
     }
 }
 
 /// Returns a new range identifier. The highest bit is set, so that it cannot be that of another tool.
-pub fn own_id() -> RangeId {
+pub(crate) fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Handles a registered string. `handle` is the handle from another tool or from the record, if there is one. Returns
 /// the handle that the program gets.
-pub fn registered(domain: Handle, handle: Option<Handle>, text: &NvtxRangeName<'_>) -> Handle {
+pub(super) fn registered(
+    domain: Handle,
+    handle: Option<Handle>,
+    text: &NvtxRangeName<'_>,
+) -> Handle {
     let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -228,7 +232,7 @@ fn own_string() -> Handle {
 
 /// Handles a new domain. `handle` is the handle from another tool or from the record, if there is one. Returns the
 /// handle that the program gets.
-pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
+pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
     // handle, because each has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
@@ -241,7 +245,7 @@ pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handl
 }
 
 /// Handles a domain that is about to be destroyed: forgets its handle.
-pub fn domain_destroyed(handle: Handle) {
+pub(crate) fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);
     }

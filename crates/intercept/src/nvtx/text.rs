@@ -7,7 +7,7 @@ use tllmprof_steps::ranges::pattern::CompiledPattern;
 
 /// A terminated string of the program in one of NVTX's two encodings. It lives for `'a`.
 #[derive(Clone, Copy)]
-pub struct NvtxText<'a> {
+pub(super) struct NvtxText<'a> {
     place: Pointer,
     of: PhantomData<&'a c_char>,
 }
@@ -22,12 +22,12 @@ enum Pointer {
 
 impl<'a> NvtxText<'a> {
     /// Returns a string of bytes, or `None` for null.
-    pub unsafe fn narrow(text: *const c_char) -> Option<Self> {
+    pub(crate) unsafe fn narrow(text: *const c_char) -> Option<Self> {
         Self::unless_null(text.is_null(), Pointer::Narrow(text))
     }
 
     /// Returns a string of wide characters, or `None` for null.
-    pub unsafe fn wide(text: *const u32) -> Option<Self> {
+    pub(crate) unsafe fn wide(text: *const u32) -> Option<Self> {
         Self::unless_null(text.is_null(), Pointer::Wide(text))
     }
 
@@ -37,7 +37,7 @@ impl<'a> NvtxText<'a> {
     }
 
     /// Returns the whole string, if it consists of bytes. Returns `None` for wide characters.
-    pub fn as_c_str(self) -> Option<&'a CStr> {
+    pub(crate) fn as_c_str(self) -> Option<&'a CStr> {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string for `'a`; `unless_null` has refused null.
             Pointer::Narrow(text) => Some(unsafe { CStr::from_ptr(text) }),
@@ -47,7 +47,7 @@ impl<'a> NvtxText<'a> {
 
     /// Returns true if `pattern` matches the string. Each encoding has its own loop, because this runs for each range.
     #[inline]
-    pub fn matches(self, pattern: &CompiledPattern) -> bool {
+    pub(super) fn matches(self, pattern: &CompiledPattern) -> bool {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string; `unless_null` has refused null.
             Pointer::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
@@ -57,7 +57,7 @@ impl<'a> NvtxText<'a> {
     }
 
     /// Returns the bytes of the string. Wide characters are converted to UTF-8.
-    pub fn bytes(self) -> impl Iterator<Item = u8> + 'a {
+    pub(crate) fn bytes(self) -> impl Iterator<Item = u8> + 'a {
         let (narrow, wide) = match self.place {
             Pointer::Narrow(text) => (Some(text), None),
             Pointer::Wide(text) => (None, Some(text)),

@@ -18,7 +18,7 @@ use tllmprof_platform::function;
 use tllmprof_platform::panics::contained;
 
 /// An NVTX function that is wrapped: the kind of its table and its index in the table.
-pub struct Wrapped {
+pub(crate) struct Wrapped {
     pub kind: u32,
     pub index: usize,
 }
@@ -29,7 +29,7 @@ const DEFAULT: Handle = 0;
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
         /// The wrapped functions, in the order of a chain's functions.
-        pub const WRAPPED: [Wrapped; ROWS] =
+        pub(crate) const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
         #[allow(non_camel_case_types, reason = "the rows are named like the functions")]
@@ -196,7 +196,7 @@ wrappers! {
 }
 
 /// Returns the wrappers that call the next functions of chain number `chain`.
-pub fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
+pub(super) fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
         0 => all::<0>(),

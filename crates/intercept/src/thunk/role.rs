@@ -12,7 +12,7 @@ use crate::handlers::handlers;
 
 /// The role of a thunk's function: the library that it belongs to, and the call that it makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     /// A function of the driver.
     Driver(Call),
     /// A function of another library that replaces the driver's function of the same name, and calls it.

@@ -10,7 +10,7 @@ use crate::watched;
 
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
-pub struct CallUses {
+pub(super) struct CallUses {
     /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
     /// True if the calls are recorded.
@@ -27,7 +27,7 @@ pub struct CallUses {
 
 impl CallUses {
     /// Returns the current purposes.
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self {
             ranges: watched::are(),
             recorded: recorder::is_keeping(),
@@ -39,7 +39,7 @@ impl CallUses {
     }
 
     /// Returns the purposes that may occur during the life of the process.
-    pub fn ever() -> Self {
+    pub(crate) fn ever() -> Self {
         Self {
             recorded: recorder::is_wanted(),
             nodes: scopes::are_on(),
@@ -48,7 +48,7 @@ impl CallUses {
     }
 
     /// Returns the handler for the thunks of the driver's functions for `call`.
-    pub fn handler(self, call: Call) -> Handler {
+    pub(crate) fn handler(self, call: Call) -> Handler {
         if self.ranges {
             return handlers().slow;
         }
@@ -71,7 +71,7 @@ impl CallUses {
     }
 
     /// Returns true if `call` only needs to be counted.
-    pub fn is_counted_only(self, call: Call) -> bool {
+    pub(crate) fn is_counted_only(self, call: Call) -> bool {
         !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
     }
 }

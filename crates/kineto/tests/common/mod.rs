@@ -9,10 +9,10 @@ use tllmprof_kineto::TraceError;
 use tllmprof_report::{Process, Report};
 
 /// The process id in the traces.
-pub const PID: u64 = 4242;
+pub(crate) const PID: u64 = 4242;
 
 /// Returns an event with a start and a duration in microseconds.
-pub fn event(
+pub(crate) fn event(
     category: &str,
     name: &str,
     thread: u64,
@@ -26,7 +26,7 @@ pub fn event(
 }
 
 /// Returns an event of GPU work.
-pub fn work(
+pub(crate) fn work(
     category: &str,
     name: &str,
     device: u64,
@@ -41,7 +41,7 @@ pub fn work(
 
 /// Returns the events of a step of 100 µs that begins at `start`. Two modules launch one kernel each. The result is
 /// then copied, and the host waits for it. The second kernel ends after the range of the step.
-pub fn step(number: u64, start: f64) -> Vec<Value> {
+pub(crate) fn step(number: u64, start: f64) -> Vec<Value> {
     let own = 10 * number;
     let at = |offset: f64, duration: f64| (start + offset, duration);
     let call = |name: &str, offset: f64, correlation: u64| {
@@ -100,7 +100,7 @@ pub fn step(number: u64, start: f64) -> Vec<Value> {
 }
 
 /// Returns a document like the profiler's with these events.
-pub fn document(events: Vec<Value>) -> Value {
+pub(crate) fn document(events: Vec<Value>) -> Value {
     json!({
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
@@ -115,23 +115,23 @@ pub fn document(events: Vec<Value>) -> Value {
 }
 
 /// Returns a trace of two steps.
-pub fn two_steps() -> Value {
+pub(crate) fn two_steps() -> Value {
     document([step(5, 1000.0), step(6, 1100.0)].concat())
 }
 
 /// Reads a trace in the same way as `tllmprof report`.
-pub fn read(text: &[u8]) -> Result<Process, TraceError> {
+pub(crate) fn read(text: &[u8]) -> Result<Process, TraceError> {
     let path = Path::new("trace.json");
     let recorded = tllmprof_kineto::read(text, path, None)?;
     Ok(Process::read(path.to_owned(), &recorded)?)
 }
 
-pub fn read_json(document: &Value) -> Process {
+pub(crate) fn read_json(document: &Value) -> Process {
     read(document.to_string().as_bytes()).unwrap()
 }
 
 /// Returns the report as JSON.
-pub fn reported(processes: Vec<Process>) -> Value {
+pub(crate) fn reported(processes: Vec<Process>) -> Value {
     let mut text = Vec::new();
     Report::new(processes).json(&mut text).unwrap();
     serde_json::from_slice(&text).unwrap()

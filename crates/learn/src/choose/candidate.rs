@@ -67,7 +67,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         level: 0,
         first: 0,
         last: 0,
@@ -90,7 +90,7 @@ impl Candidate {
     };
 
     /// Returns true if `other` occurs about as often: 70 to 130 % as many times.
-    pub fn alike(&self, other: &Self) -> bool {
+    pub(crate) fn alike(&self, other: &Self) -> bool {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
@@ -100,7 +100,7 @@ impl Candidate {
     /// been found. Sites with little work need more periods: they may be a layer of a model, or a warm-up
     /// that tries out kernels. `steady` is the number of periods since the last longer one, including periods
     /// that the history no longer holds.
-    pub fn unsteady_for(&self, steady: u32) -> u32 {
+    pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
         let explained = (uneven + 1).saturating_sub(self.count);
@@ -117,7 +117,7 @@ impl Candidate {
     /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
     /// many steps that this site has. The program then reaches the call in more than one way, and only the
     /// shorter context matches all of them.
-    pub fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
+    pub(super) fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
             let entry = entries.get(usize::from(candidate.first))?;
@@ -130,13 +130,13 @@ impl Candidate {
     }
 
     /// Returns true if no interval in the history was much longer than usual.
-    pub const fn is_unbroken(&self) -> bool {
+    pub(crate) const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
     }
 
     /// Returns the number of periods (intervals between occurrences) after which the call site counts as
     /// reliable.
-    pub fn wanted(&self) -> u32 {
+    pub(crate) fn wanted(&self) -> u32 {
         let by_work = match self.graphs {
             0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE_AFTER, SURE_OF_LITTLE_AFTER),
             _ => SURE_AFTER,
@@ -148,46 +148,46 @@ impl Candidate {
     }
 
     /// Returns true if the intervals last longer than any layer of a model.
-    pub const fn is_beyond_layers(&self) -> bool {
+    pub(crate) const fn is_beyond_layers(&self) -> bool {
         self.lasts >= BEYOND_LAYERS
     }
 
-    pub fn little(&self) -> bool {
+    pub(crate) fn little(&self) -> bool {
         self.graphs == 0 && self.median < LITTLE
     }
 
     /// Returns the number of further periods until the call site has recurred more often in a row than a
     /// model has layers. Only intervals without a model's first and last kernels count. Once the result is 0,
     /// the intervals cannot be layers, so no outer loop has to be searched for.
-    pub fn varied_for(&self) -> u32 {
+    pub(crate) fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
 
     /// Returns true if requests probably ended and began in this interval: it has many more calls than usual,
     /// but not much more work. The first and last kernels of a model do not look like this, because a model
     /// has few waits before and after its layers.
-    pub fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
+    pub(crate) fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
     /// Returns true if the intervals are as large as whole iterations and nearly all alike.
-    pub fn even(&self) -> bool {
+    pub(crate) fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
 
-    pub fn usual(&self, work: u32) -> bool {
+    pub(crate) fn usual(&self, work: u32) -> bool {
         let (work, median) = (u64::from(work), u64::from(self.median));
         work * 2 >= median && work * 2 <= median * 3
     }
 
     /// Returns true if the intervals may be layers of a model: alike, with many waits and copies, and without
     /// a graph. A layer that loops over its experts looks like this.
-    pub fn may_be_layer(&self) -> bool {
+    pub(crate) fn may_be_layer(&self) -> bool {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
     /// Returns true if an interval has many waits and copies, and no graph.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }
 }

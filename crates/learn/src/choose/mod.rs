@@ -123,7 +123,7 @@ pub(crate) struct Choice {
 impl Choice {
     /// Returns the number of periods since the last one that was far longer than usual. `before` is that
     /// number from the previous look, which may include periods that the history no longer holds.
-    pub const fn steady(&self, before: u32) -> u32 {
+    pub(crate) const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
         } else {
@@ -144,7 +144,7 @@ pub(crate) struct Followed<'a> {
 }
 
 impl Scratch {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             listed: ListContents {
                 entries: 0,
@@ -181,7 +181,7 @@ impl Scratch {
     /// unless another is clearly better.
     ///
     /// Occurrences are counted from entry number `counted` on.
-    pub fn choose(
+    pub(crate) fn choose(
         &mut self,
         history: &History,
         counted: usize,

@@ -86,7 +86,7 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             contexts: [[Recurrence::NONE; WAYS]; SETS],
             sampled: 0,
@@ -104,29 +104,29 @@ impl Periods {
     }
 
     /// Returns the anchor, the context that marks the begin of a pass, if one was found.
-    pub fn found(&self) -> Option<&Recurrence> {
+    pub(crate) fn found(&self) -> Option<&Recurrence> {
         self.anchor.is_used.then_some(&self.anchor)
     }
 
     /// Returns the number of passes found so far.
-    pub fn passes(&self) -> u64 {
+    pub(crate) fn passes(&self) -> u64 {
         self.before + u64::from(self.anchor.count)
     }
 
     /// Restarts the count of passes at 0.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.before = 0;
         self.anchor.count = 0;
     }
 
     /// Notes that the process has waited for something.
-    pub fn waited(&mut self) {
+    pub(crate) fn waited(&mut self) {
         self.waits = self.waits.wrapping_add(1);
     }
 
     /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still looks for the
     /// one that was found to mark the begin of a pass, the anchor.
-    pub fn rest(&mut self, keeps_anchor: bool) {
+    pub(crate) fn rest(&mut self, keeps_anchor: bool) {
         self.is_idle = true;
         self.pauses = MAX_PAUSES;
         self.is_followed = keeps_anchor;
@@ -134,7 +134,7 @@ impl Periods {
 
     /// Restarts the search for contexts that repeat. The anchor, which marks the begin of a pass, is kept
     /// until it no longer recurs.
-    pub fn search(&mut self) {
+    pub(crate) fn search(&mut self) {
         self.contexts = [[Recurrence::NONE; WAYS]; SETS];
         (self.sampled, self.lost, self.seen) = (0, 0, 0);
         (self.is_idle, self.is_followed, self.threads) = (false, true, 0);
@@ -142,7 +142,7 @@ impl Periods {
 
     /// Returns the launches that have to be reported.
     #[inline]
-    pub fn asks(&self) -> Launches {
+    pub(crate) fn asks(&self) -> Launches {
         if !self.is_idle {
             return Launches::All;
         }
@@ -159,7 +159,7 @@ impl Periods {
 
     /// Handles a launch of a thread whose trail already contains it. Returns true if a pass begins with this
     /// launch.
-    pub fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
+    pub(crate) fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
         let follows = self.anchor.is_used
             && (self.is_followed || !self.is_idle)
             && usize::from(self.anchor.thread) == slot(thread);

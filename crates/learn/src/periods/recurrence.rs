@@ -61,7 +61,7 @@ pub(crate) struct Recurrence {
 }
 
 impl Recurrence {
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         key: 0,
         thread: 0,
         is_used: false,
@@ -84,7 +84,7 @@ impl Recurrence {
     };
 
     /// Returns the statistics of a context that occurs for the first time.
-    pub fn first(key: u32, thread: usize, at: ThreadLaunches, waits: u32) -> Self {
+    pub(crate) fn first(key: u32, thread: usize, at: ThreadLaunches, waits: u32) -> Self {
         Self {
             key,
             thread: thread as u8,
@@ -98,7 +98,7 @@ impl Recurrence {
 
     /// Adds an occurrence. `at` is the thread's cumulative work, and `waits` the number of the process's
     /// waits so far.
-    pub fn recur(&mut self, at: ThreadLaunches, waits: u32) {
+    pub(crate) fn recur(&mut self, at: ThreadLaunches, waits: u32) {
         let interval = at.since(self.at);
         let waited = waits != self.waits;
         (self.at, self.waits) = (at, waits);
@@ -175,28 +175,28 @@ impl Recurrence {
     }
 
     /// Returns the number of intervals, and the number of intervals that contain a wait.
-    pub const fn intervals(&self) -> (u16, u16) {
+    pub(crate) const fn intervals(&self) -> (u16, u16) {
         (self.equal + self.others(), self.waited)
     }
 
     /// Returns the number of intervals whose length is not exactly `interval`.
-    pub const fn others(&self) -> u16 {
+    pub(crate) const fn others(&self) -> u16 {
         self.near + self.odd + self.broken
     }
 
     /// Returns the work of a usual interval, in launches.
-    pub const fn weight(&self) -> u32 {
+    pub(crate) const fn weight(&self) -> u32 {
         self.interval.weight()
     }
 
     /// Returns true if an interval is a single launch, of a kernel or of a graph.
-    pub const fn is_one_launch(&self) -> bool {
+    pub(crate) const fn is_one_launch(&self) -> bool {
         self.interval.launches + self.interval.graphs == 1
     }
 
     /// Returns true if nearly all intervals are equal, apart from those in which an outer loop may have
     /// ended.
-    pub const fn is_regular(&self) -> bool {
+    pub(crate) const fn is_regular(&self) -> bool {
         let (equal, odd) = (self.equal as u32, self.odd as u32);
         let alike = equal + self.near as u32;
         self.equal >= MIN_INTERVALS / 2
@@ -205,7 +205,7 @@ impl Recurrence {
     }
 
     /// Returns true if the context has stopped recurring. `now` is its thread's cumulative work.
-    pub const fn is_stale(&self, now: ThreadLaunches) -> bool {
+    pub(crate) const fn is_stale(&self, now: ThreadLaunches) -> bool {
         now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
     }
 
@@ -239,7 +239,7 @@ impl Recurrence {
 
     /// Returns true if the longer period `outer` explains why the intervals are not all equal: one interval
     /// in each period of `outer` differs. An outer loop that adds almost no work explains nothing.
-    pub fn is_explained_by(&self, outer: &Self) -> bool {
+    pub(crate) fn is_explained_by(&self, outer: &Self) -> bool {
         if outer.equal < MIN_INTERVALS / 2 || self.others() == 0 {
             return false;
         }
@@ -250,7 +250,7 @@ impl Recurrence {
 
     /// Returns true if the intervals are equal, make up most of the work, and contain more than one kernel
     /// launched repeatedly.
-    pub fn is_steady(&self) -> bool {
+    pub(crate) fn is_steady(&self) -> bool {
         self.weight() >= DEPTH as u32
             && self.equal >= MIN_INTERVALS
             && self.is_regular()
@@ -258,29 +258,29 @@ impl Recurrence {
     }
 
     /// Returns true if the intervals make up most of the work.
-    pub fn covers_work(&self) -> bool {
+    pub(crate) fn covers_work(&self) -> bool {
         self.excess_share() <= UNCOVERED
     }
 
     /// Returns true if hardly any interval has another length.
-    pub const fn is_even(&self) -> bool {
+    pub(crate) const fn is_even(&self) -> bool {
         self.others() as u32 * 32 <= self.equal as u32
     }
 
     /// Returns true if the context may be a layer of a model: a model always has the same number of layers,
     /// and some additional work before and after them.
-    pub fn may_be_layer(&self) -> bool {
+    pub(crate) fn may_be_layer(&self) -> bool {
         self.has_ends() && self.other_runs <= self.same_runs
     }
 
     /// Returns the thread's work since the last occurrence, in launches.
-    pub fn age(&self, trails: &Trails) -> u32 {
+    pub(crate) fn age(&self, trails: &Trails) -> u32 {
         trails.work(u32::from(self.thread)).since(self.at).weight()
     }
 
     /// Returns true if the period is a part of a longer iteration: many intervals contain no wait, and the
     /// period is neither a layer nor as small as an operator.
-    pub fn is_part(&self) -> bool {
+    pub(crate) fn is_part(&self) -> bool {
         let all = self.equal + self.others();
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
     }
@@ -288,7 +288,7 @@ impl Recurrence {
     /// Returns true if the period is an iteration itself: at least the last `intervals` intervals had no
     /// wait, and they are at least twice as many as in any earlier row without a wait. Small intervals need a
     /// longer row.
-    pub fn is_unwaited(&self, intervals: u16) -> bool {
+    pub(crate) fn is_unwaited(&self, intervals: u16) -> bool {
         let small = u32::from(intervals) * LAYER / self.weight().max(1);
         let wanted = intervals.max(small.min(u32::from(u16::MAX)) as u16);
         self.unwaited >= wanted.max(self.most_unwaited.saturating_mul(2))

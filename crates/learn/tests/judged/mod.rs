@@ -8,14 +8,14 @@ const LEARNING: usize = 32;
 
 /// Returns the number of iterations that the learner detected, and the number of its boundaries in each
 /// true iteration.
-pub fn replay(records: &[Record]) -> (u64, Vec<u32>) {
+pub(crate) fn replay(records: &[Record]) -> (u64, Vec<u32>) {
     let (learner, boundaries) = replay_level(records, false);
     (learner.detected(), boundaries)
 }
 
 /// Replays the records. Returns the learner, and the number of its boundaries in each true iteration. If
 /// `inner` is true, the learner counts the parts of iterations instead, where it finds two levels.
-pub fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
+pub(crate) fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
     learner.begin(&trails, inner);
@@ -35,12 +35,12 @@ pub fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>)
     (learner, boundaries)
 }
 
-pub fn share(boundaries: &[u32]) -> f64 {
+pub(crate) fn share(boundaries: &[u32]) -> f64 {
     let judged = &boundaries[LEARNING..];
     judged.iter().filter(|&&count| count == 1).count() as f64 / judged.len() as f64
 }
 
-pub fn assert_holds(name: &str, records: &[Record]) {
+pub(crate) fn assert_holds(name: &str, records: &[Record]) {
     let (detected, boundaries) = replay(records);
     let (share, marks) = (share(&boundaries), boundaries.len() as u64);
     assert!(share >= 0.98, "{name}: share {share:.3}");
@@ -49,7 +49,7 @@ pub fn assert_holds(name: &str, records: &[Record]) {
 }
 
 /// A window and the iterations that it captured.
-pub struct Taken {
+pub(crate) struct Taken {
     pub first: u64,
     /// Number of true iterations (marks) between each boundary of the window and the next. Each should be
     /// 1.
@@ -59,7 +59,7 @@ pub struct Taken {
 /// Replays the records and returns the window that opens for the iterations `asked`. It opens at its
 /// first iteration. If that has passed before the learner understands the step, it opens at the next
 /// boundary.
-pub fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
+pub(crate) fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
     let mut taken: Option<Taken> = None;

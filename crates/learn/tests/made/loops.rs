@@ -6,7 +6,7 @@ use crate::recorded::Record;
 use tllmprof_calls::Wait;
 
 /// Returns these programs with their names.
-pub fn all() -> Vec<(String, Vec<Record>)> {
+pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     let all: [(&str, Vec<Record>); 15] = [
         ("stage_in_the_middle", stage_in_the_middle()),
         (

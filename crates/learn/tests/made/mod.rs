@@ -4,10 +4,10 @@
 mod loops;
 mod programs;
 
-pub use programs::synced_layers;
+pub(crate) use programs::synced_layers;
 
 /// Returns all programs with their names.
-pub fn all() -> Vec<(String, Vec<Record>)> {
+pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     let mut all = programs::all();
     all.extend(loops::all());
     all
@@ -18,10 +18,10 @@ use tllmprof_calls::Wait;
 use tllmprof_learn::Call;
 
 /// Pseudo-random numbers, the same in each run.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -29,14 +29,14 @@ impl Random {
         (self.0 >> 33) % limit
     }
 
-    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 }
 
 /// A synthetic program and its simulated clocks. Each thread has a separate host time, and all
 /// threads share one GPU.
-pub struct Program {
+pub(crate) struct Program {
     pub random: Random,
     records: Vec<(u64, Record)>,
     host: [u64; 8],
@@ -47,7 +47,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             random: Random(seed),
             records: Vec::new(),
@@ -58,21 +58,21 @@ impl Program {
     }
 
     /// Returns the records of all threads, ordered by time.
-    pub fn records(mut self) -> Vec<Record> {
+    pub(crate) fn records(mut self) -> Vec<Record> {
         self.records.sort_by_key(|&(time, _)| time);
         self.records.into_iter().map(|(_, record)| record).collect()
     }
 
-    pub fn now(&self, thread: u32) -> u64 {
+    pub(crate) fn now(&self, thread: u32) -> u64 {
         self.host[thread as usize]
     }
 
-    pub fn mark(&mut self, thread: u32) {
+    pub(crate) fn mark(&mut self, thread: u32) {
         self.records.push((self.now(thread), Record::Mark));
     }
 
     /// Lets the thread run code without CUDA calls for about `micros` microseconds.
-    pub fn work(&mut self, thread: u32, micros: u64) {
+    pub(crate) fn work(&mut self, thread: u32, micros: u64) {
         // One in forty of these pieces of work is interrupted.
         let late = if self.random.below(40) == 0 {
             60_000
@@ -85,19 +85,19 @@ impl Program {
     }
 
     /// Lets the thread do nothing until `time`.
-    pub fn until(&mut self, thread: u32, time: u64) {
+    pub(crate) fn until(&mut self, thread: u32, time: u64) {
         let host = &mut self.host[thread as usize];
         *host = (*host).max(time);
     }
 
-    pub fn call(&mut self, thread: u32, call: Call) {
+    pub(crate) fn call(&mut self, thread: u32, call: Call) {
         let time = self.now(thread);
         self.records.push((time, Record::Call(thread, call, time)));
         self.work(thread, 3);
     }
 
     /// Launches `count` kernels with successive handles from `first` on.
-    pub fn launch(&mut self, thread: u32, first: u64, count: u64) {
+    pub(crate) fn launch(&mut self, thread: u32, first: u64, count: u64) {
         for kernel in first..first + count {
             self.call(thread, Call::Launch((1 << 32) + kernel));
             self.gpu = self.gpu.max(self.now(thread)) + self.kernel;
@@ -105,44 +105,44 @@ impl Program {
     }
 
     /// Launches a graph that contains this number of kernels.
-    pub fn graph(&mut self, thread: u32, kernels: u64) {
+    pub(crate) fn graph(&mut self, thread: u32, kernels: u64) {
         self.call(thread, Call::GraphLaunch);
         self.gpu = self.gpu.max(self.now(thread)) + kernels * self.kernel;
     }
 
-    pub fn upload(&mut self, thread: u32) {
+    pub(crate) fn upload(&mut self, thread: u32) {
         self.call(thread, Call::CopyToDevice);
     }
 
     /// Returns the time at which the GPU will have finished everything launched so far.
-    pub fn done(&self) -> u64 {
+    pub(crate) fn done(&self) -> u64 {
         self.gpu
     }
 
     /// Waits until the time `done`, at which the GPU has finished the work to wait for.
-    pub fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
+    pub(crate) fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
         self.until(thread, done);
         self.work(thread, 6);
         self.call(thread, Call::Returned(wait));
     }
 
-    pub fn wait(&mut self, thread: u32, wait: Wait) {
+    pub(crate) fn wait(&mut self, thread: u32, wait: Wait) {
         self.wait_until(thread, wait, self.gpu);
     }
 
     /// Waits for an event that the GPU passed long ago, so that the wait returns at once.
-    pub fn call_event(&mut self, thread: u32) {
+    pub(crate) fn call_event(&mut self, thread: u32) {
         self.call(thread, Call::Returned(Wait::Event));
     }
 
     /// Copies a result to the host and waits for it.
-    pub fn read(&mut self, thread: u32) {
+    pub(crate) fn read(&mut self, thread: u32) {
         self.call(thread, Call::CopyToHost);
         self.wait(thread, Wait::Stream);
     }
 
     /// Captures a graph with this number of kernels.
-    pub fn capture(&mut self, thread: u32, first: u64, count: u64) {
+    pub(crate) fn capture(&mut self, thread: u32, first: u64, count: u64) {
         self.call(thread, Call::CaptureBegin);
         for kernel in first..first + count {
             self.call(thread, Call::Launch((1 << 32) + kernel));

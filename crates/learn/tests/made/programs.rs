@@ -5,7 +5,7 @@ use crate::recorded::Record;
 use tllmprof_calls::Wait;
 
 /// Returns all programs with their names.
-pub fn all() -> Vec<(String, Vec<Record>)> {
+pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     let mut all: Vec<(String, Vec<Record>)> = Vec::new();
     let mut add = |name: &str, records| all.push((name.into(), records));
     for parts in [2, 5, 8] {
@@ -112,7 +112,7 @@ fn sleep_within(parts: u64) -> Vec<Record> {
 }
 
 /// 24 layers with a device wait after each of them, as in a program that is being debugged.
-pub fn synced_layers() -> Vec<Record> {
+pub(crate) fn synced_layers() -> Vec<Record> {
     let mut program = Program::new(77);
     for _ in 0..400 {
         program.mark(0);

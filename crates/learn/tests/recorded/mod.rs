@@ -8,7 +8,7 @@ use tllmprof_learn::Call;
 
 /// A line of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Record {
+pub(crate) enum Record {
     /// The begin of a true iteration. The learner never receives marks.
     Mark,
     /// A call: the thread that makes it, the call, and its time in nanoseconds.
@@ -18,7 +18,7 @@ pub enum Record {
 }
 
 /// Returns the records of the stream in this file.
-pub fn read(path: &str) -> Vec<Record> {
+pub(crate) fn read(path: &str) -> Vec<Record> {
     let mut text = String::new();
     GzDecoder::new(File::open(path).expect(path))
         .read_to_string(&mut text)

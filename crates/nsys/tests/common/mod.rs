@@ -8,18 +8,18 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
 /// Returns nsys's number of a thread, for a process and a thread on the first machine of a report.
-pub const fn thread(pid: i64, tid: i64) -> i64 {
+pub(crate) const fn thread(pid: i64, tid: i64) -> i64 {
     1 << 48 | pid << 24 | tid
 }
 
 /// Creates a temporary folder that is removed when it is dropped.
-pub fn scratch() -> TempDir {
+pub(crate) fn scratch() -> TempDir {
     TempDir::with_prefix("tllmprof-").unwrap()
 }
 
 /// The variant of the export's schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Schema {
+pub(crate) enum Schema {
     /// The schema of nsys 2023.4, with every table and column.
     Full,
     /// A schema with few columns: GPU work has no process, texts are stored in the rows themselves,
@@ -27,14 +27,14 @@ pub enum Schema {
     Sparse,
 }
 
-pub struct Export {
+pub(crate) struct Export {
     connection: Connection,
     schema: Schema,
     strings: i64,
 }
 
 impl Export {
-    pub fn new(path: &Path, schema: Schema) -> Self {
+    pub(crate) fn new(path: &Path, schema: Schema) -> Self {
         let connection = Connection::open(path).unwrap();
         let sql = match schema {
             Schema::Full => include_str!("full.sql"),
@@ -49,11 +49,11 @@ impl Export {
         }
     }
 
-    pub fn sql(&self, sql: &str) {
+    pub(crate) fn sql(&self, sql: &str) {
         self.connection.execute_batch(sql).unwrap();
     }
 
-    pub fn string(&mut self, text: &str) -> i64 {
+    pub(crate) fn string(&mut self, text: &str) -> i64 {
         self.strings += 1;
         let row = params![self.strings, text];
         self.connection
@@ -64,7 +64,7 @@ impl Export {
         self.strings
     }
 
-    pub fn domain(&self, thread: i64, id: i64, name: &str) {
+    pub(crate) fn domain(&self, thread: i64, id: i64, name: &str) {
         let row = params![thread, id, name];
         self.connection
             .execute("INSERT INTO NVTX_EVENTS (start, eventType, globalTid, domainId, text) VALUES (-100, 75, ?1, ?2, ?3)", row)
@@ -72,7 +72,7 @@ impl Export {
     }
 
     /// Adds a range. `kind` is 59 for a push/pop range and 60 for a start/end range.
-    pub fn range(
+    pub(crate) fn range(
         &mut self,
         kind: i64,
         thread: i64,
@@ -99,7 +99,7 @@ impl Export {
             .unwrap();
     }
 
-    pub fn call(&self, thread: i64, name: i64, at: [i64; 2]) {
+    pub(crate) fn call(&self, thread: i64, name: i64, at: [i64; 2]) {
         let sql = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId, returnValue)
                    VALUES (?1, ?2, 0, ?3, 1, ?4, 0)";
         let row = params![at[0], at[1], thread, name];
@@ -110,7 +110,7 @@ impl Export {
             .unwrap();
     }
 
-    pub fn kernel(&self, pid: i64, name: i64, device: i64, at: [i64; 2]) {
+    pub(crate) fn kernel(&self, pid: i64, name: i64, device: i64, at: [i64; 2]) {
         let (columns, values) = match self.schema {
             Schema::Full => (
                 "globalPid, demangledName, shortName",
@@ -129,7 +129,7 @@ impl Export {
             .unwrap();
     }
 
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         self.connection.execute_batch("COMMIT").unwrap();
     }
 }

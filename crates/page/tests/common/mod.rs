@@ -19,7 +19,7 @@ use tllmprof_report::{Process, Report};
 
 use crate::engine::{self, Engine};
 
-pub const fn engine(rank: u64) -> Engine {
+pub(crate) const fn engine(rank: u64) -> Engine {
     Engine {
         rank,
         windows: Vec::new(),
@@ -37,20 +37,20 @@ pub const fn engine(rank: u64) -> Engine {
 }
 
 /// A report on simulated engines and on the metrics of a GPU at the same time, with the timelines of the processes.
-pub struct TestPage {
+pub(crate) struct TestPage {
     pub report: Report,
     pub timelines: Vec<Option<Timeline>>,
 }
 
 impl TestPage {
-    pub fn from_engines(engines: &[Engine], room: u64) -> Self {
+    pub(crate) fn from_engines(engines: &[Engine], room: u64) -> Self {
         let bytes = |engine: &Engine| engine.record().0.bytes();
         let records: Vec<_> = engines.iter().map(bytes).collect();
         Self::from_records(&records, room)
     }
 
     /// Reads records of a job, which must be in the order of their ranks.
-    pub fn from_records(records: &[Vec<u8>], room: u64) -> Self {
+    pub(crate) fn from_records(records: &[Vec<u8>], room: u64) -> Self {
         let read = |bytes: &[u8], name: &str| {
             let reader = Reader::new(bytes).unwrap();
             Process::read(PathBuf::from(name), &reader).unwrap()
@@ -74,7 +74,7 @@ impl TestPage {
     }
 
     /// Reads a single record.
-    pub fn from_record(bytes: &[u8], name: &str, room: u64) -> Self {
+    pub(crate) fn from_record(bytes: &[u8], name: &str, room: u64) -> Self {
         let reader = Reader::new(bytes).unwrap();
         let process = Process::read(PathBuf::from(name), &reader).unwrap();
         let timeline = Timeline::read(&process, &reader, room).unwrap();
@@ -85,20 +85,20 @@ impl TestPage {
     }
 
     /// Returns the output of `report --json`.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         let mut json = Vec::new();
         self.report.json(&mut json).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
 
-    pub fn html(&self) -> Vec<u8> {
+    pub(crate) fn html(&self) -> Vec<u8> {
         let mut html = Vec::new();
         tllmprof_page::write(&self.report, &self.timelines, &mut html).unwrap();
         html
     }
 
     /// Writes the page to a folder, together with the report as JSON and as text.
-    pub fn write(&self, folder: &Path, name: &str) {
+    pub(crate) fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
         fs::write(
             folder.join(format!("{name}.txt")),
@@ -112,7 +112,7 @@ impl TestPage {
 
 /// Returns an engine's record with damaged events. The damage depends on `seed`. The header stays intact, because
 /// otherwise nothing could be read.
-pub fn damaged(seed: u64) -> Vec<u8> {
+pub(crate) fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     (engine.windows, engine.scopes) = (vec![(100, 130)], true);
     let mut bytes = engine.record().0.bytes();
@@ -133,14 +133,14 @@ pub fn damaged(seed: u64) -> Vec<u8> {
 }
 
 /// Returns the text in the element of a page with this ID.
-pub fn element<'a>(html: &'a str, id: &str) -> &'a str {
+pub(crate) fn element<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("id=\"{id}\">")).unwrap();
     let text = &html[begin..];
     let begin = text.find('>').unwrap() + 1;
     &text[begin..text.find("</script>").unwrap()]
 }
 
-pub fn repo() -> &'static Path {
+pub(crate) fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -148,14 +148,14 @@ pub fn repo() -> &'static Path {
 }
 
 /// The exit status and the output of a child process.
-pub struct Ended {
+pub(crate) struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
 /// Runs a command until it exits. After `limit`, kills the command and all processes that it started.
-pub fn finish(command: &mut Command, limit: Duration) -> Ended {
+pub(crate) fn finish(command: &mut Command, limit: Duration) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

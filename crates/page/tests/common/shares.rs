@@ -19,19 +19,19 @@ const TALL: Style = Style {
 };
 
 /// Returns the rows of the host's or of the GPU's ledger.
-pub fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
+pub(crate) fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
     of["ledger"][side].as_array().unwrap()
 }
 
 /// Returns the total share of the rows for which `is` returns true.
-pub fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
+pub(crate) fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
     let rows = rows.iter().filter(|row| is(row));
     rows.map(|row| row["share"].as_f64().unwrap()).sum()
 }
 
 /// Checks that page, text and JSON have the same shares for a process with iterations, and that each list of shares
 /// adds up to 1. Returns the JSON.
-pub fn are_the_same(shown: &TestPage) -> Value {
+pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let json = shown.json();
     let process = &json["processes"][0];
     let html = String::from_utf8(shown.html()).unwrap();
@@ -175,7 +175,7 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
 
 /// Checks that text, page and JSON have the same numbers of stack samples and of rejected samples, for one process or
 /// for several.
-pub fn samples_are_the_same(shown: &TestPage) {
+pub(crate) fn samples_are_the_same(shown: &TestPage) {
     let json = shown.json();
     let html = String::from_utf8(shown.html()).unwrap();
     let there: Value = serde_json::from_str(element(&html, "data")).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::schema::{Body, Definition, Type};
 
-pub fn markdown(all: &[Definition]) -> String {
+pub(crate) fn markdown(all: &[Definition]) -> String {
     let mut text = String::new();
     for (at, definition) in all.iter().enumerate() {
         let Definition {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// The type of a field in the schema.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Type {
+pub(crate) enum Type {
     Text,
     Integer,
     Number,
@@ -17,19 +17,19 @@ pub enum Type {
     Named(String),
 }
 
-pub struct Definition {
+pub(crate) struct Definition {
     pub name: String,
     pub description: String,
     pub body: Body,
 }
 
-pub enum Body {
+pub(crate) enum Body {
     Object(Vec<Field>),
     /// An enumeration: the allowed words, each with its meaning.
     Words(Vec<(String, String)>),
 }
 
-pub struct Field {
+pub(crate) struct Field {
     pub key: String,
     pub kind: Type,
     /// The unit of the field's value; empty if it has none.
@@ -39,7 +39,7 @@ pub struct Field {
 
 /// Returns the definitions of a schema. The root comes first, and the other definitions are in the order in which types
 /// refer to them.
-pub fn definitions(schema: &Value) -> Vec<Definition> {
+pub(crate) fn definitions(schema: &Value) -> Vec<Definition> {
     let root = text(schema, "title");
     let mut names = VecDeque::from([root.clone()]);
     let mut found: Vec<Definition> = Vec::new();
@@ -136,7 +136,7 @@ fn text(schema: &Value, key: &str) -> String {
 }
 
 /// Checks a JSON value against a type. Returns the errors, each with the path of the wrong part.
-pub fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
+pub(crate) fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
     let is = |fits: bool| match fits {
         true => Vec::new(),
         false => vec![format!("{place}: {value} is no {kind:?}")],

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::schema::{Body, Definition, Type};
 
-pub fn typescript(all: &[Definition]) -> String {
+pub(crate) fn typescript(all: &[Definition]) -> String {
     let mut text = String::new();
     for definition in all {
         let Definition {

@@ -19,7 +19,7 @@ global_asm!(
 
 /// Returns the word at offset `PLACE` (in bytes) of the calling thread's block.
 #[inline(always)]
-pub fn word<const PLACE: usize>() -> *const c_void {
+pub(crate) fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
     // SAFETY: the block exists as long as the thread does, and has a word at this offset.
     unsafe { block().byte_add(PLACE).cast::<*const c_void>().read() }
@@ -28,7 +28,7 @@ pub fn word<const PLACE: usize>() -> *const c_void {
 /// Returns the calling thread's block. The pointer is never null, and valid as long as the thread
 /// lives.
 #[inline]
-pub fn block() -> *mut Block {
+pub(crate) fn block() -> *mut Block {
     let block: *mut Block;
     // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are
     // valid in any thread, because a preloaded library's initial-exec block exists from the

@@ -20,7 +20,7 @@ global_asm!(
 /// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Does not load the block's address,
 /// which is in another cache line.
 #[inline(always)]
-pub fn word<const PLACE: usize>() -> *const c_void {
+pub(crate) fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
     let word: *const c_void;
     // SAFETY: reads the offset that the loader put in the GOT, and a word that exists in any thread: each thread has an
@@ -39,7 +39,7 @@ pub fn word<const PLACE: usize>() -> *const c_void {
 
 /// Returns the calling thread's block. The pointer is never null, and valid as long as the thread lives.
 #[inline]
-pub fn block() -> *mut Block {
+pub(crate) fn block() -> *mut Block {
     let block: *mut Block;
     // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are valid in any thread, for
     // the reasons that `word` states.

@@ -13,7 +13,7 @@ use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 ///
 /// Valid as long as the module stays loaded. [`super::walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// The offset from addresses in the module's file to addresses in memory.
     base: usize,
     headers: *const Elf64_Phdr,
@@ -25,7 +25,7 @@ impl Memory {
     ///
     /// # Safety
     /// The description comes from the loader, and its module stays loaded as long as the result is used.
-    pub unsafe fn described_by(info: &libc::dl_phdr_info) -> Self {
+    pub(crate) unsafe fn described_by(info: &libc::dl_phdr_info) -> Self {
         Self {
             base: info.dlpi_addr as usize,
             headers: info.dlpi_phdr,
@@ -34,18 +34,18 @@ impl Memory {
     }
 
     /// Returns the module's program headers.
-    pub fn headers(&self) -> &[Elf64_Phdr] {
+    pub(crate) fn headers(&self) -> &[Elf64_Phdr] {
         // SAFETY: the loader's table has this length, and stays as long as the module (see `described_by`).
         unsafe { slice::from_raw_parts(self.headers, self.header_count) }
     }
 
     /// Converts an address in the module's file to an address in memory.
-    pub const fn address(&self, address: u64) -> usize {
+    pub(crate) const fn address(&self, address: u64) -> usize {
         self.base.wrapping_add(address as usize)
     }
 
     /// Returns the offset from addresses in the module's file to addresses in memory.
-    pub const fn base(&self) -> usize {
+    pub(crate) const fn base(&self) -> usize {
         self.base
     }
 
@@ -70,7 +70,7 @@ impl Memory {
 
     /// Returns the end of the data from the file in the segment that contains `address`. The rest of the segment is
     /// zeros.
-    pub fn file_end(&self, address: usize) -> Option<usize> {
+    pub(crate) fn file_end(&self, address: usize) -> Option<usize> {
         let loaded = self
             .headers()
             .iter()
@@ -86,7 +86,7 @@ impl Memory {
 
     /// Fills `buffer` from `address`. Returns false and reads nothing if not all bytes are mapped.
     #[must_use]
-    pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let is_there = self
             .room_at(address, PF_R)
             .is_some_and(|room| buffer.len() <= room);
@@ -101,7 +101,7 @@ impl Memory {
     }
 
     /// Returns the entries of a table at `address`, each of `N` bytes, up to the end of the segment.
-    pub fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
+    pub(crate) fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
         let room = self.room_at(address, PF_R).unwrap_or(0);
         (0..room / N).map(move |index| {
             let place = with_exposed_provenance::<[u8; N]>(address + index * N);
@@ -111,22 +111,22 @@ impl Memory {
     }
 
     /// Returns the `N` bytes at `address`, or `None` if they are not in a readable segment.
-    pub fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
+    pub(crate) fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
         self.table(address).next()
     }
 
     /// Returns the 16-bit number at `address`.
-    pub fn half(&self, address: usize) -> Option<u16> {
+    pub(crate) fn half(&self, address: usize) -> Option<u16> {
         self.bytes(address).map(u16::from_le_bytes)
     }
 
     /// Returns the 32-bit number at `address`.
-    pub fn word(&self, address: usize) -> Option<u32> {
+    pub(crate) fn word(&self, address: usize) -> Option<u32> {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
     /// Returns the terminated string at `address`, which has at most `most` bytes including the terminator.
-    pub fn string(&self, address: usize, most: usize) -> Option<&CStr> {
+    pub(crate) fn string(&self, address: usize, most: usize) -> Option<&CStr> {
         let room = self.room_at(address, PF_R)?.min(most);
         // SAFETY: the bytes lie in a segment of the module that is mapped for reading, in a table that no code writes
         // to.
@@ -136,7 +136,7 @@ impl Memory {
 
     /// Returns the word at `address` in data that the loader may write, or `None` if the word is not aligned or not
     /// mapped.
-    pub fn slot(&self, address: usize) -> Option<&AtomicUsize> {
+    pub(crate) fn slot(&self, address: usize) -> Option<&AtomicUsize> {
         let room = self.room_at(address, PF_R | PF_W)?;
         let is_whole = address.is_multiple_of(align_of::<usize>()) && room >= size_of::<usize>();
         // SAFETY: the word is aligned, lies in a readable segment of the module, and other threads write it only as a
@@ -146,7 +146,7 @@ impl Memory {
 }
 
 /// Returns the 64-bit number at `offset` of an entry, or 0 if the entry is too short.
-pub fn double_word(entry: &[u8], offset: usize) -> u64 {
+pub(crate) fn double_word(entry: &[u8], offset: usize) -> u64 {
     let bytes = entry.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

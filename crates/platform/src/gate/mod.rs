@@ -339,7 +339,7 @@ mod tests {
     /// Makes the next call that reaches [`enter`] panic.
     static PANICS: AtomicBool = AtomicBool::new(false);
 
-    pub fn panic_if_asked() {
+    pub(crate) fn panic_if_asked() {
         assert!(!PANICS.swap(false, Ordering::Relaxed), "asked for");
     }
 

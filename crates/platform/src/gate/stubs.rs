@@ -13,13 +13,13 @@ unsafe extern "C" {
 }
 
 /// Returns the address that callers get for gate `index`.
-pub fn stub(index: usize) -> *mut c_void {
+pub(crate) fn stub(index: usize) -> *mut c_void {
     let pool = (&raw const tllmprof_gates).cast::<u8>();
     pool.wrapping_add(index * STUB_SIZE).cast_mut().cast()
 }
 
 /// Returns the index of the gate whose stub contains the address, or `None` if it is not in a stub.
-pub fn index(address: usize) -> Option<usize> {
+pub(crate) fn index(address: usize) -> Option<usize> {
     let pool = (&raw const tllmprof_gates).addr();
     let index = address.checked_sub(pool)? / STUB_SIZE;
     (index < GATE_COUNT).then_some(index)

@@ -4,7 +4,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit in bytes in which regions are counted. It does not depend on the system's page size.
-pub const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Largest number of regions at a time.
 const MAX_REGIONS: usize = 256;
 /// Each region is stored in one word: the number of its first page, and in the low bits its number of pages. This is
@@ -14,15 +14,15 @@ const COUNT_BITS: u32 = 28;
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
 /// A list of mappings. Each exists as long as a block in it, so an address can be looked up without a lock.
-pub struct Regions([AtomicU64; MAX_REGIONS]);
+pub(crate) struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {
-    pub const fn none() -> Self {
+    pub(crate) const fn none() -> Self {
         Self([const { AtomicU64::new(0) }; MAX_REGIONS])
     }
 
     /// Returns true if the address `place` is in one of the regions.
-    pub fn contain(&self, place: *mut u8) -> bool {
+    pub(crate) fn contain(&self, place: *mut u8) -> bool {
         let page = (place.addr() / PAGE) as u64;
         self.words().any(|word| {
             let (first, count) = (word >> COUNT_BITS, word & (GONE - 1));
@@ -36,7 +36,7 @@ impl Regions {
     }
 
     /// Returns a new mapping, filled with zeros. Returns `None` if there is no memory or the list is full.
-    pub fn map(&self, size: usize) -> Option<*mut u8> {
+    pub(crate) fn map(&self, size: usize) -> Option<*mut u8> {
         let size = size.checked_next_multiple_of(PAGE)?;
         // SAFETY: the kernel chooses the address of the mapping, so it replaces none.
         let place = unsafe {
@@ -75,7 +75,7 @@ impl Regions {
     ///
     /// # Safety
     /// [`Regions::map`] created the region with this size, and it is no longer used.
-    pub unsafe fn unmap(&self, place: *mut u8, size: usize) {
+    pub(crate) unsafe fn unmap(&self, place: *mut u8, size: usize) {
         let size = size.next_multiple_of(PAGE);
         let this = packed(place, size);
         let at = |word: &&AtomicU64| Some(word.load(Ordering::Relaxed)) == this;

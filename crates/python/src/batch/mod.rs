@@ -25,13 +25,13 @@ use plain::Refused;
 use reading::BatchReading;
 
 /// A function that returns an argument of the call that begins.
-pub type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
+pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
 /// The most consecutive steps whose batch cannot be read. After that number, no more are tried.
 const MAX_FAILURES: usize = 64;
 
 /// Reads batches from the arguments of a step's function.
-pub struct BatchReader {
+pub(crate) struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
@@ -42,7 +42,7 @@ pub struct BatchReader {
 }
 
 /// The formulas that fit some versions of an engine, ready for use.
-pub struct Way {
+pub(crate) struct Way {
     formulas: Formulas<3>,
     /// The attribute names that the formulas use.
     names: Vec<AttributeName>,
@@ -74,7 +74,7 @@ impl BatchReader {
     /// Returns a reader for the function with this code object, or `None` if no formulas fit the
     /// function's arguments.
     #[cold]
-    pub fn new(
+    pub(crate) fn new(
         py: Python<'_>,
         code: &Object<'_>,
         yields: bool,
@@ -116,13 +116,17 @@ impl BatchReader {
 
     /// Returns true if the user named the function in `TLLMPROF_BATCH`. Then its calls need not be
     /// steps.
-    pub const fn is_given(&self) -> bool {
+    pub(crate) const fn is_given(&self) -> bool {
         self.is_given
     }
 
     /// Reads the batch of the call that begins.
     #[inline(never)]
-    pub fn read<'py>(&self, py: Python<'py>, arguments: ArgumentLookup<'_, 'py>) -> Option<Batch> {
+    pub(crate) fn read<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: ArgumentLookup<'_, 'py>,
+    ) -> Option<Batch> {
         let failed = self.failed.load(Ordering::Relaxed);
         if failed >= MAX_FAILURES {
             return None;
@@ -154,7 +158,7 @@ impl BatchReader {
 
     /// Releases the reader's Python references. The calling thread must be in their interpreter.
     #[cold]
-    pub fn release(&self, py: Python<'_>) {
+    pub(crate) fn release(&self, py: Python<'_>) {
         for way in &self.ways {
             way.get.release(py);
             if let Some(ints) = &way.ints {

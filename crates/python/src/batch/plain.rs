@@ -9,7 +9,7 @@ use crate::object::{AttributeName, Ints, Object};
 
 /// The reason why a value was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub(crate) enum Refused {
     NoArgument,
     NoAttribute,
     Computed,
@@ -24,7 +24,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    pub const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::NoArgument => "an argument is missing",
             Self::NoAttribute => "an attribute is missing",
@@ -41,11 +41,11 @@ impl Refused {
 }
 
 /// The most elements that are read for one batch.
-pub const MAX_ELEMENTS: usize = 4096;
+pub(crate) const MAX_ELEMENTS: usize = 4096;
 
 /// Reads `object.name`. `text` is the same name as a Rust text, and `get` is the name `__get__`.
 #[inline(never)]
-pub fn attribute<'py>(
+pub(crate) fn attribute<'py>(
     object: &Object<'py>,
     name: &AttributeName,
     text: &str,
@@ -85,7 +85,7 @@ fn has_modes(object: &Object<'_>) -> bool {
 }
 
 /// A list or tuple. Its type is checked once, when this value is created.
-pub struct Elements<'py> {
+pub(crate) struct Elements<'py> {
     object: Object<'py>,
     kind: ContainerKind,
 }
@@ -98,7 +98,7 @@ enum ContainerKind {
 
 impl<'py> Elements<'py> {
     #[inline(never)]
-    pub fn new(object: Object<'py>) -> Self {
+    pub(crate) fn new(object: Object<'py>) -> Self {
         let kind = if object.kind() == object.py().api.types.list {
             ContainerKind::List
         } else if object.is_tuple() {
@@ -110,7 +110,7 @@ impl<'py> Elements<'py> {
     }
 
     /// Returns the element `object[index]`.
-    pub fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
+    pub(crate) fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
         let found = match self.kind {
             ContainerKind::List => self.object.at(index),
             ContainerKind::Tuple => self.object.py().c().tuple_get(&self.object, index),
@@ -120,7 +120,7 @@ impl<'py> Elements<'py> {
     }
 
     /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
-    pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
+    pub(crate) fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
             ContainerKind::List => ints
                 .skip_others(&self.object, from.cast_unsigned(), to.cast_unsigned())
@@ -132,7 +132,7 @@ impl<'py> Elements<'py> {
 
 /// Returns `object[key]` for a dictionary, with a str or an int as key.
 #[inline(never)]
-pub fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>, Refused> {
+pub(crate) fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>, Refused> {
     let types = &object.py().api.types;
     let kind = key.kind();
     // A comparison with a key of another type could run code of the program.
@@ -144,7 +144,7 @@ pub fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>,
 
 /// Returns `len(object)` for a list, tuple, dictionary or set, and 0 for None.
 #[inline(never)]
-pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
+pub(crate) fn length(object: &Object<'_>) -> Result<isize, Refused> {
     let types = &object.py().api.types;
     let kind = object.kind();
     if object.is_none() {
@@ -158,7 +158,7 @@ pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
 
 /// Returns the value of an integer, which may be an enum or a bool.
 #[inline(never)]
-pub fn number(object: &Object<'_>) -> Result<i64, Refused> {
+pub(crate) fn number(object: &Object<'_>) -> Result<i64, Refused> {
     if object.kind() != object.py().api.types.integer && !object.is_integer() {
         return Err(Refused::NoNumber);
     }

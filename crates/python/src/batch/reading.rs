@@ -8,7 +8,7 @@ use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
 /// The state of reading one batch.
-pub struct BatchReading<'a, 'py> {
+pub(super) struct BatchReading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
@@ -20,7 +20,7 @@ pub struct BatchReading<'a, 'py> {
 }
 
 impl<'a, 'py> BatchReading<'a, 'py> {
-    pub const fn new(
+    pub(super) const fn new(
         py: Python<'py>,
         way: &'a Way,
         arguments: [Option<Object<'py>>; ARGUMENTS],
@@ -36,12 +36,12 @@ impl<'a, 'py> BatchReading<'a, 'py> {
     }
 
     /// Returns the name of the attribute that was looked up last.
-    pub fn at(&self) -> Option<&'a str> {
+    pub(crate) fn at(&self) -> Option<&'a str> {
         self.text(self.name)
     }
 
     /// Evaluates a formula whose value is an integer.
-    pub fn number(&mut self, node: &Node) -> Result<i64, Refused> {
+    pub(crate) fn number(&mut self, node: &Node) -> Result<i64, Refused> {
         Ok(match node {
             Node::Number(number) => *number,
             Node::Length(of) => plain::length(&self.object(of)?)? as i64,

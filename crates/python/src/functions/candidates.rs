@@ -15,7 +15,7 @@ use tllmprof_platform::log;
 /// Handles the first call of the function that `code` belongs to. Returns true if this is a
 /// requested function that had not been found. `globals` returns the function's global names, and
 /// `first` the first argument of the call.
-pub fn meets<'py>(
+pub(crate) fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,
     globals: &dyn Fn() -> Option<Object<'py>>,
@@ -41,7 +41,7 @@ pub fn meets<'py>(
 
 /// Returns the qualified name of a code object, or its plain name if the version has no qualified
 /// names.
-pub fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
+pub(crate) fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let has_whole = py.api.version.has_qualified_names();
     code.attr(if has_whole {
         c"co_qualname"
@@ -51,7 +51,7 @@ pub fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> 
 }
 
 /// Returns true if `name`, a result of [`name_of`], may be that of the target's function.
-pub fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
+pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     let asked = target.function.asked.qualname.as_str();
     let is_last = || asked.rsplit('.').next() == Some(name);
     asked == name || !py.api.version.has_qualified_names() && is_last()
@@ -116,7 +116,7 @@ fn is_named<'py>(
 /// Returns true if the first call of a candidate shows that its code is the requested function's.
 /// The name of the code's module decides. If the code has no qualified name, the first argument of
 /// the call (`first`) decides, too.
-pub fn confirms<'py>(
+pub(crate) fn confirms<'py>(
     py: Python<'py>,
     mark: &Mark,
     globals: &dyn Fn() -> Option<Object<'py>>,
@@ -143,7 +143,7 @@ pub fn confirms<'py>(
 
 /// Marks the code object of a requested function, so that its calls are reported. Returns true on
 /// success.
-pub fn is_code(
+pub(crate) fn is_code(
     py: Python<'_>,
     code: &Object<'_>,
     target: &'static Target,

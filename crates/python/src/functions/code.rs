@@ -7,7 +7,7 @@ use crate::object::Object;
 const CO_OPTIMIZED: i64 = 1;
 
 /// Calls `act` for each code object that is directly inside `code`, with its name.
-pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
+pub(crate) fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
     let kind = code.kind();
     let Some(constants) = code.attr(c"co_consts") else {
         return;
@@ -22,7 +22,7 @@ pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &s
 }
 
 /// Returns true if the code object belongs to a function.
-pub fn is_function(code: &Object<'_>) -> bool {
+pub(crate) fn is_function(code: &Object<'_>) -> bool {
     let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
     flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)
 }

@@ -77,7 +77,7 @@ lifecycle::global! {
 
 /// Makes the interpreter evaluate frames through our evaluator. Returns `None` if that is not
 /// possible.
-pub fn install(py: Python<'_>) -> Option<()> {
+pub(crate) fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
     trial::passes(py, Layout::for_version(py.api.version)?, is_there(py)).or_else(|| {
@@ -87,13 +87,13 @@ pub fn install(py: Python<'_>) -> Option<()> {
 }
 
 /// Starts a search: the first call of each function is reported to [`candidates::meets`].
-pub fn search(py: Python<'_>) -> Option<()> {
+pub(crate) fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
 }
 
 /// Ends the search that [`search`] started.
-pub fn end_search(py: Python<'_>) {
+pub(crate) fn end_search(py: Python<'_>) {
     if IS_SEARCHING.swap(false, Ordering::Relaxed) {
         if marked::is_empty() {
             take_away(py);
@@ -104,20 +104,20 @@ pub fn end_search(py: Python<'_>) {
 }
 
 /// Notes that new code objects may exist.
-pub fn code_is_made() {
+pub(crate) fn code_is_made() {
     if IS_SEARCHING.load(Ordering::Relaxed) {
         ERA.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Returns true while [`search`] is active.
-pub fn is_searching() -> bool {
+pub(crate) fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
 /// Reports trouble if another tool's evaluator has replaced ours in 3.8, where setters cannot be
 /// followed.
-pub fn check(py: Python<'_>) {
+pub(crate) fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
         && !late::is_off()
@@ -129,7 +129,7 @@ pub fn check(py: Python<'_>) {
 }
 
 /// Installs our evaluator if another tool's prevented that before and is gone now.
-pub fn put_again(py: Python<'_>) {
+pub(crate) fn put_again(py: Python<'_>) {
     if IS_MISSING.load(Ordering::Relaxed) {
         let _ = put(py);
     }
@@ -156,7 +156,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const SETTER: &CStr = c"_PyInterpreterState_SetEvalFrameFunc";
 
 /// Patches other modules' GOT slots for the function that sets an evaluator, in 3.9 to 3.11.
-pub fn follow_setters(python: &Attached) {
+pub(crate) fn follow_setters(python: &Attached) {
     let version = python.api.version;
     if version.has_monitoring() || !version.has_evaluator_functions() {
         return;
@@ -245,7 +245,7 @@ fn given_back() {
 
 /// Reports trouble if another tool's evaluator is still installed instead of ours, and no call was
 /// recorded since.
-pub fn ends() {
+pub(crate) fn ends() {
     given_back();
 }
 
@@ -286,7 +286,7 @@ fn owner(api: &Api, there: *mut c_void) -> Owner {
 }
 
 /// Uninstalls our evaluator.
-pub fn take_away(py: Python<'_>) {
+pub(crate) fn take_away(py: Python<'_>) {
     IS_MISSING.store(false, Ordering::Relaxed);
     if let Some(place) = EvaluatorSlot::find(py)
         && owner(py.api, place.get()) == Owner::Us
@@ -296,7 +296,7 @@ pub fn take_away(py: Python<'_>) {
 }
 
 /// Returns true if our evaluator is installed.
-pub fn is_there(py: Python<'_>) -> bool {
+pub(crate) fn is_there(py: Python<'_>) -> bool {
     EvaluatorSlot::find(py).is_some_and(|place| owner(py.api, place.get()) == Owner::Us)
 }
 

@@ -13,7 +13,7 @@ use crate::version::Version;
 const CODE: isize = 32;
 
 /// The layout of a version's frames. All offsets are in bytes.
-pub struct Layout {
+pub(crate) struct Layout {
     last: Last,
     yielded: Yielded,
     /// The offset of the dictionary of global names.
@@ -48,7 +48,7 @@ enum Yielded {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrameState {
+pub(crate) enum FrameState {
     /// The call of a generator function, which only creates the generator.
     Makes,
     New,
@@ -88,7 +88,7 @@ static IN_3_11: Layout = Layout {
 };
 
 impl Layout {
-    pub fn for_version(version: Version) -> Option<&'static Self> {
+    pub(crate) fn for_version(version: Version) -> Option<&'static Self> {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
 
@@ -154,7 +154,7 @@ impl Layout {
 /// # Safety
 /// The interpreter has passed `frame` to an evaluator.
 #[inline]
-pub unsafe fn code_of(frame: Raw) -> usize {
+pub(crate) unsafe fn code_of(frame: Raw) -> usize {
     // SAFETY: the caller promises that the interpreter has passed this frame, so its code object is
     // at this offset.
     unsafe { at::<usize>(frame, CODE) }
@@ -169,7 +169,7 @@ const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
 }
 
 /// A frame that the interpreter passed to our evaluator.
-pub struct InterpreterFrame<'py> {
+pub(super) struct InterpreterFrame<'py> {
     py: Python<'py>,
     raw: Raw,
     layout: &'static Layout,
@@ -180,23 +180,23 @@ impl<'py> InterpreterFrame<'py> {
     ///
     /// # Safety
     /// The interpreter has passed `raw` to an evaluator, and the frame lives as long as `'py`.
-    pub unsafe fn new(py: Python<'py>, raw: Raw) -> Option<Self> {
+    pub(crate) unsafe fn new(py: Python<'py>, raw: Raw) -> Option<Self> {
         let layout = Layout::for_version(py.api.version)?;
         Some(Self { py, raw, layout })
     }
 
-    pub const fn py(&self) -> Python<'py> {
+    pub(crate) const fn py(&self) -> Python<'py> {
         self.py
     }
 
     /// Returns the frame's address. No other frame has this address while the call has not ended.
-    pub fn addr(&self) -> usize {
+    pub(crate) fn addr(&self) -> usize {
         self.raw.addr()
     }
 
     /// Returns the state of a generator's frame: whether it only creates the generator, begins, or
     /// resumes. Call this before the frame is evaluated.
-    pub fn state(&self) -> FrameState {
+    pub(super) fn state(&self) -> FrameState {
         // SAFETY: the interpreter has passed the frame to be evaluated, and `InterpreterFrame::new` has chosen
         // the layout of its version.
         unsafe { self.layout.state(self.raw) }
@@ -204,19 +204,19 @@ impl<'py> InterpreterFrame<'py> {
 
     /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
     /// value.
-    pub fn has_yielded(&self) -> bool {
+    pub(super) fn has_yielded(&self) -> bool {
         // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its version.
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
     /// Returns the frame's code object.
-    pub fn code(&self) -> Option<Object<'py>> {
+    pub(crate) fn code(&self) -> Option<Object<'py>> {
         // SAFETY: a frame that is about to be evaluated owns its code object.
         unsafe { self.py.share(at::<Raw>(self.raw, CODE)) }
     }
 
     /// Returns the global names of the frame's function.
-    pub fn globals(&self) -> Option<Object<'py>> {
+    pub(crate) fn globals(&self) -> Option<Object<'py>> {
         // SAFETY: a frame of this layout that is about to be evaluated owns a dictionary at this
         // offset.
         unsafe { self.py.share(at::<Raw>(self.raw, self.layout.globals)) }
@@ -224,7 +224,7 @@ impl<'py> InterpreterFrame<'py> {
 
     /// Returns an argument of the call that begins with this frame. `place` was found for the same
     /// code object.
-    pub fn argument(&self, place: &Place) -> Option<Object<'py>> {
+    pub(crate) fn argument(&self, place: &Place) -> Option<Object<'py>> {
         let variable = |index: usize| {
             // SAFETY: `index` is below the code object's number of variables. Each is null, or a
             // reference that the frame owns.

@@ -66,7 +66,7 @@ impl Way {
 /// Returns the address of the calling thread's innermost frame, whose code object is at `code`.
 /// Returns 0 if the frame cannot be found.
 #[inline]
-pub fn frame(py: Python<'_>, code: usize) -> usize {
+pub(crate) fn frame(py: Python<'_>, code: usize) -> usize {
     let state = py.api.current_state().addr();
     match Way::from_number(WAY.load(Ordering::Relaxed)) {
         Way::New => find(py, state, code),

@@ -10,13 +10,13 @@ use crate::object::{Object, Python};
 const MAX_WRAPPERS: usize = 32;
 
 /// Returns the loaded module with this name (`sys.modules.get(name)`).
-pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
+pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     py.imported(&CString::new(name).ok()?)
 }
 
 /// Calls `act` for the code object of each function whose qualified name has these `parts`, among
 /// those nested in `code`.
-pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
+pub(crate) fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
             act(code);
@@ -34,7 +34,7 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
 
 /// Calls `act` for the code object of each function that has the name `wanted` in the module. If
 /// the name belongs to an object that is not a Python function, returns the object's type.
-pub fn each_named<'py>(
+pub(crate) fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,
     act: &mut impl FnMut(&Object<'py>),
@@ -46,7 +46,7 @@ pub fn each_named<'py>(
 
 /// Continues the look-up of [`each_named`] at `at`, which is the object for the first part of the
 /// name.
-pub fn each_below<'py>(
+pub(crate) fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],
     act: &mut impl FnMut(&Object<'py>),
@@ -69,7 +69,7 @@ pub fn each_below<'py>(
 
 /// Returns the object that has a qualified name, without its wrappers. From `<locals>` on, the name
 /// is ignored.
-pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
+pub(crate) fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
     let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
     let first = attr_of(module, parts.next()?)?;
     parts
@@ -89,7 +89,7 @@ fn mangled(class: &str, name: &str) -> String {
 
 /// Returns the attribute of an object. If the object has none of this name, looks in the object
 /// that it wraps.
-pub fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
+pub(crate) fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {
         object.class_attr(name).or_else(|| {
@@ -107,7 +107,7 @@ pub fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
 }
 
 /// Returns the object inside all wrappers.
-pub fn innermost(mut object: Object<'_>) -> Object<'_> {
+pub(crate) fn innermost(mut object: Object<'_>) -> Object<'_> {
     for _ in 0..MAX_WRAPPERS {
         match wrapped(&object) {
             Some(inner) => object = inner,

@@ -117,19 +117,19 @@ impl MarkTable {
 
 /// Returns the mark of the code object at this address.
 #[inline]
-pub fn find(code: usize) -> Option<&'static Mark> {
+pub(crate) fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
 /// Returns true if no code object is marked.
-pub fn is_empty() -> bool {
+pub(crate) fn is_empty() -> bool {
     TABLE
         .get()
         .is_none_or(|table| table.marks().next().is_none())
 }
 
 /// Adds a mark. Returns false if the code object already has a different mark.
-pub fn add(py: Python<'_>, mark: Mark) -> bool {
+pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
     let changing = CHANGING.lock_for(LOCK_TIMEOUT);
     let there = find(code);
@@ -155,7 +155,7 @@ fn grow(old: Option<&'static MarkTable>) -> &'static MarkTable {
 }
 
 /// Returns the marked code objects of the calling thread's interpreter.
-pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
+pub(crate) fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     let number = py.interpreter();
     let marks = TABLE.get().into_iter().flat_map(MarkTable::marks);
     let own = marks.filter(|(_, mark)| mark.interpreter == number);
@@ -163,7 +163,7 @@ pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
 }
 
 /// Removes the mark of the code object at the address `code`.
-pub fn remove_one(py: Python<'_>, code: usize) {
+pub(crate) fn remove_one(py: Python<'_>, code: usize) {
     let mut gone = None;
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT)
         && let Some(slot) = TABLE.get().and_then(|table| table.find(code))
@@ -178,7 +178,7 @@ pub fn remove_one(py: Python<'_>, code: usize) {
 
 /// Removes the marks of the calling thread's interpreter for which `is_meant` returns true, and
 /// releases their references.
-pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
+pub(crate) fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT)

@@ -11,32 +11,36 @@ mod code;
 mod evaluator;
 mod frames;
 mod innermost;
-pub mod lookup;
+pub(crate) mod lookup;
 mod marked;
 mod monitoring;
-pub mod near;
+pub(crate) mod near;
 mod replaced;
 mod replacement;
 mod report;
 mod resolve;
-pub mod targets;
+pub(crate) mod targets;
 mod trial;
 
 use super::object::{Object, Python};
 use super::spans::{CallReceiver, Mark, RequestedFunction, Watch};
 use tllmprof_platform::log;
 
-pub use evaluator::follow_setters;
-pub use report::{MayLackCalls, Uncalled, report as report_missing};
-pub use resolve::{audited, ends, install, wants};
-pub use targets::are_asked_for;
+pub(crate) use evaluator::follow_setters;
+pub(crate) use report::{MayLackCalls, Uncalled, report as report_missing};
+pub(crate) use resolve::{audited, ends, install, wants};
+pub(crate) use targets::are_asked_for;
 #[cfg(test)]
-pub use targets::tests::settings;
+pub(crate) use targets::tests::settings;
 
 /// Marks a code object, so that its calls count as calls of `function` from the next one on. If the
 /// code object is already marked for another function, its calls count for both. Returns false if
 /// its calls cannot be followed.
-pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static RequestedFunction) -> bool {
+pub(crate) fn mark(
+    py: Python<'_>,
+    code: &Object<'_>,
+    function: &'static RequestedFunction,
+) -> bool {
     if !can_see(py) {
         return false;
     }
@@ -51,7 +55,11 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static RequestedFunct
 
 /// Marks a code object that may be the function's. Its first call decides
 /// ([`candidates::confirms`]).
-pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static RequestedFunction) {
+pub(crate) fn mark_candidate(
+    py: Python<'_>,
+    code: &Object<'_>,
+    function: &'static RequestedFunction,
+) {
     let mark = || Mark::new(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()
         && can_see(py)
@@ -63,7 +71,7 @@ pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Requ
 
 /// Reports the calls of a code object to `calls`. Returns false if the code object is followed for
 /// another purpose, or if its calls cannot be followed.
-pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn CallReceiver) -> bool {
+pub(crate) fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn CallReceiver) -> bool {
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
@@ -87,7 +95,7 @@ fn sees(py: Python<'_>, code: &Object<'_>) -> bool {
 
 /// Stops the reports of calls in the calling thread's interpreter. For the main interpreter
 /// (`is_main`), also stops the search for functions until [`install`] is called again.
-pub fn uninstall(py: Python<'_>, is_main: bool) {
+pub(crate) fn uninstall(py: Python<'_>, is_main: bool) {
     resolve::end_search(py, true);
     if !py.api.version.has_monitoring() {
         evaluator::take_away(py);
@@ -101,7 +109,7 @@ pub fn uninstall(py: Python<'_>, is_main: bool) {
 }
 
 /// Handles the end of a sub-interpreter.
-pub fn interpreter_ends(py: Python<'_>) {
+pub(crate) fn interpreter_ends(py: Python<'_>) {
     monitoring::forget(py.interpreter());
     marked::remove(py, |_| true);
 }

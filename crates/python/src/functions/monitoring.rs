@@ -198,7 +198,7 @@ impl<'py> Monitoring<'py> {
 }
 
 /// Enables the events of `code`, which is in the table of marks. Returns `None` if that fails.
-pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
+pub(crate) fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     let monitoring = Monitoring::new(py)?;
     let tool = match known(py)? {
         Some(tool) => tool,
@@ -233,7 +233,7 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
 }
 
 /// Tries again to get a tool number if none was free before. Returns false if none is free now.
-pub fn try_again(py: Python<'_>) -> bool {
+pub(crate) fn try_again(py: Python<'_>) -> bool {
     let lacks = py.api.version.has_monitoring() && trouble::has_no_tool();
     if !lacks || matches!(known(py), Some(Some(_)) | None) {
         return true;
@@ -252,7 +252,7 @@ fn known(py: Python<'_>) -> Option<Option<AssignedTool>> {
 
 /// Disables the events of `codes` and releases the tool number of the calling thread's interpreter,
 /// if it has one. Returns `None` if the interpreter raises an exception.
-pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
+pub(crate) fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     let Some(tool) = known(py)? else {
         return Some(()); // no tool number was ever taken
     };
@@ -261,7 +261,7 @@ pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
 }
 
 /// Removes the tool and the search of the interpreter with this number from our tables.
-pub fn forget(interpreter: i64) {
+pub(crate) fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);
     }
@@ -273,7 +273,7 @@ pub fn forget(interpreter: i64) {
 /// Reports trouble if the tool number or its events are no longer ours. The callbacks cannot be
 /// checked, because a check would have to register them again, which other audit hooks would
 /// notice.
-pub fn check(py: Python<'_>) -> Option<()> {
+pub(crate) fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::new(py)?;
     if monitoring.has(tool, &marked::codes(py)) != Some(true) {
@@ -283,7 +283,7 @@ pub fn check(py: Python<'_>) -> Option<()> {
 }
 
 /// Starts a search: the first call of each function is reported to [`candidates::meets`].
-pub fn search(py: Python<'_>) -> Option<()> {
+pub(crate) fn search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
     if is_known(&SEARCHES.lock_for(LOCK_TIMEOUT)?) {
@@ -295,7 +295,7 @@ pub fn search(py: Python<'_>) -> Option<()> {
 }
 
 /// Ends the search in the calling thread's interpreter.
-pub fn end_search(py: Python<'_>) -> Option<()> {
+pub(crate) fn end_search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let mut searches = SEARCHES.lock_for(LOCK_TIMEOUT)?;
     let place = searches.iter().position(|(known, _)| *known == number)?;

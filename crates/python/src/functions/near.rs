@@ -11,7 +11,7 @@ const MAX_REPORTED: usize = 3;
 const MAX_COMPARED: usize = 4096;
 
 /// Returns similar names among the functions in a module's code object.
-pub fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
+pub(crate) fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     collect(code, "", &mut names);
     nearest(wanted, names)
@@ -34,7 +34,7 @@ fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
 
 /// Returns similar names among a module's attributes, or among those of the class that the name
 /// begins with.
-pub fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
+pub(crate) fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(attrs) = module.own_attrs() else {
         return names;

@@ -36,13 +36,13 @@ lifecycle::global! {
 }
 
 /// Returns true if [`check`] is due.
-pub fn is_time() -> bool {
+pub(crate) fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
 /// Checks that each name still leads to the function that was found under it, and that the hooks
 /// that report its calls are still installed.
-pub fn check(py: Python<'_>) {
+pub(crate) fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {
         let is_found = |target: &&Target| {
@@ -67,7 +67,7 @@ pub fn check(py: Python<'_>) {
 }
 
 /// Runs the last check, when the interpreter ends.
-pub fn check_last(py: Python<'_>) {
+pub(crate) fn check_last(py: Python<'_>) {
     check(py);
     WERE_CHECKED.store(true, Ordering::Relaxed);
 }
@@ -75,7 +75,7 @@ pub fn check_last(py: Python<'_>) {
 /// Returns true if the last check has run, so that no replacement can have gone unnoticed. A
 /// process that ends with `os._exit` skips the end of the interpreter and this check. `_exit`
 /// itself cannot check, because a signal handler may call it at any moment.
-pub fn were_checked() -> bool {
+pub(crate) fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }
 
@@ -129,7 +129,7 @@ fn name_of(function: &Object<'_>) -> Option<String> {
 
 /// Handles an audit event for `setattr(object, name, value)`. CPython raises such an event when a
 /// program assigns a function's `__code__`.
-pub fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
+pub(crate) fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (object, name, value) = (args.next()?, args.next()?, args.next()?);
     if name.as_text()? == "__code__"

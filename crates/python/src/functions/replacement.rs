@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::spans::RequestedFunction;
 
 /// A replacement of a requested function by the program.
-pub struct Replaced {
+pub(crate) struct Replaced {
     /// The replacement as `MODULE:QUALNAME`, or its type if it is not a Python function.
     pub by: String,
     pub is_function: bool,
@@ -19,7 +19,7 @@ pub struct Replaced {
 impl Replaced {
     /// Returns true if calls may be missing, which is so unless the replacement calls the function
     /// that it replaces.
-    pub fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
+    pub(crate) fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
         !replaced.is_called_within()
     }
 }

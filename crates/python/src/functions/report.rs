@@ -14,7 +14,7 @@ use tllmprof_platform::log::Level;
 
 /// Logs what prevented calls from being followed, functions that were found late, and functions
 /// that were not found. Allocates nothing.
-pub fn report() {
+pub(crate) fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
@@ -112,7 +112,7 @@ impl fmt::Display for ReportedFact<'_> {
 }
 
 /// Displays the reason why no call of the rule's function was counted.
-pub struct Uncalled;
+pub(crate) struct Uncalled;
 
 impl fmt::Display for Uncalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,7 +138,7 @@ impl fmt::Display for Uncalled {
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
 /// Displays a note that calls of the rule's function may be missing.
-pub struct MayLackCalls;
+pub(crate) struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,7 +58,7 @@ lifecycle::global! {
 }
 
 /// Examines the modules that an interpreter imported before the library was loaded.
-pub fn install(py: Python<'_>) {
+pub(crate) fn install(py: Python<'_>) {
     let modules = targets::all();
     if late::is_late() && py.interpreter() == 0 {
         // The library may have been attached before. The functions that it found then were
@@ -91,7 +91,7 @@ fn search(py: Python<'_>) {
 }
 
 /// Ends the examination of first calls if no function is missing any longer, or if `is_over`.
-pub fn end_search(py: Python<'_>, is_over: bool) {
+pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
     }
@@ -103,14 +103,14 @@ pub fn end_search(py: Python<'_>, is_over: bool) {
 }
 
 /// Stops the search for functions until [`install`] is called again.
-pub fn forget() {
+pub(crate) fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
     NEXT.store(u64::MAX, Ordering::Relaxed);
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
 /// Returns true if an audit event may lead to a requested function.
-pub fn wants(event: &[u8]) -> bool {
+pub(crate) fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
     }
@@ -135,7 +135,7 @@ fn is_time() -> bool {
 }
 
 /// Handles an audit event for which [`wants`] returned true. `args` returns the event's arguments.
-pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
+pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
@@ -305,7 +305,7 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Searches for missing functions in the loaded modules.
-pub fn look(py: Python<'_>) {
+pub(crate) fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {
         let is_left = |target: &&Target| target.found() == Discovery::NotYet;
@@ -347,7 +347,7 @@ fn longer(wait: u64) -> u64 {
 }
 
 /// Runs the last search for missing functions when the main interpreter ends.
-pub fn ends(py: Python<'_>) {
+pub(crate) fn ends(py: Python<'_>) {
     look(py);
     end_search(py, true);
     replaced::check_last(py);

@@ -24,7 +24,7 @@ lifecycle::global! {
 }
 
 /// A module with requested functions.
-pub struct TargetModule {
+pub(crate) struct TargetModule {
     pub name: String,
     /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
@@ -34,7 +34,7 @@ pub struct TargetModule {
 }
 
 /// A requested function, and the result of the search for it.
-pub struct Target {
+pub(crate) struct Target {
     pub function: RequestedFunction,
     pub by: By,
     found: AtomicU8,
@@ -50,7 +50,7 @@ pub struct Target {
 
 /// The source of a request for a function: a setting or a table of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum By {
+pub(crate) enum By {
     /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
     /// `TLLMPROF_PY_RANGES` lists the function.
@@ -66,7 +66,7 @@ pub enum By {
 /// The time at which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
-pub enum Discovery {
+pub(crate) enum Discovery {
     NotYet,
     /// The function was found after its module was imported, so calls may have been missed.
     Late,
@@ -76,7 +76,7 @@ pub enum Discovery {
 
 /// Returns true if the settings request functions. The library's constructor calls this. A later
 /// check decides whether ranges are recorded.
-pub fn are_asked_for(settings: &Settings) -> bool {
+pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
     listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
@@ -88,13 +88,13 @@ fn counts(settings: &Settings) -> bool {
 }
 
 /// Returns the requested functions, or an empty list if they have not been collected yet.
-pub fn known() -> &'static [TargetModule] {
+pub(crate) fn known() -> &'static [TargetModule] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
 /// Returns the requested functions. The first call collects them, and decides for good whether
 /// ranges are recorded.
-pub fn all() -> &'static [TargetModule] {
+pub(crate) fn all() -> &'static [TargetModule] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
         let settings = tllmprof_session::activity::settings();
@@ -234,19 +234,19 @@ fn in_child(_: &OnlyThread) {
 }
 
 /// Returns true if a function that the user requested by name has not been found.
-pub fn are_missing() -> bool {
+pub(crate) fn are_missing() -> bool {
     let mut all = known().iter().flat_map(|module| &module.targets);
     all.any(Target::is_missing)
 }
 
 /// Returns the number of calls of all functions so far.
-pub fn calls() -> u64 {
+pub(crate) fn calls() -> u64 {
     let all = known().iter().flat_map(|module| &module.targets);
     all.map(|target| target.function.calls()).sum()
 }
 
 /// Marks all functions as not found, and forgets calls that have not ended.
-pub fn forget() {
+pub(crate) fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
         target
             .found
@@ -266,19 +266,19 @@ impl TargetModule {
     }
 
     /// Returns true if the module is the main module, with which the program starts.
-    pub fn is_main(&self) -> bool {
+    pub(crate) fn is_main(&self) -> bool {
         self.name == "__main__"
     }
 
     /// Returns true if code whose module is named `name` belongs to this module.
-    pub fn is_called(&self, name: &str) -> bool {
+    pub(crate) fn is_called(&self, name: &str) -> bool {
         // In a child that multiprocessing spawned, the program's main module is named
         // `__mp_main__`.
         name == self.name || self.is_main() && name == "__mp_main__"
     }
 
     /// Returns true if code from `file` may be the module's.
-    pub fn may_be(&self, file: &str) -> bool {
+    pub(crate) fn may_be(&self, file: &str) -> bool {
         if self.is_main() {
             return true;
         }
@@ -292,7 +292,7 @@ impl TargetModule {
     }
 
     /// Notes that the module was imported, or is about to be.
-    pub fn imported(&self) {
+    pub(crate) fn imported(&self) {
         if !self.is_imported.swap(true, Ordering::Relaxed) {
             for target in &self.targets {
                 if let Some(StepOf::Engine(index)) = target.function.step() {
@@ -317,16 +317,16 @@ impl Target {
     }
 
     /// Returns true if the user requested the function by name.
-    pub fn is_by_name(&self) -> bool {
+    pub(crate) fn is_by_name(&self) -> bool {
         matches!(self.by, By::Rule | By::Ranges | By::Batch)
     }
 
     /// Returns true if the user requested the function by name and it has not been found.
-    pub fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         self.is_by_name() && self.found() == Discovery::NotYet
     }
 
-    pub fn found(&self) -> Discovery {
+    pub(crate) fn found(&self) -> Discovery {
         match self.found.load(Ordering::Relaxed) {
             0 => Discovery::NotYet,
             1 => Discovery::Late,
@@ -335,7 +335,7 @@ impl Target {
     }
 
     /// Stores how the function was found, unless it had been found before.
-    pub fn set_found(&self, found: Discovery) {
+    pub(crate) fn set_found(&self, found: Discovery) {
         if self.found() == Discovery::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
         }
@@ -343,16 +343,16 @@ impl Target {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub fn settings(variables: &[(&str, &str)]) -> Settings {
+    pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
         let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
         Settings::from_env(|name| find(name).map(|(_, value)| (*value).into())).unwrap()
     }
 
     /// Returns the module and the target of a requested function, before any search.
-    pub fn asked(text: &str, by: By) -> (TargetModule, Target) {
+    pub(crate) fn asked(text: &str, by: By) -> (TargetModule, Target) {
         let asked = PyFunction::parse(text).unwrap();
         (TargetModule::new(&asked.module), Target::new(asked, by))
     }

@@ -134,7 +134,7 @@ lifecycle::global! {
 
 /// Runs the test calls once. Returns `None` if frames do not have the expected layout. `is_there`
 /// is true if our evaluator is installed.
-pub fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
+pub(crate) fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
     if VERDICT.load(Ordering::Relaxed) == UNKNOWN && is_there {
         let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);
         VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that a setting or a table of the library requests by name.
-pub struct RequestedFunction {
+pub(crate) struct RequestedFunction {
     /// The name as it was requested.
     pub asked: PyFunction,
     /// The name of the function's ranges; empty if it has no ranges.
@@ -49,7 +49,7 @@ pub struct RequestedFunction {
 
 /// The reason why a function's calls are steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum StepOf {
+pub(crate) enum StepOf {
     /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
     /// The function is a known engine's step. The value is the engine's index among those in
@@ -61,7 +61,7 @@ pub enum StepOf {
 }
 
 /// The state of a call that a thread is in.
-pub struct Entered {
+pub(crate) struct Entered {
     range: Option<Pushed>,
     /// The iteration that this call began, if any.
     iteration: Option<u64>,
@@ -74,7 +74,7 @@ pub struct Entered {
 }
 
 impl RequestedFunction {
-    pub fn new(asked: PyFunction) -> Self {
+    pub(crate) fn new(asked: PyFunction) -> Self {
         Self {
             outlives: is_step(&asked),
             asked,
@@ -93,7 +93,7 @@ impl RequestedFunction {
 
     /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
     /// function already has is kept.
-    pub fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
+    pub(crate) fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
         }
@@ -103,28 +103,28 @@ impl RequestedFunction {
     }
 
     /// Notes that an engine calls the function repeatedly while it has no requests.
-    pub fn polls(&self) {
+    pub(crate) fn polls(&self) {
         self.polls.store(true, Ordering::Relaxed);
     }
 
     /// Notes that an engine waits for requests inside the function.
-    pub fn idles(&self) {
+    pub(crate) fn idles(&self) {
         self.idles.store(true, Ordering::Relaxed);
     }
 
     /// Notes that steps inside the function are passes of a draft model.
-    pub fn drafts(&self) {
+    pub(crate) fn drafts(&self) {
         self.drafts.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if steps inside the function are passes of a draft model.
-    pub fn is_of_drafts(&self) -> bool {
+    pub(crate) fn is_of_drafts(&self) -> bool {
         self.drafts.load(Ordering::Relaxed)
     }
 
     /// Adds the meaning of `other`, which has the same code object. Each call then counts for both
     /// functions.
-    pub fn is_also(&self, other: &Self) {
+    pub(crate) fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
             self.polls();
@@ -139,39 +139,39 @@ impl RequestedFunction {
 
     /// Notes that the program has replaced the function with another one, whose calls count as this
     /// function's from now on.
-    pub fn is_replaced_now(&self) {
+    pub(crate) fn is_replaced_now(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the program has replaced the function.
     #[inline]
-    pub fn is_replaced(&self) -> bool {
+    pub(crate) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
     /// Notes that the replacement has called the function.
-    pub fn called_within(&self) {
+    pub(crate) fn called_within(&self) {
         self.is_called_within.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the replacement has called the function.
-    pub fn is_called_within(&self) -> bool {
+    pub(crate) fn is_called_within(&self) -> bool {
         self.is_called_within.load(Ordering::Relaxed)
     }
 
     /// Returns the number of calls so far.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
     /// Returns the reason why the function's calls are steps, or `None` if they are not.
-    pub fn step(&self) -> Option<StepOf> {
+    pub(crate) fn step(&self) -> Option<StepOf> {
         self.step.get().copied()
     }
 
     /// Returns true if the function's calls are counted as steps.
     #[inline]
-    pub fn is_step(&self) -> bool {
+    pub(crate) fn is_step(&self) -> bool {
         match self.step.get() {
             None => false,
             Some(StepOf::Rule) => true,
@@ -186,7 +186,7 @@ impl RequestedFunction {
     /// resumes. `overlaps` is true if the call may end before calls that begin later. `facts` reads
     /// the batch, which is needed if it decides whether a window opens. `counts` is false if this
     /// call is not a step although the function's calls are.
-    pub fn enters(
+    pub(crate) fn enters(
         &'static self,
         py: Python<'_>,
         goes_on: bool,
@@ -211,7 +211,7 @@ impl RequestedFunction {
 
     /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no range, and
     /// is left with [`Entered::unkept`]. An iteration that begins here lasts until the next one.
-    pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
+    pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
 
@@ -236,7 +236,7 @@ impl RequestedFunction {
     }
 
     /// Records that the thread leaves the function: the call has returned, raised or yielded.
-    pub fn leaves(&'static self, py: Python<'_>, entered: Entered, has_ended: bool) {
+    pub(crate) fn leaves(&'static self, py: Python<'_>, entered: Entered, has_ended: bool) {
         let Entered {
             range,
             iteration,
@@ -283,7 +283,7 @@ impl RequestedFunction {
     }
 
     /// Handles a thread that ended during the call. The interpreter may have ended, too.
-    pub fn abandons(&'static self, entered: Entered) {
+    pub(crate) fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
         if let Some(iteration) = entered.iteration
             && !self.outlives
@@ -324,20 +324,20 @@ impl RequestedFunction {
     }
 
     /// Forgets calls that have yielded, because their ends will not be reported.
-    pub fn forget_calls(&self) {
+    pub(crate) fn forget_calls(&self) {
         self.suspended.store(0, Ordering::Relaxed);
         self.ends.store(0, Ordering::Relaxed);
     }
 
     /// Forgets open iterations in the child of a fork, because they belong to the parent.
-    pub fn in_child(&self) {
+    pub(crate) fn in_child(&self) {
         self.ends.store(0, Ordering::Relaxed);
     }
 }
 
 impl Entered {
     /// Returns the state of a call that is not a step. The call may have a range.
-    pub const fn with(range: Option<Pushed>) -> Self {
+    pub(crate) const fn with(range: Option<Pushed>) -> Self {
         Self {
             range,
             iteration: None,
@@ -348,34 +348,34 @@ impl Entered {
     }
 
     /// Returns the state of a call that was entered without being stored.
-    pub const fn unkept() -> Self {
+    pub(crate) const fn unkept() -> Self {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
     }
 
     /// Returns the iteration that the call began, if no other call shares it.
-    pub const fn iteration(&self) -> Option<u64> {
+    pub(crate) const fn iteration(&self) -> Option<u64> {
         self.iteration
     }
 
-    pub const fn is_unkept(&self) -> bool {
+    pub(crate) const fn is_unkept(&self) -> bool {
         self.is_unkept
     }
 
     /// Removes the call's range from the thread's stack of ranges for a while
     /// ([`Pushed::interrupt`]).
-    pub fn interrupt(&mut self) {
+    pub(crate) fn interrupt(&mut self) {
         self.range.iter_mut().for_each(Pushed::interrupt);
     }
 
     /// Puts the call's range back on the thread's stack of ranges.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.range.iter_mut().for_each(Pushed::resume);
     }
 
     /// Drops the call's range without ending it, because the range belongs to another process.
-    pub fn forget(self) {
+    pub(crate) fn forget(self) {
         if let Some(range) = self.range {
             range.forget();
         }

@@ -12,14 +12,14 @@ use tllmprof_recorder::Batch;
 
 /// The receiver of a code object's calls.
 #[derive(Clone, Copy)]
-pub enum Watch {
+pub(crate) enum Watch {
     Function(&'static RequestedFunction),
     Calls(&'static dyn CallReceiver),
 }
 
 /// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
 /// pending exception.
-pub trait CallReceiver: Sync {
+pub(crate) trait CallReceiver: Sync {
     /// Handles a call that begins, or a generator or coroutine that resumes. `first` is the first
     /// positional argument of a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
@@ -34,14 +34,14 @@ pub trait CallReceiver: Sync {
 }
 
 /// Returns true if calls of a code object create generators, coroutines or asynchronous generators.
-pub fn yields(code: &Object<'_>) -> Option<bool> {
+pub(crate) fn yields(code: &Object<'_>) -> Option<bool> {
     /// The flags `CO_GENERATOR`, `CO_COROUTINE` and `CO_ASYNC_GENERATOR`.
     const YIELDS: i64 = 0x20 | 0x80 | 0x200;
     Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
 }
 
 /// Facts about the marked calls that a thread is in.
-pub trait Within {
+pub(crate) trait Within {
     /// Returns true if a step inside these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;
     /// Returns true if a call on this thread ended before a call that began later.
@@ -49,7 +49,7 @@ pub trait Within {
 }
 
 /// The mark of a code object: how its calls are handled. A mark is never freed.
-pub struct Mark {
+pub(crate) struct Mark {
     code: Held,
     pub watch: Watch,
     /// True if calls of the code object create generators, coroutines or asynchronous generators.
@@ -68,7 +68,7 @@ pub struct Mark {
 impl Mark {
     /// Returns a mark without a code object, for tests without an interpreter.
     #[cfg(test)]
-    pub const fn made(watch: Watch) -> Self {
+    pub(crate) const fn made(watch: Watch) -> Self {
         Self {
             code: Held::none(),
             watch,
@@ -81,7 +81,7 @@ impl Mark {
     }
 
     /// Returns a mark for `code`, or `None` if `code` is not a code object.
-    pub fn new(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
+    pub(crate) fn new(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
         if !code.is_code() {
             return None;
         }
@@ -105,34 +105,34 @@ impl Mark {
 
     /// Makes this mark a candidate: its first call must confirm that the code object is the
     /// function's.
-    pub fn into_candidate(self) -> Self {
+    pub(crate) fn into_candidate(self) -> Self {
         self.is_candidate.store(true, Ordering::Relaxed);
         self
     }
 
     /// Returns true if the mark is a candidate that no call has confirmed yet.
     #[inline]
-    pub fn is_candidate(&self) -> bool {
+    pub(crate) fn is_candidate(&self) -> bool {
         self.is_candidate.load(Ordering::Relaxed)
     }
 
     /// Confirms that the code object is the function's.
-    pub fn confirm(&self) {
+    pub(crate) fn confirm(&self) {
         self.is_candidate.store(false, Ordering::Relaxed);
     }
 
     /// Returns the address of the marked code object.
-    pub fn code(&self) -> usize {
+    pub(crate) fn code(&self) -> usize {
         self.code.addr()
     }
 
     /// Returns the marked code object.
-    pub fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
+    pub(crate) fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         self.code.get(py)
     }
 
     /// Handles a call that begins or resumes. `arguments` returns the call's arguments.
-    pub fn enters<'py>(
+    pub(crate) fn enters<'py>(
         &self,
         py: Python<'py>,
         goes_on: bool,
@@ -188,13 +188,13 @@ impl Mark {
     }
 
     /// Handles a call that begins or resumes, like [`Mark::enters`], but without storing it.
-    pub fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
+    pub(crate) fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
         }
     }
 
-    pub fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool) {
+    pub(crate) fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool) {
         match self.watch {
             Watch::Function(function) => function.leaves(py, entered, has_ended),
             Watch::Calls(calls) if !entered.is_unkept() => {
@@ -205,7 +205,7 @@ impl Mark {
     }
 
     /// Handles a thread that ended during a call.
-    pub fn abandons(&self, entered: Entered) {
+    pub(crate) fn abandons(&self, entered: Entered) {
         match self.watch {
             Watch::Function(function) => function.abandons(entered),
             Watch::Calls(calls) => calls.abandons(entered),
@@ -214,7 +214,7 @@ impl Mark {
 
     /// Returns the requested function whose calls are followed, or `None` if another receiver
     /// follows them.
-    pub const fn function(&self) -> Option<&'static RequestedFunction> {
+    pub(crate) const fn function(&self) -> Option<&'static RequestedFunction> {
         match self.watch {
             Watch::Function(function) => Some(function),
             Watch::Calls(_) => None,
@@ -222,7 +222,7 @@ impl Mark {
     }
 
     /// Returns true if both marks have the same receiver.
-    pub fn is_alike(&self, other: &Self) -> bool {
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
         match (self.watch, other.watch) {
             (Watch::Function(one), Watch::Function(two)) => core::ptr::eq(one, two),
             (Watch::Calls(one), Watch::Calls(two)) => core::ptr::addr_eq(one, two),
@@ -232,7 +232,7 @@ impl Mark {
 
     /// Releases the mark's Python references. The mark must be in no table, and the calling thread
     /// in its interpreter.
-    pub fn release(&self, py: Python<'_>) {
+    pub(crate) fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));
         self.reader.iter().for_each(|reader| reader.release(py));

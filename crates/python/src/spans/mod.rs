@@ -9,8 +9,10 @@ mod room;
 
 use core::cell::Cell;
 
-pub use function::{Entered, RequestedFunction, StepOf};
-pub use mark::{CallReceiver, Mark, Watch, Within, yields};
+pub(crate) use function::RequestedFunction;
+pub(crate) use function::{Entered, StepOf};
+pub(crate) use mark::{CallReceiver, Watch};
+pub(crate) use mark::{Mark, Within, yields};
 use room::Room;
 
 use super::batch::ArgumentLookup;
@@ -44,7 +46,7 @@ impl OpenCallSlot {
 ///
 /// The calls may end in any order, because greenlets switch the thread from inside one call to
 /// another. So a call is identified by its frame, which no other open call has.
-pub struct Spans {
+pub(crate) struct Spans {
     /// `MAX_OPEN` slots that are never freed; empty before the first call.
     entries: Cell<&'static [OpenCallSlot]>,
     used: Cell<usize>,
@@ -58,7 +60,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             entries: Cell::new(&[]),
             used: Cell::new(0),
@@ -124,7 +126,7 @@ impl Spans {
 
     /// Records that the calling thread begins or resumes a marked call in `frame`. `arguments`
     /// returns the call's arguments.
-    pub fn enter<'py>(
+    pub(crate) fn enter<'py>(
         &self,
         py: Python<'py>,
         frame: usize,
@@ -188,7 +190,7 @@ impl Spans {
     ///
     /// Nothing happens if the entry was not recorded, because it came before the mark or in the
     /// parent of a fork.
-    pub fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
+    pub(crate) fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
         });
@@ -233,7 +235,7 @@ impl Spans {
     }
 
     /// Handles the end of the thread during its calls.
-    pub fn thread_ends(&self) {
+    pub(crate) fn thread_ends(&self) {
         self.beyond.set(0);
         self.has_overlaps.set(false);
         self.room.set(Room::UNKNOWN);
@@ -244,7 +246,7 @@ impl Spans {
 
     /// Forgets the calls, because their ends will not be reported. Their ranges end here, and their
     /// iterations end when the next one begins.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
             drop(entered);
@@ -252,7 +254,7 @@ impl Spans {
     }
 
     /// Forgets the calls in the child of a fork, because their ranges belong to the parent.
-    pub fn in_child(&self, _: &OnlyThread) {
+    pub(crate) fn in_child(&self, _: &OnlyThread) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
             entered.forget();
@@ -284,7 +286,7 @@ fn room() -> Option<&'static [OpenCallSlot]> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -306,7 +308,7 @@ pub mod tests {
     }
 
     /// Returns a mark without a code object.
-    pub fn mark() -> &'static Mark {
+    pub(crate) fn mark() -> &'static Mark {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
 

@@ -62,7 +62,7 @@ impl Polled {
 
 /// Handles the end of a call in which an engine waited for requests. `since` is the call's start in
 /// ticks of the record. `polled` is the function, if the engine calls it repeatedly.
-pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
+pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;
     }
@@ -74,7 +74,7 @@ pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
 }
 
 /// Ends the current run of calls when a step starts on the calling thread.
-pub fn step_begins() {
+pub(crate) fn step_begins() {
     if POLLED.function.get().is_none() {
         return;
     }

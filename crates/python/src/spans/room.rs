@@ -11,14 +11,14 @@ use tllmprof_platform::stack;
 
 /// The part of a thread's stack in which calls are not followed, so that the program can use it.
 #[derive(Clone, Copy)]
-pub struct Room {
+pub(crate) struct Room {
     start: usize,
     end: usize,
 }
 
 impl Room {
     /// The limit is not known yet: every address may be in this part.
-    pub const UNKNOWN: Self = Self {
+    pub(crate) const UNKNOWN: Self = Self {
         start: 0,
         end: usize::MAX,
     };
@@ -30,12 +30,12 @@ impl Spans {
     /// Returns true if the thread may have reached the limit. [`Spans::is_short`] makes the exact
     /// check.
     #[inline]
-    pub fn may_be_short(&self) -> bool {
+    pub(crate) fn may_be_short(&self) -> bool {
         stack::here() < self.room.get().end
     }
 
     /// Returns true if the thread has reached the limit.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
             let _errno = SavedErrno::new();

@@ -4,7 +4,8 @@ use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};
 
 use tllmprof_cpython::WORDS;
-pub use tllmprof_cpython::{Instruction, Layout, Life, Top, chunk, owner};
+pub(crate) use tllmprof_cpython::{Instruction, Life, chunk, owner};
+pub use tllmprof_cpython::{Layout, Top};
 
 use super::Trouble;
 use crate::version::Version;

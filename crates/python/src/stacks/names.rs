@@ -162,7 +162,7 @@ fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<S
 
 /// Returns the text of one code object, as [`CodeNames::strings`] records it. The text is empty if the
 /// code is not a function's.
-pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
+pub(crate) fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let code = read(snapshot, ready, address)?;
     if code.is_between() {
         return Some(String::new());

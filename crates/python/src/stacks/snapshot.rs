@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 8 << 20;
 
 /// Copies of memory ranges of a process.
 #[derive(Default)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     process: i32,
     spans: Vec<MemoryRange>,
     /// For each span, the offset of its copy in `bytes`.
@@ -29,7 +29,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// Returns the kernel's error if it refuses to copy at all.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         process: i32,
         spans: impl IntoIterator<Item = MemoryRange>,
@@ -60,7 +60,7 @@ impl Snapshot {
 
     /// Returns the copy of a memory range. Copies the range now if it has not been copied. Returns
     /// `None` if it is not mapped.
-    pub fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
+    pub(crate) fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
         let at = self
             .find(address, length)
             .or_else(|| self.add(address, length))?;
@@ -108,7 +108,7 @@ impl Snapshot {
 }
 
 /// Returns the word at a byte offset of a copy, or 0 if the copy is too short.
-pub fn word(bytes: &[u8], offset: usize) -> usize {
+pub(crate) fn word(bytes: &[u8], offset: usize) -> usize {
     bytes
         .get(offset..)
         .and_then(<[u8]>::first_chunk)

@@ -57,7 +57,7 @@ static LOOK_METHOD: MethodDef = MethodDef::without_args(c"look", |_| {
 });
 
 /// Returns `ready` if the known stack is read correctly, and otherwise the reason.
-pub fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
+pub(crate) fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
     *TRIAL.lock() = Some((ready, Err(Trouble::OtherStacks)));
     let ran = || {
         let names = py.run(SOURCE, c"<tllmprof>")?;

@@ -22,11 +22,11 @@ use crate::skipped::skipped;
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
 /// The variable for a test that initializes the interpreter before the library looks for it.
-pub const LATE: &str = "TLLMPROF_TEST_LATE";
+pub(crate) const LATE: &str = "TLLMPROF_TEST_LATE";
 
 /// Runs `body`, the closure of a test, in each CPython from 3.8 on for which `scripts/list-pythons`
 /// finds a libpython. Each run has these environment variables and a new working directory.
-pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
+pub(crate) fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
@@ -41,7 +41,7 @@ fn test_of<F>() -> &'static str {
 
 /// Runs `body` like [`in_each`], but only in the oldest version, the newest one and one in between.
 /// It is for tests that hardly depend on the version.
-pub fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
+pub(crate) fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
     }
@@ -178,7 +178,7 @@ fn find_libraries() -> BTreeMap<u32, Library> {
 }
 
 /// The libpython that this process has loaded.
-pub struct Host {
+pub(crate) struct Host {
     library: *mut c_void,
 }
 
@@ -220,7 +220,7 @@ impl Host {
     }
 
     /// Starts the interpreter. It may have been ended before.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         self.initialize();
         assert!(attached::api().unwrap().has_gil());
     }
@@ -231,19 +231,19 @@ impl Host {
     }
 
     /// Ends the interpreter.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         // SAFETY: this is the type in Python.h.
         let ended = unsafe { self.function::<extern "C" fn() -> c_int>(c"Py_FinalizeEx")() };
         assert_eq!(ended, 0);
     }
 
     /// Runs a Python program, which must not raise an exception.
-    pub fn run(&self, program: &str) {
+    pub(crate) fn run(&self, program: &str) {
         assert!(self.try_run(program), "{program}");
     }
 
     /// Runs a Python program. Returns false if it raised an exception.
-    pub fn try_run(&self, program: &str) -> bool {
+    pub(crate) fn try_run(&self, program: &str) -> bool {
         type Run = extern "C" fn(*const c_char) -> c_int;
         let text = CString::new(program).unwrap();
         // SAFETY: this is the type in Python.h, where a macro makes the same call. This thread
@@ -253,19 +253,19 @@ impl Host {
     }
 
     /// Runs a Python program that can import a module with this name and source.
-    pub fn run_with_module(&self, module: &str, source: &str, program: &str) {
+    pub(crate) fn run_with_module(&self, module: &str, source: &str, program: &str) {
         std::fs::write(format!("{module}.py"), source).unwrap();
         self.run("import os, sys\nsys.path.insert(0, os.getcwd())");
         self.run(program);
     }
 
     /// Runs `act` with access to the interpreter. The calling thread holds the GIL.
-    pub fn with<R>(&self, act: impl FnOnce(Python<'_>) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(Python<'_>) -> R) -> R {
         Python::if_held(attached::api().unwrap(), act).expect("this thread has the GIL")
     }
 
     /// Runs `act` while this thread does not hold the GIL.
-    pub fn without_gil<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn without_gil<R>(&self, act: impl FnOnce() -> R) -> R {
         // SAFETY: these are the types in Python.h. This thread holds the GIL, and takes it again
         // afterwards.
         unsafe {
@@ -281,7 +281,7 @@ impl Host {
 
 impl Host {
     /// Runs a Python program in a sub-interpreter, and ends this interpreter afterwards.
-    pub fn in_another(&self, program: &str) {
+    pub(crate) fn in_another(&self, program: &str) {
         // SAFETY: these are the types in Python.h. This thread holds the GIL, and returns to its
         // first interpreter.
         unsafe {

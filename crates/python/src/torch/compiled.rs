@@ -121,21 +121,21 @@ const MADE_IN: &CStr = c"torch._inductor.output_code";
 const MADE_IN_FILE: &str = "torch/_inductor/output_code.py";
 
 /// Handles the start of an interpreter.
-pub fn begins() {
+pub(crate) fn begins() {
     let is_wanted = wants::wants().modules && scopes::are_on();
     let all = (1 << FOLLOWED.len()) - 1;
     MISSING.store(if is_wanted { all } else { 0 }, Ordering::Relaxed);
 }
 
 /// Returns true if an audit event may mean that torch's compiler is being imported.
-pub fn wants(event: &[u8]) -> bool {
+pub(crate) fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
 /// Finds the compiler's functions and follows their calls. They are in code that is about to run
 /// (`exec`), because the first call may follow right after it, or in modules that were imported
 /// before the library was loaded.
-pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
+pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
     let file = code.as_ref().and_then(|code| code.attr(c"co_filename"));
@@ -308,7 +308,7 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
 
 /// Returns the name of a module that is part of a compiled graph and stands for one module of the
 /// model.
-pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
+pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
     let starts = known::around(&BTreeSet::from([path]));

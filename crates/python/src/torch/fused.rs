@@ -5,7 +5,7 @@ const MAX_NAMED: usize = 4;
 
 /// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains
 /// another one is left out. Returns `None` if only the outermost module is left.
-pub fn name(paths: &[String]) -> Option<String> {
+pub(crate) fn name(paths: &[String]) -> Option<String> {
     let is_around = |outer: &str, inner: &str| {
         let rest = inner.strip_prefix(outer);
         rest.is_some_and(|rest| rest.starts_with('.') || outer.is_empty() && !rest.is_empty())

@@ -5,7 +5,7 @@ use crate::object::{Held, Object};
 
 /// Returns a weak reference to `object` that calls `goes` when the object is freed. The call gets
 /// the object's address as its first argument.
-pub fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option<Held> {
+pub(crate) fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option<Held> {
     let py = object.py();
     let address = py.int(i64::try_from(object.addr()).ok()?)?;
     let goes = py.function_of(goes, &address)?;
@@ -13,6 +13,6 @@ pub fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option<Held> 
 }
 
 /// Returns the address that a call of `goes` got as its first argument.
-pub fn address(bound: &Object<'_>) -> Option<usize> {
+pub(crate) fn address(bound: &Object<'_>) -> Option<usize> {
     usize::try_from(bound.as_int()?).ok()
 }

@@ -10,7 +10,7 @@ use tllmprof_sync::Lock;
 use crate::object::Held;
 
 /// A torch module's name, and a reference to the module.
-pub struct KnownModule {
+pub(crate) struct KnownModule {
     pub name: RegisteredName,
     /// A weak reference to the module. It calls back when the module is freed.
     pub reference: Held,
@@ -26,11 +26,11 @@ lifecycle::global! {
     pub static TABLE: Lock<BTreeMap<usize, KnownModule>> = Lock::new(BTreeMap::new());
 }
 /// The longest wait for the table's lock.
-pub const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the prefixes that turn all of these paths into names of known modules. The paths are
 /// relative to a module that was compiled.
-pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
+pub(crate) fn around(paths: &BTreeSet<&str>) -> Vec<String> {
     let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(TABLE_TIMEOUT)) else {
         return Vec::new();
     };

@@ -1,9 +1,9 @@
 //! Support for PyTorch: its profiler in windows, ranges for its modules, and scopes in compiled
 //! code.
 
-pub mod compiled;
+pub(crate) mod compiled;
 mod fused;
 mod gone;
-pub mod known;
-pub mod modules;
-pub mod profiler;
+pub(crate) mod known;
+pub(crate) mod modules;
+pub(crate) mod profiler;

@@ -82,22 +82,22 @@ lifecycle::global! {
 }
 
 /// Returns true if the settings request ranges or scopes for modules.
-pub fn are_asked_for(settings: &Settings) -> bool {
+pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
 
 /// Handles the start of an interpreter.
-pub fn begins() {
+pub(crate) fn begins() {
     WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
 
 /// Returns true if an audit event may mean that torch is being imported.
-pub fn wants(event: &[u8]) -> bool {
+pub(crate) fn wants(event: &[u8]) -> bool {
     WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
 }
 
 /// Marks the function through which modules are called, if torch is loaded.
-pub fn look(py: Python<'_>) {
+pub(crate) fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
     if marks::are_wanted() || recorder::is_wanted() {
@@ -165,7 +165,7 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Registere
 }
 
 /// Returns the namespace in which [`SOURCE`] was run. The first call runs it.
-pub fn names(py: Python<'_>) -> Option<Object<'_>> {
+pub(crate) fn names(py: Python<'_>) -> Option<Object<'_>> {
     NAMES.get(py).or_else(|| {
         let made = py.run(SOURCE, c"<tllmprof>")?;
         NAMES.set(made.clone());

@@ -25,7 +25,7 @@ use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_session::Place;
 
-pub const SOURCE: &CStr =
+pub(crate) const SOURCE: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("profiler.py"), "\0").as_bytes()) {
         Ok(source) => source,
         Err(_) => panic!("a NUL in profiler.py"),
@@ -54,13 +54,13 @@ lifecycle::global! {
 }
 
 /// Returns true if the settings request traces.
-pub fn is_asked_for(settings: &Settings) -> bool {
+pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     let has_windows = !settings.windows.is_empty() || settings.control.is_on();
     settings.torch_trace.is_some() && has_windows
 }
 
 /// Stores the path for traces. The library's constructor calls this function.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {
             Box::new(std::env::current_dir().map_or_else(
@@ -101,23 +101,23 @@ impl AddOn for TorchProfiler {
 /// Returns true if the profiler can run in windows that are requested later, even if the settings
 /// do not mention it. Other hooks must have been in the interpreter since its start, so that its
 /// end is noticed.
-pub fn can_run() -> bool {
+pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }
 
 /// Returns true if the PyTorch profiler records.
-pub fn runs() -> bool {
+pub(crate) fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
 }
 
 /// Returns true if a trace is being collected or written.
-pub fn writes() -> bool {
+pub(crate) fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
 
 /// Starts the profiler when a requested window opens. The trace goes to `path`, or otherwise to the
 /// path in the settings.
-pub fn window_opens(
+pub(crate) fn window_opens(
     window: IterationRange,
     rank: Option<u64>,
     demand: Option<u64>,
@@ -177,7 +177,7 @@ fn is_traced(tool: Option<&OsStr>) -> bool {
 
 /// Stops the profiler when a window closes. The device is already idle, unless a stream capture is
 /// under way.
-pub fn window_closes(is_capturing: bool) {
+pub(crate) fn window_closes(is_capturing: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
         entry::run(|py| {
@@ -189,7 +189,7 @@ pub fn window_closes(is_capturing: bool) {
 }
 
 /// Writes the trace of the window that has just closed.
-pub fn window_has_closed() {
+pub(crate) fn window_has_closed() {
     if NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
         entry::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
@@ -198,7 +198,7 @@ pub fn window_has_closed() {
 }
 
 /// Stops the profiler and writes its trace when the interpreter ends.
-pub fn ends(py: Python<'_>) {
+pub(crate) fn ends(py: Python<'_>) {
     if runs()
         && let Some(names) = names(py)
     {

@@ -72,7 +72,7 @@ pub(crate) struct Reused {
 
 impl Reused {
     /// Returns the state for a record with this header. Returns `None` if the record reuses no chunks.
-    pub fn new(header: &Header) -> Option<Self> {
+    pub(crate) fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
         (has_flight || dropped_until.is_some()).then(|| Self {
@@ -83,7 +83,7 @@ impl Reused {
     }
 
     /// Takes note of an entry of a chunk, in the first pass. All entries of a chunk come one after another.
-    pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
+    pub(crate) fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
             self.chunks.push((ChunkBegin::Unknown, chunk));
         }
@@ -100,7 +100,7 @@ impl Reused {
     }
 
     /// Returns the numbers of the chunks, ordered by the time of their events, the oldest first.
-    pub fn order(&mut self) -> Vec<u32> {
+    pub(crate) fn order(&mut self) -> Vec<u32> {
         if let Some(until) = self.dropped_until {
             let opened = self.edges.keys().filter(|(_, is_open, ..)| *is_open);
             let kept = opened.map(|(ticks, ..)| *ticks).find(|at| *at > until);
@@ -124,7 +124,7 @@ impl Reused {
     /// in the first. Neither are events of iterations outside any window and events of dropped windows. Edges
     /// (openings and closings) that the first pass did not see are left out, too: a running process may move
     /// an edge.
-    pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
+    pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
         };
@@ -168,7 +168,7 @@ impl Reused {
     }
 
     /// Returns the edges that the first pass found and the second did not, each with its thread.
-    pub fn moved(self) -> impl Iterator<Item = (u32, Event)> {
+    pub(crate) fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
             .map(|((_, _, thread, _), event)| (thread, event))

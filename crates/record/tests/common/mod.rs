@@ -11,35 +11,35 @@ use tllmprof_record::{
 };
 
 /// A pseudo-random number generator (splitmix64).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
 
 /// The contents of a record: events by thread, and strings by id.
 #[derive(Default, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     pub threads: BTreeMap<u32, Vec<Event>>,
     pub strings: BTreeMap<u32, String>,
 }
 
 impl Found {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.threads.is_empty() && self.strings.is_empty()
     }
 }
 
-pub struct Written {
+pub(crate) struct Written {
     pub bytes: Vec<u8>,
     pub threads: BTreeMap<u32, Vec<Event>>,
     pub strings: BTreeMap<u32, String>,
@@ -99,7 +99,7 @@ fn what(random: &mut Random) -> What {
 }
 
 /// Generates a record with about `events` events of some threads. Threads end and pass on their chunks.
-pub fn generate(random: &mut Random, events: u64) -> Written {
+pub(crate) fn generate(random: &mut Random, events: u64) -> Written {
     let mut builder = Builder::new(77, ClockKind::Counter);
     let mut written = Written {
         bytes: Vec::new(),
@@ -143,7 +143,7 @@ pub fn generate(random: &mut Random, events: u64) -> Written {
 }
 
 /// Changes a record's bytes in one random way. Returns a description and the changed bytes.
-pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
+pub(crate) fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let mut changed = bytes.to_vec();
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
@@ -216,12 +216,12 @@ pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
 }
 
 /// Returns the number of changes that the tests make to records: 3000, or 10 000 in the nightly run.
-pub fn changes() -> u64 {
+pub(crate) fn changes() -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(3000, |many| many.parse().unwrap())
 }
 
 /// Reads a record completely. Returns its contents and the damage found.
-pub fn read(bytes: &[u8]) -> Result<(Found, Damage), RecordError> {
+pub(super) fn read(bytes: &[u8]) -> Result<(Found, Damage), RecordError> {
     let reader = Reader::new(bytes)?;
     let mut found = Found::default();
     let damage = reader.read(|entry| match entry {

@@ -10,12 +10,12 @@ use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
 /// A buffer for a device's name, with its terminating zero byte.
-pub type DeviceName = [u8; Room::OfName as usize];
+pub(crate) type DeviceName = [u8; Room::OfName as usize];
 
 /// Sizes of buffers that are passed to the driver, in bytes.
 #[repr(i32)]
 #[derive(Clone, Copy)]
-pub enum Room {
+pub(crate) enum Room {
     OfName = 96,
 }
 
@@ -96,7 +96,7 @@ fn handle(address: usize) -> Handle {
 }
 
 /// A driver's event handle; 0 means none.
-pub type EventHandle = usize;
+pub(crate) type EventHandle = usize;
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
@@ -244,11 +244,11 @@ impl Driver {
 /// A guard that sets the calling thread's capture mode to "relaxed". Some driver calls would otherwise fail
 /// and invalidate a stream capture that another thread has in progress. This is safe because the library's
 /// calls have nothing to do with any capture.
-pub struct BesideCaptures(Option<(Driver, c_int)>);
+pub(crate) struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {
     /// Sets the relaxed mode. Dropping the guard restores the previous mode.
-    pub fn new(driver: Driver) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         const RELAXED: c_int = 2;
         Self(driver.exchange(RELAXED).map(|before| (driver, before)))
     }
@@ -272,7 +272,7 @@ impl Driver {
 
 /// A fake driver for tests. Each recorded event happens at once, one microsecond after the previous event.
 #[cfg(test)]
-pub mod made {
+pub(crate) mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -283,7 +283,7 @@ pub mod made {
     use tllmprof_platform::libcuda::DriverLocation;
 
     /// The state of the fake driver's events.
-    pub struct State {
+    pub(crate) struct State {
         /// The handle of the last event created.
         last: EventHandle,
         pub alive: BTreeSet<EventHandle>,
@@ -302,22 +302,22 @@ pub mod made {
         recordings: 0,
     });
     /// The current context.
-    pub static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+    pub(crate) static CONTEXT: AtomicUsize = AtomicUsize::new(0);
     /// The status that recording an event returns; 0 for success.
-    pub static REFUSES: AtomicI32 = AtomicI32::new(0);
+    pub(crate) static REFUSES: AtomicI32 = AtomicI32::new(0);
     /// True if a stream is being captured.
-    pub static CAPTURES: AtomicBool = AtomicBool::new(false);
+    pub(crate) static CAPTURES: AtomicBool = AtomicBool::new(false);
     /// True if the fake GPU is busy, so that no event has happened yet.
-    pub static IS_BUSY: AtomicBool = AtomicBool::new(false);
+    pub(crate) static IS_BUSY: AtomicBool = AtomicBool::new(false);
     /// The calling thread's stream capture mode.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
     /// The ordinal and the name of the fake driver's only device, and the driver's version.
-    pub const DEVICE: u8 = 3;
-    pub const NAME: &str = "Made GPU";
-    pub const VERSION: u64 = 12_040;
+    pub(crate) const DEVICE: u8 = 3;
+    pub(crate) const NAME: &str = "Made GPU";
+    pub(crate) const VERSION: u64 = 12_040;
 
-    pub fn state() -> MutexGuard<'static, State> {
+    pub(crate) fn state() -> MutexGuard<'static, State> {
         STATE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -407,7 +407,7 @@ pub mod made {
     }
 
     /// Installs the fake driver. From now on `Driver::find` returns it.
-    pub fn driver() -> Driver {
+    pub(crate) fn driver() -> Driver {
         let here = tllmprof_platform::elf::containing(version as *const () as usize);
         let functions = Functions {
             place: DriverLocation::from_module(&here.unwrap()),

@@ -16,7 +16,7 @@ use tllmprof_sync::States;
 
 /// A state of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Making {
+pub(crate) enum Making {
     /// No events are being created.
     Idle,
     /// The worker is creating events.
@@ -29,7 +29,7 @@ pub enum Making {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreationEvent {
+pub(crate) enum CreationEvent {
     /// The worker is about to create events.
     Begins,
     /// The worker has finished creating events.
@@ -42,12 +42,12 @@ pub enum CreationEvent {
 
 impl Making {
     /// Returns true if the worker may create one more event.
-    pub const fn goes_on(self) -> bool {
+    pub(crate) const fn goes_on(self) -> bool {
         matches!(self, Self::Busy)
     }
 
     /// Returns true if the worker may be creating an event.
-    pub const fn is_under_way(self) -> bool {
+    pub(crate) const fn is_under_way(self) -> bool {
         matches!(self, Self::Busy | Self::Stopping(_))
     }
 

@@ -16,7 +16,7 @@ use tllmprof_sync::States;
 /// A phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum SamplingPhase {
+pub(crate) enum SamplingPhase {
     /// No window has opened yet: no events exist, and the driver's version is not yet in the record.
     Unused,
     /// Between windows: events exist, but no streams are known.
@@ -33,7 +33,7 @@ pub enum SamplingPhase {
 
 /// An event that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhaseEvent {
+pub(crate) enum PhaseEvent {
     /// A window opens.
     Opens,
     /// The window has closed.
@@ -46,22 +46,22 @@ pub enum PhaseEvent {
 
 impl SamplingPhase {
     /// Returns true if threads may use events.
-    pub const fn may_use_events(self) -> bool {
+    pub(crate) const fn may_use_events(self) -> bool {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
     /// Returns true if events may exist. Destroying a context also destroys its events.
-    pub const fn has_events(self) -> bool {
+    pub(crate) const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }
 
     /// Returns true if a window has opened and its end has not been processed here yet.
-    pub const fn is_open(self) -> bool {
+    pub(crate) const fn is_open(self) -> bool {
         matches!(self, Self::Timing | Self::Reading | Self::Failing)
     }
 
     /// Returns true if GPU timing has stopped in this process.
-    pub const fn is_over(self) -> bool {
+    pub(crate) const fn is_over(self) -> bool {
         matches!(self, Self::Failing | Self::Over)
     }
 }

@@ -45,11 +45,11 @@ const POOL_TIMEOUT: Duration = Duration::from_micros(200);
 const DRIFT: f64 = 1e-4;
 
 /// The index of an event pair in its pool.
-pub type Index = u16;
+pub(crate) type Index = u16;
 
 /// A span: the work of one stream in one iteration. Both of its events have been recorded.
 #[derive(Clone, Copy)]
-pub struct StreamSpan {
+pub(crate) struct StreamSpan {
     pub pair: Index,
     /// The number of the stream, as in the record.
     pub stream: u16,
@@ -71,7 +71,7 @@ struct Context {
 
 /// The events of a context. The fields that each span needs come first, in one cache line with the lock.
 #[repr(C)]
-pub struct Pool {
+pub(crate) struct Pool {
     made: usize,
     free_count: usize,
     first_unread: usize,
@@ -107,7 +107,7 @@ lifecycle::global! {
 }
 
 /// Returns the pool of a context, which is created if the context has none.
-pub fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
+pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
     }
@@ -133,12 +133,12 @@ pub fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Po
 }
 
 /// Returns the pool of a context, if there is one.
-pub fn known(context: usize) -> Option<Guard<'static, Pool>> {
+pub(crate) fn known(context: usize) -> Option<Guard<'static, Pool>> {
     entry(context)?.pool_of(context)
 }
 
 /// Returns the ordinal of a context's device, if the context has a pool.
-pub fn device_of(context: usize) -> Option<u8> {
+pub(crate) fn device_of(context: usize) -> Option<u8> {
     Some(entry(context)?.device.load(Ordering::Relaxed))
 }
 
@@ -156,12 +156,12 @@ impl Context {
 }
 
 /// Creates a pool for a context that is likely to be used in the window that opens.
-pub fn expect(driver: Driver, context: usize) {
+pub(crate) fn expect(driver: Driver, context: usize) {
     drop(get_or_create(driver, context));
 }
 
 /// Returns true if any context has fewer events than should be created in advance.
-pub fn wants_more() -> bool {
+pub(crate) fn wants_more() -> bool {
     let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
     let mut pools = ALL.iter().filter(is_there);
     pools.any(|entry| {
@@ -172,7 +172,7 @@ pub fn wants_more() -> bool {
 
 /// Creates events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
 /// thread.
-pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
+pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
         // This check must precede reading the handle: a thread that destroys a context first makes `goes_on`
@@ -219,7 +219,7 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
 
 /// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as
 /// lost, and all events become free.
-pub fn rest(driver: Driver) {
+pub(crate) fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
             && let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20))
@@ -234,7 +234,7 @@ pub fn rest(driver: Driver) {
 
 /// Like [`rest`], for the contexts for which `ends` returns true. `ends` gets the context's handle and
 /// device. Also destroys the contexts' events.
-pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
+pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {
             continue;
@@ -259,7 +259,7 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
 }
 
 /// Removes the pools of all contexts. Their events are not destroyed.
-pub fn abandon() {
+pub(crate) fn abandon() {
     for entry in &ALL {
         entry.handle.store(0, Ordering::SeqCst);
     }
@@ -275,14 +275,14 @@ fn in_child(alone: &OnlyThread) {
 }
 
 /// Counts `spans` spans whose times are lost.
-pub fn lose(spans: usize) {
+pub(crate) fn lose(spans: usize) {
     if spans > 0 {
         add(Counter::GpuSpansLost, spans as u64);
     }
 }
 
 /// Adds `ns` nanoseconds to the counter of measured GPU time.
-pub fn measured(ns: u64) {
+pub(crate) fn measured(ns: u64) {
     add(Counter::GpuNs, ns);
 }
 
@@ -374,7 +374,7 @@ impl Pool {
     }
 
     /// Returns a free pair of events for a new span.
-    pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
+    pub(crate) fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;
         }
@@ -392,7 +392,7 @@ impl Pool {
     }
 
     /// Makes a pair free again.
-    pub fn put_back(&mut self, index: Index) {
+    pub(crate) fn put_back(&mut self, index: Index) {
         // A pair of a destroyed context does not belong to this pool, and its index may be out of range.
         if usize::from(index) < self.made
             && let Some(place) = self.free.get_mut(self.free_count)
@@ -404,7 +404,7 @@ impl Pool {
 
     /// Adds a span whose events have both been recorded. Reads some spans if many are unread. The host has
     /// time for this now, because it is about to wait or the GPU has work.
-    pub fn add(&mut self, driver: Driver, span: StreamSpan) {
+    pub(crate) fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
         }
@@ -420,7 +420,7 @@ impl Pool {
 
     /// Called when the driver has refused to record an event in a stream. An error of the stream itself does
     /// not stop timing.
-    pub fn refused(&mut self, status: DriverError) {
+    pub(crate) fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }

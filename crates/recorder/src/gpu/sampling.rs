@@ -12,7 +12,7 @@ use tllmprof_config::GpuTimes;
 use crate::clock;
 
 /// The number of iterations in a block.
-pub const BLOCK: u64 = 8;
+pub(crate) const BLOCK: u64 = 8;
 /// The time by which a step gets longer for each pair of events, and for each span timed with the host's
 /// clock, if the host has no time to spare. Measured on an H100, 2026-11-24.
 const PAIR_NS: u64 = 3_500;
@@ -24,14 +24,14 @@ const MAX_EVERY: u64 = 16;
 
 /// The number of spans that have begun so far.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct SpanCount {
+pub(crate) struct SpanCount {
     pub pairs: u64,
     pub by_clock: u64,
 }
 
 /// Decides which iterations are measured: one block in `every`.
 #[derive(Clone, Copy, Debug)]
-pub struct Sampling {
+pub(crate) struct Sampling {
     /// The mode that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
@@ -47,7 +47,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             mode: GpuTimes::Auto,
             every: 1,
@@ -63,14 +63,14 @@ impl Sampling {
     }
 
     /// Called when a window opens. The block interval that earlier windows have led to stays in use.
-    pub const fn window_opens(&mut self) {
+    pub(crate) const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;
         self.known = 0;
     }
 
     /// Called when an iteration begins at tick `now`. Returns true if its GPU times are to be measured.
-    pub fn begins(&mut self, now: u64, spans: SpanCount, excluded: bool) -> bool {
+    pub(crate) fn begins(&mut self, now: u64, spans: SpanCount, excluded: bool) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
             self.known += 1;

@@ -13,7 +13,7 @@ const MISSED: u64 = 1 << 63;
 
 /// A state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Has {
+pub(crate) enum Has {
     /// No span is open.
     Nothing,
     /// A span of the iteration with this number is open.
@@ -24,7 +24,7 @@ pub enum Has {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanEvent {
+pub(crate) enum SpanEvent {
     /// A span of the iteration with this number begins.
     Begins(u64),
     /// A span of the iteration with this number could not begin.
@@ -37,7 +37,7 @@ pub enum SpanEvent {
 
 impl Has {
     /// Returns the state after `event`.
-    pub const fn next(self, event: SpanEvent) -> Self {
+    pub(crate) const fn next(self, event: SpanEvent) -> Self {
         match (self, event) {
             (Self::Nothing | Self::Missed(_), SpanEvent::Begins(iteration)) => {
                 Self::Open(iteration)
@@ -51,7 +51,7 @@ impl Has {
     }
 
     /// Returns the state as a word, for an atomic variable; 0 for `Nothing`.
-    pub const fn to_bits(self) -> u64 {
+    pub(crate) const fn to_bits(self) -> u64 {
         match self {
             Self::Nothing => 0,
             Self::Open(iteration) => iteration + 1,
@@ -61,7 +61,7 @@ impl Has {
 
     /// Returns the state that a word stands for.
     #[inline]
-    pub const fn from_bits(bits: u64) -> Self {
+    pub(crate) const fn from_bits(bits: u64) -> Self {
         match (bits & !MISSED).checked_sub(1) {
             None => Self::Nothing,
             Some(iteration) if bits & MISSED == 0 => Self::Open(iteration),
@@ -72,14 +72,14 @@ impl Has {
     /// Returns true if the state in this word belongs to `iteration`, so that no span has to begin. Checked
     /// at each launch.
     #[inline]
-    pub const fn is_of(bits: u64, iteration: u64) -> bool {
+    pub(crate) const fn is_of(bits: u64, iteration: u64) -> bool {
         bits & !MISSED == iteration + 1
     }
 }
 
 /// The reason why a span ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(crate) enum Why {
     /// The program is about to wait for it.
     Wait,
     /// Another iteration has begun, and work is about to be launched into the same stream.
@@ -94,7 +94,7 @@ pub enum Why {
 
 /// A span that is about to end.
 #[derive(Clone, Copy, Debug)]
-pub struct Ending {
+pub(crate) struct Ending {
     pub why: Why,
     pub launches: u32,
     /// The number of launches that precede the latest recording of the span's last event.
@@ -108,7 +108,7 @@ pub struct Ending {
 
 /// The result of ending a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// The span stays open: it has no launch yet, but another thread is about to launch.
     Stays,
     /// The span has no work, so its events can be reused.
@@ -124,7 +124,7 @@ pub enum Fate {
 
 impl Ending {
     /// Returns the result of ending the span for the reason `why`.
-    pub const fn fate(&self) -> Fate {
+    pub(crate) const fn fate(&self) -> Fate {
         let why = self.why;
         if self.launches == 0 {
             return match why {

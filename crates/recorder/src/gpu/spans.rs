@@ -15,7 +15,12 @@ use crate::clock;
 
 /// Begins a span of `iteration`, or notes that it could not begin.
 #[cold]
-pub fn begin(driver: Driver, key: StreamKey, known: Option<&'static Stream>, iteration: u64) {
+pub(crate) fn begin(
+    driver: Driver,
+    key: StreamKey,
+    known: Option<&'static Stream>,
+    iteration: u64,
+) {
     if let Some(stream) = known
         && let Some(mut open) = stream.span.try_lock()
         && stream.is(key)
@@ -107,7 +112,7 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
 }
 
 /// Records the span's last event in its stream. Returns true if the event comes after all launches.
-pub fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
+pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {
         return true;
@@ -129,7 +134,7 @@ pub fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) ->
     given.is_ok()
 }
 
-pub fn end_span(driver: Driver, stream: &Stream, why: Why) {
+pub(crate) fn end_span(driver: Driver, stream: &Stream, why: Why) {
     let open = match why {
         Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
         Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
@@ -141,7 +146,7 @@ pub fn end_span(driver: Driver, stream: &Stream, why: Why) {
     }
 }
 
-pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
+pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
         // A span timed with the host's clock can end only when a wait for its stream ends.
         if why != Why::Wait {

@@ -94,7 +94,7 @@ impl StreamKey {
 
 /// A stream. The fields that each launch reads are in one cache line, and those that it writes in another.
 #[repr(C, align(128))]
-pub struct Stream {
+pub(crate) struct Stream {
     /// The `name` of the stream's [`StreamKey`]; 0 if the entry is not in use.
     name: AtomicUsize,
     context: AtomicUsize,
@@ -125,7 +125,7 @@ struct LaunchCounts {
 }
 
 /// The open span of a stream, or its last one.
-pub struct Open {
+pub(crate) struct Open {
     pub pair: Index,
     pub events: Pair,
     /// The span's iteration plus one; 0 if no span has begun. This encoding makes an unused stream all zeros,
@@ -197,7 +197,7 @@ impl Stream {
     }
 
     /// Returns the handle to pass to the driver, on the thread that the stream belongs to.
-    pub fn handle(&self) -> usize {
+    pub(crate) fn handle(&self) -> usize {
         let name = self.name.load(Ordering::Relaxed);
         match name {
             LEGACY => LEGACY,
@@ -208,7 +208,7 @@ impl Stream {
 
     /// Returns true if the calling thread can use the stream: a default stream only in its context, and
     /// another thread's per-thread default stream never.
-    pub fn is_in_reach(&self, driver: Driver) -> bool {
+    pub(crate) fn is_in_reach(&self, driver: Driver) -> bool {
         let name = self.name.load(Ordering::Relaxed);
         match name & (LEGACY | PER_THREAD) {
             0 => name != 0,
@@ -219,21 +219,21 @@ impl Stream {
 
     /// Returns true for the legacy default stream. Work enqueued there waits for the context's other streams,
     /// and these wait for that work.
-    pub fn is_legacy(&self) -> bool {
+    pub(crate) fn is_legacy(&self) -> bool {
         self.name.load(Ordering::Relaxed) == LEGACY
     }
 
-    pub fn context(&self) -> usize {
+    pub(crate) fn context(&self) -> usize {
         self.context.load(Ordering::Relaxed)
     }
 
-    pub fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.number.load(Ordering::Relaxed)
     }
 
     /// Returns the iteration of the open span, if one is open.
     #[inline]
-    pub fn open(&self) -> Option<u64> {
+    pub(crate) fn open(&self) -> Option<u64> {
         match Has::from_bits(self.has.load(Ordering::Acquire)) {
             Has::Open(iteration) => Some(iteration),
             Has::Nothing | Has::Missed(_) => None,
@@ -242,12 +242,12 @@ impl Stream {
 
     /// Returns true if this iteration's span has already begun, or was found not to begin.
     #[inline]
-    pub fn has_begun(&self, iteration: u64) -> bool {
+    pub(crate) fn has_begun(&self, iteration: u64) -> bool {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
     /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
-    pub fn miss(&self, iteration: u64) {
+    pub(crate) fn miss(&self, iteration: u64) {
         self.on(span::SpanEvent::Fails(iteration));
     }
 
@@ -257,12 +257,12 @@ impl Stream {
     }
 
     /// Returns the number of launches in the span so far.
-    pub fn launches(&self) -> u32 {
+    pub(crate) fn launches(&self) -> u32 {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
     /// Stores and returns the number of launches that precede an event about to be recorded.
-    pub fn settle(&self) -> u32 {
+    pub(crate) fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);
         launches
@@ -271,7 +271,7 @@ impl Stream {
     /// Counts a launch that is about to be made. Returns true if this is the expected last launch of the
     /// span.
     #[inline]
-    pub fn launches_one(&self) -> bool {
+    pub(crate) fn launches_one(&self) -> bool {
         let (counted, us) = (&self.counted, thread::address());
         if self.is_shared.load(Ordering::Relaxed) {
             if self.launches() == self.settled.load(Ordering::Relaxed) {
@@ -298,7 +298,7 @@ impl Stream {
     }
 
     /// Called when the driver has refused a launch that was already counted.
-    pub fn launches_one_less(&self) {
+    pub(crate) fn launches_one_less(&self) {
         if !self.is_shared.load(Ordering::Relaxed) {
             let launches = self.launches().saturating_sub(1);
             self.counted.launches.store(launches, Ordering::Relaxed);
@@ -306,20 +306,20 @@ impl Stream {
     }
 
     /// Returns true if the calling thread launched last into this stream. Approximate for shared streams.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.counted.owner.load(Ordering::Relaxed) == thread::address()
     }
 
     /// Returns true if this entry is for the stream with this key. The entry may have been given to another
     /// stream.
-    pub fn is(&self, key: StreamKey) -> bool {
+    pub(crate) fn is(&self, key: StreamKey) -> bool {
         self.name.load(Ordering::Acquire) == key.name
             && (!key.is_default() || self.context() == key.context)
     }
 
     /// Begins a span, timed with these events or, with `None`, with the host's clock. Called with the lock
     /// held.
-    pub fn begin(
+    pub(crate) fn begin(
         &self,
         open: &mut Open,
         events: Option<(Index, Pair)>,
@@ -353,7 +353,7 @@ impl Stream {
     }
 
     /// Ends the span. Called with the lock held.
-    pub fn end(&self, open: &mut Open) {
+    pub(crate) fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
         self.close(span::SpanEvent::Ends);
     }
@@ -364,7 +364,7 @@ impl Stream {
     }
 
     /// Returns the stream's index in [all streams](stream_at).
-    pub fn place(&self) -> u8 {
+    pub(crate) fn place(&self) -> u8 {
         let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         (bytes / size_of::<Self>()) as u8
     }
@@ -372,7 +372,7 @@ impl Stream {
 
 impl Open {
     /// Returns the iteration of the span.
-    pub const fn iteration(&self) -> u64 {
+    pub(crate) const fn iteration(&self) -> u64 {
         self.begun.wrapping_sub(1)
     }
 
@@ -386,21 +386,21 @@ impl Open {
 
     /// Returns true if the iteration's next span is timed with the host's clock. Then there are many spans,
     /// the host waited for the stream before this span, and is expected to wait right after it.
-    pub fn goes_by_clock(&self, iteration: u64) -> bool {
+    pub(crate) fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;
         place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
     }
 
     /// Called when the host has launched all work of the span and waits for the stream right afterwards.
-    pub const fn is_waited_for(&mut self) {
+    pub(crate) const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
 }
 
 /// Returns the stream at index `place` of the table.
 #[inline]
-pub fn stream_at(place: u8) -> &'static Stream {
+pub(crate) fn stream_at(place: u8) -> &'static Stream {
     const { assert!(STREAMS == 1 << u8::BITS) };
     &ALL[usize::from(place)]
 }
@@ -414,12 +414,12 @@ fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
 
 /// Returns the stream with this key, if it is in the table.
 #[inline]
-pub fn find(key: StreamKey) -> Option<&'static Stream> {
+pub(crate) fn find(key: StreamKey) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
 /// Adds a stream of this context to the table. Returns `None` if there is no room.
-pub fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
+pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
         return Some(known);
@@ -448,12 +448,12 @@ pub fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
 
 /// Returns true if any stream has an open span.
 #[inline]
-pub fn is_any_open() -> bool {
+pub(crate) fn is_any_open() -> bool {
     OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
 }
 
 /// Returns the streams that have an open span.
-pub fn open() -> impl Iterator<Item = &'static Stream> {
+pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     OPEN.iter().enumerate().flat_map(|(word, bits)| {
         let mut left = bits.load(Ordering::Relaxed);
         core::iter::from_fn(move || {
@@ -465,7 +465,7 @@ pub fn open() -> impl Iterator<Item = &'static Stream> {
 }
 
 /// Forgets the streams for whose context `ends` returns true. None of these streams has an open span.
-pub fn forget(ends: impl Fn(usize) -> bool) {
+pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
             stream.forget();
@@ -475,7 +475,7 @@ pub fn forget(ends: impl Fn(usize) -> bool) {
 
 impl Stream {
     /// Forgets the stream, which no longer exists, together with the events of its open span.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::SpanEvent::Forgotten);
     }

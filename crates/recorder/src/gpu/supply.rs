@@ -12,7 +12,7 @@
 
 /// The state of a context's pool of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Supply {
+pub(crate) enum Supply {
     /// More events are created when there are too few.
     Growing,
     /// Like `Growing`, but the driver was slow to create events once, perhaps because the machine was under
@@ -26,7 +26,7 @@ pub enum Supply {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SupplyEvent {
+pub(crate) enum SupplyEvent {
     /// The driver was slow to create events.
     TookLong,
     /// The driver has refused a call.
@@ -35,7 +35,7 @@ pub enum SupplyEvent {
 
 impl Supply {
     /// Returns the state after `event`.
-    pub const fn next(self, event: SupplyEvent) -> Self {
+    pub(crate) const fn next(self, event: SupplyEvent) -> Self {
         match (self, event) {
             (Self::Dead, _) | (_, SupplyEvent::Refused) => Self::Dead,
             (Self::Growing, SupplyEvent::TookLong) => Self::Wary,
@@ -44,12 +44,12 @@ impl Supply {
     }
 
     /// Returns true if more events may be created.
-    pub const fn may_grow(self) -> bool {
+    pub(crate) const fn may_grow(self) -> bool {
         matches!(self, Self::Growing | Self::Wary)
     }
 
     /// Returns true if timing has stopped in this context.
-    pub const fn is_dead(self) -> bool {
+    pub(crate) const fn is_dead(self) -> bool {
         matches!(self, Self::Dead)
     }
 }

@@ -54,7 +54,7 @@ impl Lasting {
 
 /// Called when a record begins. `keep` is the size limit in bytes if the oldest windows are dropped, else
 /// `None`.
-pub fn begin(keep: Option<u64>) {
+pub(crate) fn begin(keep: Option<u64>) {
     let chunks = keep.map_or(u32::MAX - 1, |bytes| {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
@@ -64,13 +64,13 @@ pub fn begin(keep: Option<u64>) {
 }
 
 /// Returns true if there may be room for more lasting strings and facts.
-pub fn has_room() -> bool {
+pub(crate) fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }
 
 /// Writes a string or fact of `thread` by calling `push`. Returns false if the record overwrites no chunks or
 /// if writing is not possible now. The caller then has to write into the thread's own chunk.
-pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
+pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     if !reuse::is_wanted() || !has_room() {
         return false;
     }

@@ -218,7 +218,7 @@ pub fn lasting_era() -> u32 {
 
 /// Called when a window opens, after it was counted. If the record drops old windows, this begins a new era,
 /// so that the window's names are written again.
-pub fn window_opens() {
+pub(crate) fn window_opens() {
     if keep::is_wanted() {
         ERA.fetch_add(1, Ordering::SeqCst);
     }
@@ -243,7 +243,7 @@ pub fn lasting_id_of(text: &str) -> StringId {
 
 /// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if the
 /// record overwrites no chunks.
-pub fn only_lasting_id_of(text: &str) -> StringId {
+pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;
     }
@@ -255,13 +255,13 @@ pub fn only_lasting_id_of(text: &str) -> StringId {
 /// Like [`id_of`], using a writer that the caller has taken. For a name that the program chose, which is cut
 /// to [`LONGEST`] bytes.
 #[inline]
-pub fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
+pub(crate) fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
     id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
 /// Like [`id_of`], using a writer that the caller has already taken.
 #[inline]
-pub fn id_by(writer: &Writer, text: &[u8]) -> StringId {
+pub(crate) fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     id_by_in(writer, text, era())
 }
 
@@ -340,7 +340,7 @@ fn next_passing() -> StringId {
 
 /// Calls `write` with a new string id, for a text that is used in only one chunk. Returns the id, or
 /// [`NO_STRING`] if `write` fails.
-pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
+pub(crate) fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     let id = next_passing();
     match write(id) {
         true => id,

@@ -1,6 +1,6 @@
 //! Iterations grouped by the batches that they worked on: by phase (prefill, decode, …) and by number of tokens.
 
-pub mod text;
+pub(crate) mod text;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -79,7 +79,7 @@ impl SizeSum {
 
 /// Returns the sums for each phase, over the qualified iterations of all windows. Iterations whose batch is unknown
 /// are left out.
-pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
+pub(crate) fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     let known = windows.iter().flat_map(Window::qualified);
     let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
     let phase = |phase: Phase| {
@@ -95,7 +95,7 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
 }
 
 /// Returns the index of the size class that a batch of this number of tokens belongs to.
-pub fn size_class(tokens: u32) -> usize {
+pub(crate) fn size_class(tokens: u32) -> usize {
     CLASS_LIMITS.partition_point(|most| *most < tokens)
 }
 

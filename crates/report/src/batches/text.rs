@@ -9,7 +9,7 @@ use crate::print::lines::Lines;
 
 /// Returns one row for each phase: its label, the quantiles of its iterations' times, and their total time in
 /// nanoseconds. Returns nothing if there is only one phase.
-pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
+pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     let several = phases.iter().filter(|_| phases.len() > 1);
     let row = |phase: &PhaseSum| {
         let all = &phase.all;
@@ -20,7 +20,7 @@ pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
 }
 
 /// Adds a line with the mean numbers of requests and tokens in a batch, and lines with times by batch size.
-pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
+pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
         phases()

@@ -1,6 +1,6 @@
 //! Activities of the host inside windows, by name: CUDA calls, marked functions and NVTX ranges.
 
-pub mod text;
+pub(crate) mod text;
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -6,7 +6,13 @@ use crate::print::lines::Lines;
 
 /// Adds a table of CUDA calls, the call with the longest total time first. `launches` is the mean number of launches
 /// in an iteration. At most `rows` calls are shown.
-pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines: &mut Lines) {
+pub(crate) fn calls(
+    calls: &[Named],
+    launches: f64,
+    iterations: u64,
+    rows: usize,
+    lines: &mut Lines,
+) {
     if rows == 0 {
         return;
     }
@@ -47,7 +53,7 @@ fn a_step(count: u64, iterations: u64) -> String {
 
 /// Adds a table of activities by name, the activity with the longest total time first. At most `rows` activities are
 /// shown.
-pub fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
+pub(crate) fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;
     }

@@ -1,18 +1,20 @@
 //! The collectives that a process ran. They are recognized by the names of kernels in the process's record: those of
 //! NCCL and of other communication libraries. `ranks::arrivals` compares the collectives of several ranks.
 
-pub mod names;
+pub(crate) mod names;
 mod tally;
 
 use std::collections::BTreeMap;
 
-pub use names::{CollectivePattern, Operation, ROWS};
-pub use tally::{Collective, CollectiveTally, Collectives};
+pub(crate) use names::Operation;
+pub(crate) use names::{CollectivePattern, ROWS};
+pub(crate) use tally::CollectiveTally;
+pub(crate) use tally::{Collective, Collectives};
 
 impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.
     #[must_use]
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)
     }
 }

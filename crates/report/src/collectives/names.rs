@@ -5,7 +5,7 @@
 
 /// The operation of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     AllReduce,
     AllGather,
     ReduceScatter,
@@ -24,7 +24,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all-reduce",
             Self::AllGather => "all-gather",
@@ -42,14 +42,14 @@ impl Operation {
 
     /// Returns true if the collective synchronizes its ranks: no rank can end before all ranks have begun. The root of
     /// a broadcast does not wait for other ranks, and in a reduce the ranks that send to the root do not wait either.
-    pub const fn meets(self) -> bool {
+    pub(crate) const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }
 }
 
 /// A row of the table: a pattern for the names of kernels that perform one operation of one library.
 #[derive(Debug)]
-pub struct CollectivePattern {
+pub(crate) struct CollectivePattern {
     /// The last components of the kernel's path, without template arguments and parameters. `*` at the end matches any
     /// rest of the name.
     pub name: &'static str,
@@ -78,7 +78,7 @@ const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
 /// The table of kernel names. If several rows match a kernel's name, the first of them counts.
-pub const ROWS: &[CollectivePattern] = {
+pub(crate) const ROWS: &[CollectivePattern] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
         ReduceScatter, SendReceive, Some,
@@ -166,7 +166,7 @@ pub const ROWS: &[CollectivePattern] = {
 impl CollectivePattern {
     /// Returns the index of the first row with the same operation and library. Reports show all such collectives under
     /// that row.
-    pub fn first(&self) -> u8 {
+    pub(crate) fn first(&self) -> u8 {
         let is_same = |row: &CollectivePattern| {
             row.library == self.library && row.operation == self.operation
         };
@@ -174,19 +174,19 @@ impl CollectivePattern {
     }
 
     /// Returns true if collectives of this row belong to an NCCL or RCCL communicator.
-    pub fn is_of_communicator(&self) -> bool {
+    pub(crate) fn is_of_communicator(&self) -> bool {
         [NCCL, RCCL, NCCL_RCCL].contains(&self.library)
     }
 
     /// Returns true if inference engines run collectives of this row in groups of ranks that they create themselves.
-    pub fn is_of_engine(&self) -> bool {
+    pub(crate) fn is_of_engine(&self) -> bool {
         [CUSTOM, QUICK, FUSED, TRTLLM].contains(&self.library)
     }
 }
 
 /// Returns the index of the row that matches a kernel, or `None` if the kernel is no collective. `path` is the
 /// kernel's demangled name without template arguments and parameters.
-pub fn find_row(path: &str) -> Option<u8> {
+pub(crate) fn find_row(path: &str) -> Option<u8> {
     ROWS.iter()
         .position(|row| fits(row.name, path))
         .map(|at| at as u8)

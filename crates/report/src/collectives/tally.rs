@@ -71,7 +71,7 @@ struct RawCollective {
 
 /// Collects collectives during a pass over a record.
 #[derive(Debug)]
-pub struct CollectiveTally<'a> {
+pub(crate) struct CollectiveTally<'a> {
     clock: &'a Clock,
     strings: &'a Strings,
     rows: HashMap<StringId, Option<u8>>,
@@ -84,7 +84,7 @@ pub struct CollectiveTally<'a> {
 impl<'a> CollectiveTally<'a> {
     /// Creates an empty tally. `records` is the number of records that are read together, which share
     /// `MAX_COLLECTIVES`.
-    pub fn new(clock: &'a Clock, strings: &'a Strings, records: usize) -> Self {
+    pub(crate) fn new(clock: &'a Clock, strings: &'a Strings, records: usize) -> Self {
         Self {
             clock,
             strings,
@@ -98,7 +98,7 @@ impl<'a> CollectiveTally<'a> {
 
     /// Adds a piece of GPU work if it is a kernel, either as a collective or as other work of its device.
     #[inline]
-    pub fn add_work(&mut self, work: &GpuWork) {
+    pub(crate) fn add_work(&mut self, work: &GpuWork) {
         let GpuWorkKind::Kernel { name, .. } = work.what else {
             return;
         };
@@ -126,7 +126,7 @@ impl<'a> CollectiveTally<'a> {
     }
 
     /// Returns the collectives. `iterations` must be sorted by start.
-    pub fn finish(mut self, iterations: &[RawIteration]) -> Collectives {
+    pub(crate) fn finish(mut self, iterations: &[RawIteration]) -> Collectives {
         if self.raw.is_empty() {
             return self.found;
         }

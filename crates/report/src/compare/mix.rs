@@ -107,7 +107,7 @@ impl Mix<'_> {
 /// Returns notes on differences between the batches of two runs: in the shares of the phases, and in the numbers of
 /// tokens within a phase. If there are such differences, a last note estimates their effect on the base's mean step
 /// time.
-pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
+pub(crate) fn differences(paces: [&Pace; 2]) -> Vec<String> {
     let [base, other] = paces.map(Mix::new);
     let mut notes = Vec::new();
     if apart([&base, &other], |batch| batch.phase() as usize).is_some() {
@@ -149,7 +149,7 @@ pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
 
 /// Returns the durations of both runs' iterations by phase, for phases in which both runs have enough iterations.
 /// Returns nothing if only one phase occurs.
-pub fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
+pub(crate) fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
     let mixes = paces.map(Mix::new);
     let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));
     let there = all

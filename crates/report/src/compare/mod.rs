@@ -34,7 +34,8 @@ pub use gate::{Checked, Condition, Met};
 use pace::{Gpu, IterationClass, Pace};
 use series::Series;
 use verdict::MIN_DIFFERENCE;
-pub use verdict::{Outcome, WITHIN};
+pub use verdict::Outcome;
+pub(crate) use verdict::WITHIN;
 use why::RankedCauses;
 
 /// Name of the measure whose change can contradict the verdict (see `most`).

@@ -24,7 +24,7 @@ const OF_A_RUN: [&str; 4] = [
 ];
 
 /// Returns notes on all differences between two runs, except those between their batches and GPU times.
-pub fn find(
+pub(crate) fn find(
     runs: &[Ranks<'_>; 2],
     base: &Side,
     other: &Side,

@@ -13,7 +13,7 @@ use crate::process::Process;
 /// A class of iterations that can be compared with each other. Recording kernels makes iterations longer, so
 /// iterations with and without recorded kernels are kept apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum IterationClass {
+pub(crate) enum IterationClass {
     WithoutKernels,
     WithKernels,
     All,
@@ -21,7 +21,7 @@ pub enum IterationClass {
 
 /// The values of some iterations of a process, one entry per iteration in their order. Times are in nanoseconds.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     /// Time from the start of each iteration to the start of the next one, without idle time. If the next iteration is
     /// not of this class or does not follow immediately, the iteration's duration takes its place.
     pub periods: Vec<f64>,
@@ -43,7 +43,7 @@ impl IterationClass {
 }
 
 impl Pace {
-    pub fn new(process: &Process, which: IterationClass) -> Self {
+    pub(crate) fn new(process: &Process, which: IterationClass) -> Self {
         let mut pace = Self::default();
         for window in &process.windows {
             let mut before: Option<&Iteration> = None;
@@ -74,12 +74,12 @@ impl Pace {
 
     /// Returns the mean time from the start of an iteration to the start of the next one, in nanoseconds; 0 if there
     /// are no iterations.
-    pub fn period(&self) -> f64 {
+    pub(crate) fn period(&self) -> f64 {
         self.periods.iter().sum::<f64>() / self.periods.len().max(1) as f64
     }
 
     /// Returns the number of iterations per second.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         let time: f64 = self.periods.iter().sum();
         if time > 0.0 {
             self.periods.len() as f64 * 1e9 / time
@@ -92,7 +92,7 @@ impl Pace {
 /// GPU times of a process's iterations. They are comparable only with GPU times that were measured in the same way
 /// (`from`).
 #[derive(Debug)]
-pub struct Gpu {
+pub(crate) struct Gpu {
     pub from: GpuFrom,
     /// True if some of the iterations that are considered have no GPU time.
     is_sampled: bool,
@@ -103,7 +103,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    pub fn new(process: &Process) -> Option<Self> {
+    pub(crate) fn new(process: &Process) -> Option<Self> {
         let from = process.sum.as_ref()?.gpu_from;
         let of_kind = |one: &&Iteration| from != GpuFrom::Plain || one.gpu_busy.is_none();
         let mut gpu = Self {
@@ -144,7 +144,7 @@ fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
 
 /// If some iterations of a run have no GPU time, restricts both runs to the iteration numbers that have one in both,
 /// because different iterations may do different work. Returns false and changes nothing if too few iterations remain.
-pub fn alike(sides: &mut [Gpu; 2]) -> bool {
+pub(crate) fn alike(sides: &mut [Gpu; 2]) -> bool {
     if !sides.iter().any(|side| side.is_sampled) {
         return true;
     }
@@ -160,7 +160,7 @@ pub fn alike(sides: &mut [Gpu; 2]) -> bool {
 }
 
 /// Returns the time that kernels ran in each iteration with recorded kernels, in nanoseconds.
-pub fn busy(process: &Process) -> Vec<f64> {
+pub(crate) fn busy(process: &Process) -> Vec<f64> {
     let has_times = process.kernels.has_times();
     whole(process)
         .filter_map(|iteration| iteration.gpu_busy.filter(|_| has_times))

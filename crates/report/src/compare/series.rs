@@ -9,7 +9,7 @@ use crate::process::Process;
 
 /// A series of values of iterations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Series {
+pub(crate) enum Series {
     /// The periods of iterations. The measure is their rate, the inverse of the mean period.
     Rate,
     Durations,
@@ -25,7 +25,12 @@ pub enum Series {
 
 impl Series {
     /// Returns the statistic over the values of one run, or `None` if the run has no such values.
-    pub fn compute(self, statistic: Statistic, process: &Process, pace: &Pace) -> Option<f64> {
+    pub(crate) fn compute(
+        self,
+        statistic: Statistic,
+        process: &Process,
+        pace: &Pace,
+    ) -> Option<f64> {
         let values = match self {
             Self::Rate => return Some(pace.rate()).filter(|rate| *rate > 0.0),
             Self::Durations => pace.durations.clone(),

@@ -8,10 +8,10 @@ use super::Side;
 use crate::numbers::bootstrap::{Change, Statistic};
 
 /// Default limit for equality, as a fraction: two runs whose rates differ by less are called equal.
-pub const WITHIN: f64 = 0.02;
+pub(crate) const WITHIN: f64 = 0.02;
 /// Minimum change, as a fraction, for a verdict of faster or slower. A smaller change is ignored, however certain it
 /// is.
-pub const MIN_DIFFERENCE: f64 = 0.005;
+pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
 /// Half width of a 99.95 % interval divided by that of a 95 % interval, if there are many values. The verdict uses the
 /// wider interval, because it needs more certainty than the intervals that are shown. With three runs on each side,

@@ -50,7 +50,7 @@ const MIN_SINGLE_SHARE: f64 = 0.5;
 
 /// The causes of a change of the iteration time.
 #[derive(Debug, Default, Serialize)]
-pub struct RankedCauses {
+pub(crate) struct RankedCauses {
     /// The division that is used; `None` if neither the GPU's time nor the host's was recorded in both runs.
     pub view: Option<CauseView>,
     /// Mean time from the start of an iteration to that of the next, in nanoseconds.
@@ -68,7 +68,7 @@ pub struct RankedCauses {
 /// The time by which an iteration is divided into causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CauseView {
+pub(crate) enum CauseView {
     /// The GPU's time: by its work, and by the activity of the host while the GPU was idle.
     Gpu,
     /// The host's time: by the activity of the iteration's thread.
@@ -77,7 +77,7 @@ pub enum CauseView {
 
 /// A part of an iteration whose time may differ between the runs.
 #[derive(Debug, Serialize)]
-pub struct RankedCause {
+pub(super) struct RankedCause {
     pub kind: RankedCauseKind,
     pub name: String,
     /// A word for the difference, such as `slower` or `new`.
@@ -96,7 +96,7 @@ pub struct RankedCause {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RankedCauseKind {
+pub(super) enum RankedCauseKind {
     Kernel,
     /// A kernel that communicates with other ranks. Its time includes waiting for them.
     Collective,
@@ -145,11 +145,11 @@ type PartAmounts = BTreeMap<(RankedCauseKind, String), (String, [Amount; 2])>;
 
 /// One process from each run of a side, with the mean time from the start of one iteration to the start of the next
 /// (ns).
-pub type WeightedRuns<'a> = [(&'a Process, f64)];
+pub(crate) type WeightedRuns<'a> = [(&'a Process, f64)];
 
 impl RankedCauses {
     /// Finds the causes. If a side has several runs, its times are means over them.
-    pub fn find(sides: [&WeightedRuns<'_>; 2]) -> Self {
+    pub(crate) fn find(sides: [&WeightedRuns<'_>; 2]) -> Self {
         let [base, other] = sides.map(|runs| mean(runs.iter().map(|(_, period)| *period)));
         let mut why = Self {
             base,

@@ -7,7 +7,7 @@ use tllmprof_record::{Batch, Phase};
 /// The batch of requests that one iteration worked on.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Batch")]
-pub struct InBatch {
+pub(crate) struct InBatch {
     /// The number of requests in the batch.
     #[schemars(extend("unit" = "requests"))]
     requests: u16,
@@ -30,7 +30,7 @@ pub struct InBatch {
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Phase")]
 #[serde(remote = "Phase", rename_all = "lowercase")]
-pub enum PhaseName {
+pub(crate) enum PhaseName {
     /// The batch has only prompt tokens.
     Prefill,
     /// The batch has only tokens that follow prompts.
@@ -48,7 +48,7 @@ pub enum PhaseName {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok, S::Error> {
     PhaseName::serialize(phase, serializer)
 }
 
@@ -56,7 +56,10 @@ pub fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok,
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_batch<S: Serializer>(batch: &Option<Batch>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_batch<S: Serializer>(
+    batch: &Option<Batch>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let batch = batch.map(|batch| InBatch {
         requests: batch.requests,
         tokens: batch.tokens,

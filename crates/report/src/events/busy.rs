@@ -23,7 +23,7 @@ const MAX_DEVICES: usize = 16;
 
 /// A device's work in an iteration, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IterationActivity {
+pub(crate) struct IterationActivity {
     /// Index of the iteration.
     pub place: usize,
     pub busy: u64,
@@ -35,7 +35,7 @@ pub struct IterationActivity {
 
 /// Work of a device.
 #[derive(Debug, Default)]
-pub struct DeviceActivity {
+pub(crate) struct DeviceActivity {
     /// Number of the device.
     pub device: u8,
     /// The device's work in each iteration, in the order of the iterations.
@@ -50,7 +50,7 @@ pub struct DeviceActivity {
 
 /// Adds up the busy time of each GPU, in total and by iteration. The iterations are in nanoseconds and do not overlap.
 #[derive(Debug)]
-pub struct Busy {
+pub(crate) struct Busy {
     iterations: Vec<Span>,
     devices: [Device; MAX_DEVICES],
 }
@@ -77,7 +77,7 @@ struct WorkUnion {
 }
 
 impl Busy {
-    pub fn new(iterations: Vec<Span>) -> Self {
+    pub(crate) fn new(iterations: Vec<Span>) -> Self {
         let devices = Default::default();
         Self {
             iterations,
@@ -86,7 +86,7 @@ impl Busy {
     }
 
     /// Adds work of a device. `what` identifies the kernel or the kind of copy (see [`COPIES`]).
-    pub fn add(&mut self, device: u8, work: Span, what: u32) {
+    pub(crate) fn add(&mut self, device: u8, work: Span, what: u32) {
         let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
         device.waiting.push((work, what));
         if device.waiting.len() >= 2 * MIN_HELD_BACK {
@@ -95,7 +95,7 @@ impl Busy {
     }
 
     /// Returns the work of each device that worked in any iteration.
-    pub fn finish(mut self) -> Vec<DeviceActivity> {
+    pub(crate) fn finish(mut self) -> Vec<DeviceActivity> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
         }
@@ -204,14 +204,14 @@ const fn is_kernel(what: u32) -> bool {
 }
 
 /// Number of kinds of copies, and the number that stands for memory sets.
-pub const KINDS: usize = 11;
-pub const SET: usize = KINDS;
+pub(crate) const KINDS: usize = 11;
+pub(crate) const SET: usize = KINDS;
 
 /// First number that stands for a copy or a memory set. Lower numbers are names of kernels.
-pub const COPIES: u32 = u32::MAX - KINDS as u32;
+pub(crate) const COPIES: u32 = u32::MAX - KINDS as u32;
 
 /// Returns the name of a kernel or a kind of copy, which `what` identifies as in `DeviceActivity::by`.
-pub fn work_name(what: u32, strings: &Strings) -> String {
+pub(crate) fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {
         Some(kind) => format!("copy {}", copy_name(kind as usize)),
         None => kernel_name::short(&kernel_name::full(strings.get(what))),
@@ -219,7 +219,7 @@ pub fn work_name(what: u32, strings: &Strings) -> String {
 }
 
 /// Returns the name of a kind of copy.
-pub fn copy_name(kind: usize) -> &'static str {
+pub(crate) fn copy_name(kind: usize) -> &'static str {
     match kind {
         SET => "memset",
         _ => CopyKind::from_code(kind as u8).name(),

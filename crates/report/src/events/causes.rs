@@ -26,7 +26,7 @@ pub enum Cause {
 
 /// Number of overlaps of one kind of activity with an iteration, and their total time in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Overlap {
+pub(crate) struct Overlap {
     pub count: u64,
     pub ticks: u64,
 }
@@ -34,13 +34,13 @@ pub struct Overlap {
 /// The slowest iterations, which are watched: every activity that overlaps one is recorded.
 /// `places` has their indexes in the record's timeline.
 #[derive(Debug, Default)]
-pub struct SlowestIterations {
+pub(crate) struct SlowestIterations {
     places: Vec<usize>,
     found: Vec<HashMap<Cause, Overlap>>,
 }
 
 impl SlowestIterations {
-    pub fn new(mut places: Vec<usize>) -> Self {
+    pub(crate) fn new(mut places: Vec<usize>) -> Self {
         places.sort_unstable();
         let found = places.iter().map(|_| HashMap::new()).collect();
         Self { places, found }
@@ -48,20 +48,20 @@ impl SlowestIterations {
 
     /// Finds the watched iterations whose index in the timeline is from `first` to `last`. Returns
     /// their range in this list.
-    pub fn between(&self, first: usize, last: usize) -> Range<usize> {
+    pub(crate) fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);
         from..to
     }
 
     /// Returns the index in the timeline of the watched iteration at `index`.
-    pub fn place(&self, index: usize) -> Option<usize> {
+    pub(crate) fn place(&self, index: usize) -> Option<usize> {
         self.places.get(index).copied()
     }
 
     /// Records an overlap of an activity with the iteration at index `place`, if that iteration is
     /// watched.
-    pub fn note(&mut self, place: usize, cause: Cause, ticks: u64) {
+    pub(crate) fn note(&mut self, place: usize, cause: Cause, ticks: u64) {
         let Ok(index) = self.places.binary_search(&place) else {
             return;
         };
@@ -76,7 +76,7 @@ impl SlowestIterations {
     }
 
     /// Returns the overlaps of each watched iteration, with its index in the timeline.
-    pub fn found(self) -> impl Iterator<Item = (usize, HashMap<Cause, Overlap>)> {
+    pub(crate) fn found(self) -> impl Iterator<Item = (usize, HashMap<Cause, Overlap>)> {
         self.places.into_iter().zip(self.found)
     }
 }

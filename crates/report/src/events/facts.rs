@@ -166,7 +166,7 @@ impl CallCount {
 
 /// Facts as they are read, with IDs in place of strings.
 #[derive(Debug, Default)]
-pub struct RawFacts {
+pub(crate) struct RawFacts {
     info: Vec<(u64, Info, u64)>,
     calls: BTreeMap<u8, (CallKind, StringId)>,
     threads: BTreeMap<u32, (u64, StringId)>,
@@ -175,7 +175,7 @@ pub struct RawFacts {
 
 impl RawFacts {
     /// Adds an entry of the record if it is a fact.
-    pub fn take(&mut self, entry: &Entry<'_>) {
+    pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         match *entry {
             Entry::String { id, bytes } => self.strings.add(id, bytes),
             Entry::Event { thread, event } => match event.what {
@@ -203,13 +203,13 @@ impl RawFacts {
     }
 
     /// Returns the kind and the name of a row of the table of calls.
-    pub fn call(&self, row: u8) -> Option<(CallKind, &str)> {
+    pub(crate) fn call(&self, row: u8) -> Option<(CallKind, &str)> {
         let (kind, id) = self.calls.get(&row)?;
         Some((*kind, self.strings.get(*id)))
     }
 
     /// Resolves the facts. If a record repeats a key that can have only one value, the latest value counts.
-    pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
+    pub(crate) fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
         let mut pythons = Vec::new();

@@ -10,7 +10,7 @@ const MAX_SPANS: usize = 1 << 21;
 
 /// The time for which a stream worked in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct GpuSpan {
+pub(crate) struct GpuSpan {
     pub iteration: u64,
     pub device: u8,
     /// Start and length in nanoseconds.
@@ -20,13 +20,13 @@ pub struct GpuSpan {
 
 /// The spans of a record.
 #[derive(Debug, Default)]
-pub struct GpuSpans {
+pub(crate) struct GpuSpans {
     spans: Vec<GpuSpan>,
     pub left_out: u64,
 }
 
 impl GpuSpans {
-    pub fn add(&mut self, span: GpuSpan) {
+    pub(crate) fn add(&mut self, span: GpuSpan) {
         if self.spans.len() < MAX_SPANS {
             self.spans.push(span);
         } else {
@@ -35,7 +35,7 @@ impl GpuSpans {
     }
 
     /// Returns the idle times of the device that was busy longest, in the order of time.
-    pub fn idle(&self) -> Vec<Span> {
+    pub(crate) fn idle(&self) -> Vec<Span> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {
             let sum = long.entry(span.device).or_default();
@@ -59,7 +59,7 @@ impl GpuSpans {
 
     /// Returns the GPU time of each iteration, in the order of their numbers: the time in which at least one stream of
     /// a device was busy, for the device with the longest time.
-    pub fn times(mut self) -> Vec<(u64, u64)> {
+    pub(crate) fn times(mut self) -> Vec<(u64, u64)> {
         self.spans.sort_unstable();
         let mut times: Vec<(u64, u64)> = Vec::new();
         for device in self

@@ -7,7 +7,7 @@ use tllmprof_record::{GroupRank, Member};
 /// A group of ranks that a process belongs to, and the process's rank in that group.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GroupRank")]
-pub struct GroupPlace {
+pub(crate) struct GroupPlace {
     /// The name of the group: `TP` (tensor parallel), `PP` (pipeline parallel), `EP` (expert parallel) or `DP` (data
     /// parallel).
     name: String,
@@ -24,7 +24,7 @@ pub struct GroupPlace {
 /// An NCCL communicator that a process created.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Communicator")]
-pub struct Communicator {
+pub(crate) struct Communicator {
     /// The communicator's identifier in hexadecimal digits, which is the same on all its ranks; `null` if this process
     /// did not pass an identifier to NCCL.
     id: Option<String>,
@@ -61,7 +61,10 @@ impl From<&Member> for Communicator {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_groups<S: Serializer>(all: &[GroupRank], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_groups<S: Serializer>(
+    all: &[GroupRank],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(GroupPlace::from))
 }
 
@@ -69,7 +72,7 @@ pub fn write_groups<S: Serializer>(all: &[GroupRank], serializer: S) -> Result<S
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_communicators<S: Serializer>(
+pub(crate) fn write_communicators<S: Serializer>(
     all: &[Member],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -10,14 +10,14 @@ const MAX_SPANS: usize = 1 << 22;
 
 /// Spans in which a device was idle, in order: the gaps between its pieces of work.
 #[derive(Debug, Default)]
-pub struct IdleSpans {
+pub(crate) struct IdleSpans {
     spans: Vec<Span>,
     until: u64,
 }
 
 impl IdleSpans {
     /// Adds a piece of work. It must not begin earlier than pieces that were added before.
-    pub fn work(&mut self, work: Span) {
+    pub(crate) fn work(&mut self, work: Span) {
         if work.start > self.until && self.spans.len() < MAX_SPANS {
             self.spans.push(Span {
                 start: self.until,
@@ -28,7 +28,7 @@ impl IdleSpans {
     }
 
     /// Returns the idle spans, including the one from the end of the last work onward.
-    pub fn finish(mut self) -> Vec<Span> {
+    pub(crate) fn finish(mut self) -> Vec<Span> {
         if self.spans.len() < MAX_SPANS {
             let (start, end) = (self.until, u64::MAX);
             self.spans.push(Span { start, end });
@@ -40,7 +40,7 @@ impl IdleSpans {
 /// Idle spans on a clock that runs only during a thread's iterations: a moment on it is the total time of iterations
 /// before that moment.
 #[derive(Debug, Default)]
-pub struct Idle {
+pub(crate) struct Idle {
     spans: Vec<Span>,
     /// Total idle time before each span.
     before: Vec<u64>,
@@ -51,7 +51,7 @@ pub struct Idle {
 
 impl Idle {
     /// Converts spans, which must be in order. `place` converts a moment to the total time of iterations before it.
-    pub fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
+    pub(crate) fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
         let mut idle = Self::default();
         for span in spans {
             let (start, end) = (place(span.start), place(span.end));
@@ -71,7 +71,7 @@ impl Idle {
     }
 
     /// Returns the idle time within a span.
-    pub fn within(&self, span: Span) -> u64 {
+    pub(crate) fn within(&self, span: Span) -> u64 {
         if self.spans.is_empty() {
             return 0;
         }

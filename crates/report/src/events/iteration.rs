@@ -237,7 +237,7 @@ impl Iteration {
 }
 
 /// Returns `time` × `part` / `whole`, or 0 if `whole` is 0.
-pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
+pub(crate) const fn part(time: u64, part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
         _ => (time as u128 * part as u128 / whole as u128) as u64,
@@ -291,7 +291,7 @@ impl GpuFrom {
 
 /// Number of kernels that began in an iteration, and the GPU's busy time in nanoseconds if kernels were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct InKernels {
+pub(crate) struct InKernels {
     pub kernels: u32,
     pub busy: Option<u64>,
 }

@@ -44,7 +44,7 @@ pub fn short(name: &str) -> String {
 }
 
 /// Returns the full name without parameters, return type and template arguments: the namespaces and the kernel's name.
-pub fn path(name: &str) -> String {
+pub(crate) fn path(name: &str) -> String {
     let (mut depth, mut start) = (0_usize, 0);
     let mut path = String::new();
     for (at, character) in name.char_indices() {
@@ -66,7 +66,7 @@ pub fn path(name: &str) -> String {
 
 /// Returns a form of a full name by which names of the same kernel from different profilers can be compared. Their
 /// demanglers write constants, lambdas, anonymous namespaces, parameters and return types in different ways.
-pub fn comparable(name: &str) -> String {
+pub(crate) fn comparable(name: &str) -> String {
     let name = name.replace("(anonymous namespace)", "@");
     let name = name.replace("<unnamed>", "@").replace("[lambda", "{lambda");
     let mut words = words(&name).peekable();

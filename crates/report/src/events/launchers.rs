@@ -9,7 +9,7 @@ const MIN_LAUNCH_SHARE: f64 = 0.9;
 
 /// Number of launches by each thread.
 #[derive(Debug, Default)]
-pub struct Launchers {
+pub(crate) struct Launchers {
     threads: Vec<(u32, u64)>,
     /// Index in `threads` of the thread that launched last.
     latest: usize,
@@ -18,7 +18,7 @@ pub struct Launchers {
 impl Launchers {
     /// Counts a launch of a thread.
     #[inline]
-    pub fn add(&mut self, thread: u32) {
+    pub(crate) fn add(&mut self, thread: u32) {
         if let Some((known, launches)) = self.threads.get_mut(self.latest)
             && *known == thread
         {
@@ -40,7 +40,7 @@ impl Launchers {
 
     /// Returns the thread that launches the work of other threads' iterations, if there is one. That thread makes
     /// nearly all launches and has no iterations itself: `is_own` returns true for a thread that has iterations.
-    pub fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
         let all: u64 = self.threads.iter().map(|(_, launches)| launches).sum();
         let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| launches)?;
         let most = *launches as f64 >= MIN_LAUNCH_SHARE * all as f64;

@@ -61,7 +61,7 @@ impl Ns {
 }
 
 /// Returns totals by name, the longest first. Totals with the same name are added up.
-pub fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
+pub(crate) fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
     let mut by_name: HashMap<String, Named> = HashMap::new();
     for more in named {
         let Named {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::window::Window;
 
 /// Maximum share of the time that recording may take without a caveat on the figures, as a part of 1.
-pub const SMALL_COST: f64 = 0.1;
+pub(crate) const SMALL_COST: f64 = 0.1;
 
 /// The profiler that recorded a process, if it was not tllmprof.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]

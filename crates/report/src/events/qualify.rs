@@ -30,7 +30,7 @@ pub enum Unqualified {
 /// The properties of an iteration that decide whether it counts. `marked` is true if the record marks it as not
 /// satisfying the condition, and `cut` is true if something other than its regular end ended it.
 #[derive(Clone, Copy, Debug)]
-pub struct IterationCandidate {
+pub(crate) struct IterationCandidate {
     pub marked: bool,
     pub batch: Option<Batch>,
     pub cut: bool,
@@ -49,7 +49,7 @@ impl Unqualified {
 
 /// The iterations of a record that count.
 #[derive(Debug, Default)]
-pub struct Qualified {
+pub(crate) struct Qualified {
     /// The reason why each iteration does not count, `None` if it does; empty if all iterations count.
     why: Vec<Option<Unqualified>>,
     /// Number of counting iterations before each index, followed by their total.
@@ -58,7 +58,7 @@ pub struct Qualified {
 
 impl Qualified {
     /// Decides for each iteration whether it counts. `condition` is empty if there is none.
-    pub fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
+    pub(crate) fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
         let why = |one: &IterationCandidate| match (one.marked, one.batch) {
@@ -85,22 +85,22 @@ impl Qualified {
     }
 
     /// Returns the reason why the iteration at an index does not count, or `None` if it does.
-    pub fn why(&self, place: usize) -> Option<Unqualified> {
+    pub(crate) fn why(&self, place: usize) -> Option<Unqualified> {
         self.why.get(place).copied().flatten()
     }
 
     /// Returns true if the iteration at an index counts.
-    pub fn has(&self, place: usize) -> bool {
+    pub(crate) fn has(&self, place: usize) -> bool {
         self.why(place).is_none()
     }
 
     /// Returns true if all iterations count.
-    pub fn has_all(&self) -> bool {
+    pub(crate) fn has_all(&self) -> bool {
         self.why.is_empty()
     }
 
     /// Returns true if any iteration from `first` to `last` counts.
-    pub fn has_any(&self, first: usize, last: usize) -> bool {
+    pub(crate) fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,
             _ => true,

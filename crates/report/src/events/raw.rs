@@ -9,7 +9,7 @@ use super::spans::Span;
 
 /// An iteration as found in the record, in ticks.
 #[derive(Clone, Copy, Debug)]
-pub struct RawIteration {
+pub(crate) struct RawIteration {
     pub start: u64,
     pub duration: u64,
     pub n: u64,
@@ -27,11 +27,11 @@ pub struct RawIteration {
 
 impl RawIteration {
     /// Returns the iteration's duration without waits for requests, in ticks.
-    pub const fn busy(&self) -> u64 {
+    pub(crate) const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    pub const fn span(&self) -> Span {
+    pub(crate) const fn span(&self) -> Span {
         Span {
             start: self.start,
             end: self.start.saturating_add(self.duration),
@@ -41,7 +41,7 @@ impl RawIteration {
 
 /// A batch as found in the record.
 #[derive(Clone, Copy, Debug)]
-pub struct RawBatch {
+pub(crate) struct RawBatch {
     /// Time of the event, in ticks.
     pub start: u64,
     /// Number of the batch's iteration, modulo 2^16.
@@ -51,7 +51,7 @@ pub struct RawBatch {
 
 /// Returns the batch of each iteration, `None` if it is not known. `iterations` must be in the
 /// order of their starts.
-pub fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
+pub(crate) fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
     let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
     for (place, iteration) in iterations.iter().enumerate() {
         places.entry(iteration.n as u16).or_default().push(place);

@@ -37,7 +37,7 @@ enum WorkEffect {
 
 /// Events that may be waits for requests.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub(crate) struct Candidates {
     /// Effect of each row of the table of calls.
     rows: HashMap<u8, WorkEffect>,
     names: HashMap<StringId, bool>,
@@ -58,7 +58,7 @@ pub struct Candidates {
 
 /// The waits for requests of each thread, in ticks.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub(crate) struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
     /// The waits in which a thread slept between two calls.
@@ -67,11 +67,11 @@ pub struct Requests {
 
 /// Returns the end of the iteration that a thread is in at a moment, and the time that the thread was on a processor in
 /// that iteration.
-pub type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
+pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
     /// Adds an event. Returns true if it is a call that gives the GPU work.
-    pub fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
+    pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
         }
@@ -149,7 +149,7 @@ impl Candidates {
     /// Returns the waits for requests. `idle` has the idle times of the GPU in nanoseconds, if events measured them.
     /// `ran` is given if sleeps between calls count as waits for requests. It returns the end of the iteration that a
     /// thread is in at a moment, and the time that the thread was on a processor in that iteration, in nanoseconds.
-    pub fn finish(
+    pub(crate) fn finish(
         self,
         idle: Option<&[Span]>,
         ran: Option<&TimeOnProcessor<'_>>,
@@ -193,7 +193,7 @@ impl Candidates {
 
 impl Requests {
     /// Returns how long a thread waits for requests in a span, and how much of that time it is in calls, in ticks.
-    pub fn within(&self, thread: u32, span: Span) -> (u64, u64) {
+    pub(crate) fn within(&self, thread: u32, span: Span) -> (u64, u64) {
         let of = |spans: &HashMap<u32, Vec<Span>>| {
             let spans = spans.get(&thread).map_or(&[][..], Vec::as_slice);
             let first = spans.partition_point(|wait| wait.end <= span.start);
@@ -206,18 +206,18 @@ impl Requests {
     }
 
     /// Returns the times in which a thread slept between two calls, in ticks and in order.
-    pub fn asleep(&self, thread: u32) -> &[Span] {
+    pub(crate) fn asleep(&self, thread: u32) -> &[Span] {
         self.asleep.get(&thread).map_or(&[], Vec::as_slice)
     }
 
     /// Returns true if a thread waits for requests at a moment, in ticks.
-    pub fn has(&self, thread: u32, moment: u64) -> bool {
+    pub(crate) fn has(&self, thread: u32, moment: u64) -> bool {
         let (start, end) = (moment, moment.saturating_add(1));
         self.within(thread, Span { start, end }).0 > 0
     }
 
     /// Returns true if an event is a wait for requests.
-    pub fn is_one(&self, thread: u32, event: &Event) -> bool {
+    pub(crate) fn is_one(&self, thread: u32, event: &Event) -> bool {
         let Some(spans) = self.all.get(&thread) else {
             return false;
         };
@@ -251,7 +251,7 @@ fn does(kind: CallKind, name: &str) -> WorkEffect {
 }
 
 /// Returns true if a call gives the GPU work.
-pub fn gives_work(call: &CallCount) -> bool {
+pub(crate) fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),
         WorkEffect::Work | WorkEffect::Both

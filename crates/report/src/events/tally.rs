@@ -15,7 +15,7 @@ use crate::events::turnaround::{Turnaround, Turnarounds};
 const MAX_NAMES: usize = 1 << 14;
 
 /// Number of generations of Python's garbage collector to distinguish.
-pub const GENERATIONS: usize = 4;
+pub(crate) const GENERATIONS: usize = 4;
 
 /// Number and time of events of one kind, in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -38,7 +38,7 @@ impl Total {
 
 /// Sums of one iteration. Times are in ticks.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct InIteration {
+pub(crate) struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
@@ -93,7 +93,7 @@ impl Totals {
 
 /// Results of adding up the events.
 #[derive(Debug)]
-pub struct Tallied {
+pub(crate) struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
     pub watched: SlowestIterations,
@@ -103,7 +103,7 @@ pub struct Tallied {
 
 /// Facts of a record that the first pass found.
 #[derive(Clone, Copy, Debug)]
-pub struct TallyInputs<'a> {
+pub(crate) struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
     /// For each row of the table of calls, its kind, and true if it allocates or frees memory.
     pub kinds: &'a [CallKind; 256],
@@ -114,7 +114,7 @@ pub struct TallyInputs<'a> {
 
 /// Adds up the events of a record.
 #[derive(Debug)]
-pub struct Tally<'a> {
+pub(crate) struct Tally<'a> {
     timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
@@ -129,7 +129,7 @@ pub struct Tally<'a> {
 
 impl<'a> Tally<'a> {
     /// Creates an empty tally. Iterations must be in the order of their starts; `threads` has the thread of each one.
-    pub fn new(
+    pub(crate) fn new(
         timeline: Spans,
         threads: Vec<u32>,
         known: TallyInputs<'a>,
@@ -150,7 +150,7 @@ impl<'a> Tally<'a> {
 
     /// Adds an event of a thread.
     #[inline]
-    pub fn add(&mut self, thread: u32, event: &Event) {
+    pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         self.totals.events += 1;
         let ticks = event.duration;
         let counts = self.counts(event);
@@ -361,7 +361,7 @@ impl<'a> Tally<'a> {
     }
 
     /// Completes the sums of iterations, and returns the results.
-    pub fn finish(mut self) -> Tallied {
+    pub(crate) fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {
             collections += iteration.collections;

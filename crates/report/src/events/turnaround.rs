@@ -18,7 +18,7 @@ const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
 /// The effect of a call on the stream that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Drains {
+pub(crate) enum Drains {
     #[default]
     Nothing,
     Launch,
@@ -31,7 +31,7 @@ pub enum Drains {
 impl Drains {
     /// Returns the effect of each row. A wait for an event has no effect, because the event may have been recorded long
     /// before the last work of its stream.
-    pub fn by_row(rows: &[CallCount]) -> [Self; 256] {
+    pub(crate) fn by_row(rows: &[CallCount]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
             all[usize::from(row.row)] = match row.waits_for() {
@@ -69,7 +69,7 @@ struct Empty {
 
 /// Adds up turnaround times.
 #[derive(Debug)]
-pub struct Turnarounds {
+pub(crate) struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
@@ -80,7 +80,7 @@ pub struct Turnarounds {
 }
 
 impl Turnarounds {
-    pub fn new(rows: &[CallCount]) -> Self {
+    pub(crate) fn new(rows: &[CallCount]) -> Self {
         Self {
             rows: Drains::by_row(rows),
             empty: HashMap::new(),
@@ -91,7 +91,7 @@ impl Turnarounds {
     }
 
     /// Adds a call of a thread in the iteration at index `place`.
-    pub fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
+    pub(crate) fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
         match self.rows[usize::from(row)] {
             Drains::Nothing => (),
             Drains::Launch => self.launch(thread, stream, place, event.start),
@@ -111,7 +111,7 @@ impl Turnarounds {
 
     /// Adds an event that delayed the thread for another reason: a collection, a wait for the GIL, or an allocation.
     /// Each of these reasons has its own finding.
-    pub fn held(&mut self, thread: u32, event: &Event) {
+    pub(crate) fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)
             && event.start >= empty.since
         {
@@ -149,7 +149,7 @@ impl Turnarounds {
         }
     }
 
-    pub fn finish(mut self) -> Turnaround {
+    pub(crate) fn finish(mut self) -> Turnaround {
         self.settle();
         let all: u64 = self.launches.values().sum();
         let most = self.launches.values().copied().max().unwrap_or(0);

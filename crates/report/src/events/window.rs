@@ -93,7 +93,7 @@ impl Window {
 
 /// The opening or closing of a window.
 #[derive(Clone, Copy, Debug)]
-pub struct WindowEdge {
+pub(crate) struct WindowEdge {
     pub ticks: u64,
     pub edge: Edge,
     pub iteration: u64,
@@ -102,7 +102,7 @@ pub struct WindowEdge {
 
 /// Returns the windows between edges, in the order of their opening. A window that was not closed gets `u64::MAX` as
 /// its last iteration.
-pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
+pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
     for edge in edges {
@@ -129,7 +129,7 @@ pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
 /// Returns the windows between edges with their iterations, which must be in the order of their starts. Iterations
 /// without the edges of their window, which were lost, form a separate window. `pasts` has the numbers of the first
 /// iterations of windows that the flight recorder kept.
-pub fn windows(
+pub(crate) fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
     pasts: &HashSet<u64>,

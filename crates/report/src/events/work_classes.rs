@@ -21,7 +21,7 @@ const ODD_ONE_IN: usize = 20;
 
 /// Classes of iterations. Those of one class have the same phase, if it is known, and similar numbers of launches.
 #[derive(Clone, Debug, Default)]
-pub struct WorkClasses {
+pub(crate) struct WorkClasses {
     /// For each phase, its classes in order: the smallest number of launches in the class, and the index in `classes`.
     by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
     classes: Vec<WorkClass>,
@@ -42,7 +42,7 @@ struct WorkClass {
 
 impl WorkClasses {
     /// Groups iterations into classes.
-    pub fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
+    pub(crate) fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
         let mut found = Self::default();
         let mut by_phase: BTreeMap<Option<Phase>, Vec<&Iteration>> = BTreeMap::new();
         for one in iterations {
@@ -62,7 +62,7 @@ impl WorkClasses {
     }
 
     /// Returns the class of an iteration; `None` if no iteration of its phase was used to find the classes.
-    pub fn class(&self, iteration: &Iteration) -> Option<usize> {
+    pub(crate) fn class(&self, iteration: &Iteration) -> Option<usize> {
         let starts = self.by_phase.get(&phase(iteration))?;
         let after = starts.partition_point(|(launches, _)| *launches <= iteration.launches);
         let (_, class) = starts.get(after.saturating_sub(1))?;
@@ -70,13 +70,13 @@ impl WorkClasses {
     }
 
     /// Returns true if recorded kernels show the work of a class.
-    pub fn is_known(&self, class: usize) -> bool {
+    pub(crate) fn is_known(&self, class: usize) -> bool {
         self.classes.get(class).is_some_and(|class| class.is_known)
     }
 
     /// Of the time of iterations without recorded kernels, returns the share in classes whose work is not known from
     /// kernels, as a part of 1; 0 if there are no such iterations.
-    pub fn unknown_share(&self) -> f64 {
+    pub(crate) fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));
             some.map(|class| class.took).sum()
@@ -86,7 +86,7 @@ impl WorkClasses {
 
     /// Estimates the share of time in which the GPU is busy in iterations without recorded kernels, as a part of 1.
     /// Only classes whose work is known from kernels count; `None` if there are none.
-    pub fn busy_share(&self) -> Option<f64> {
+    pub(crate) fn busy_share(&self) -> Option<f64> {
         let known = self.classes.iter().filter(|class| class.is_known);
         let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
             let each = class.busy as f64 / class.measured as f64;

@@ -7,7 +7,7 @@ use crate::numbers::units::{Change, Share, Time};
 use crate::ranks::arrivals::{Arrivals, Bound};
 
 /// Name of the rule on arrival skew: ranks arrive at a collective at different times, so they wait for the last one.
-pub const SKEW_RULE: &str = "arrival-skew";
+pub(crate) const SKEW_RULE: &str = "arrival-skew";
 
 /// Minimum shares of the iterations' time for a finding: in waits for the last rank, and in the transfers of
 /// collectives.
@@ -16,14 +16,14 @@ const MIN_TRANSFERRING: f64 = 0.2;
 /// Minimum share of the time that a late rank must cost the other ranks for the finding to name it.
 const MIN_NAMED_GAIN: f64 = 0.01;
 
-pub fn skew_when() -> String {
+pub(crate) fn skew_when() -> String {
     format!(
         "ranks wait over {} of the time for the last one to come to a collective",
         Share(MIN_WAITING)
     )
 }
 
-pub fn transfer_when() -> String {
+pub(crate) fn transfer_when() -> String {
     format!(
         "transfers of collectives take over {} of the time, and more than waiting does",
         Share(MIN_TRANSFERRING)
@@ -47,7 +47,7 @@ fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arri
     }
 }
 
-pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
+pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     let arrivals = match known(all, together) {
         Ok(arrivals) => arrivals,
         Err(judged) => return judged,
@@ -98,12 +98,12 @@ pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
 }
 
 /// Returns the index of the slowest process that costs the other processes at least [`MIN_NAMED_GAIN`] of the time.
-pub fn latest(arrivals: &Arrivals) -> Option<usize> {
+pub(crate) fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)
 }
 
-pub fn transfer(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
+pub(crate) fn transfer(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     let arrivals = match known(all, together) {
         Ok(arrivals) => arrivals,
         Err(judged) => return judged,

@@ -11,7 +11,7 @@ use super::ledger::code_waited_for;
 use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
 /// The ledger rows that a rule claims if it holds.
-pub enum ClaimRule {
+pub(crate) enum ClaimRule {
     /// No rows, because the rule does not explain how time is spent.
     None,
     /// All rows of these kinds in the host's ledger.
@@ -51,7 +51,7 @@ pub enum LedgerSide {
 
 impl ClaimRule {
     /// Returns the rows of a process that the rule claims, the row with the most time first.
-    pub fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
+    pub(crate) fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
         let ledger = &one.process.ledger;
         let row = |side, row: &LedgerRow, ns: u64| ClaimedRow {
             process: one.place,

@@ -39,7 +39,7 @@ const MIN_DRAINED: f64 = 0.9;
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
 /// A process that has iterations, with the figures that rules use.
-pub struct Evidence<'a> {
+pub(crate) struct Evidence<'a> {
     pub process: &'a Process,
     /// The index of the process among all processes of the report.
     pub place: usize,
@@ -50,7 +50,7 @@ pub struct Evidence<'a> {
 
 /// The number of some calls, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallTotals {
+pub(super) struct CallTotals {
     pub count: u64,
     pub total: u64,
 }
@@ -58,7 +58,7 @@ pub struct CallTotals {
 /// Times of launches. They are medians over iterations, because an iteration that was delayed by something else is not
 /// typical.
 #[derive(Clone, Copy, Debug)]
-pub struct Launching {
+pub(crate) struct Launching {
     /// Share of launches in the iterations' time.
     pub share: f64,
     /// Mean time of one launch, in nanoseconds.
@@ -67,7 +67,7 @@ pub struct Launching {
 
 /// Figures of the kernels of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct KernelAverages {
+pub(super) struct KernelAverages {
     /// Mean number of kernels in an iteration.
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
@@ -78,7 +78,7 @@ pub struct KernelAverages {
 
 /// Utilization of a GPU by all processes that use it, as fractions.
 #[derive(Clone, Copy, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     pub sm: Option<f64>,
     pub bandwidth: Option<f64>,
     /// Share of the time in which at least one kernel ran.
@@ -87,7 +87,7 @@ pub struct Metrics {
 
 impl<'a> Evidence<'a> {
     /// Returns the evidence of each process that has iterations. `names` are the names of all processes.
-    pub fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
+    pub(crate) fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
         let named = processes.iter().zip(names).enumerate();
         let with = named.filter_map(|(place, (process, name))| {
             Some(Self {
@@ -105,14 +105,14 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns the iterations that figures are computed from.
-    pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
+    pub(crate) fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
     }
 
     /// Returns words that follow a count: "a step" for a mean over iterations, "in all" if the trace has no
     /// iterations.
-    pub fn a_step(&self) -> &'static str {
+    pub(crate) fn a_step(&self) -> &'static str {
         match self.process.facts.origin.lacks(Data::Iterations) {
             true => "in all",
             false => "a step",
@@ -120,7 +120,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns the name of the time that shares refer to. Waits for requests are not part of it.
-    pub const fn worked(&self) -> &'static str {
+    pub(crate) const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
             0 => "the time",
             _ => "the time without waits for requests",
@@ -128,7 +128,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns true if recording took so much time that the GPU's idle time does not represent the program.
-    pub fn is_distorted(&self) -> bool {
+    pub(crate) fn is_distorted(&self) -> bool {
         self.is_stretched()
             || self
                 .process
@@ -138,7 +138,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the confidence in verdicts on this process, by the number of its iterations and the distortion by
     /// recording.
-    pub fn confidence(&self) -> Confidence {
+    pub(crate) fn confidence(&self) -> Confidence {
         match self.sum.iterations {
             few if few < Statistic::Mean.least() as u64 => Confidence::Low,
             some if some < MANY_ITERATIONS || self.is_distorted() => Confidence::Medium,
@@ -164,7 +164,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns the reason why figures are distorted, as text.
-    pub fn distorted(&self) -> String {
+    pub(crate) fn distorted(&self) -> String {
         if let Some(cost) = self.process.profiler_share() {
             let cost = Share(cost);
             return format!("recording took {cost} of the time by an estimate");
@@ -185,7 +185,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the number of iterations in which something was measured, as text. Returns an empty text if it was
     /// measured in all iterations.
-    pub fn measured_in(&self, some: u64) -> String {
+    pub(crate) fn measured_in(&self, some: u64) -> String {
         match self.sum.iterations {
             all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
             _ => String::new(),
@@ -193,11 +193,11 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns a time in nanoseconds as a share of the iterations' time, limited to 1.
-    pub fn share(&self, ns: u64) -> f64 {
+    pub(crate) fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
     }
 
-    pub fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {
+    pub(super) fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {
         let rows = &self.process.facts.calls;
         let is_one = |call: &&Named| {
             let mut same = rows.iter().filter(|row| row.name == call.name);
@@ -211,13 +211,13 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns true if most of the time in asynchronous copies is in calls whose names say that they copy to a device.
-    pub fn copies_to_device(&self) -> bool {
+    pub(super) fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
         to_device.total * 2 > all.total
     }
 
-    pub fn launching(&self) -> Launching {
+    pub(crate) fn launching(&self) -> Launching {
         let millionths = self.iterations().map(|iteration| {
             let share = iteration.launching as f64 / iteration.busy().max(1) as f64;
             (share.min(1.0) * 1e6) as u64
@@ -232,7 +232,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the share of the time in which the host waits for the GPU, by the ledger. Waits for requests are
     /// excluded from the time.
-    pub fn waits(&self) -> f64 {
+    pub(crate) fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
         match worked > 0.0 {
@@ -244,7 +244,7 @@ impl<'a> Evidence<'a> {
     /// Returns true if the GPU has always finished its work before the host waits for it. That is so if the
     /// iterations' thread waits in each iteration until a stream is empty, but hardly spends any time in these waits.
     /// Then the host's time decides how long an iteration takes.
-    pub fn gpu_ends_first(&self) -> bool {
+    pub(crate) fn gpu_ends_first(&self) -> bool {
         let drains = self.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
         let wait = self.iterations().filter(|iteration| iteration.wait > 0);
         let wait = wait.count() as f64;
@@ -256,7 +256,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the time lost to something that takes `part` nanoseconds of each iteration. Time in which the host
     /// waits for the GPU anyway is not lost.
-    pub fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
+    pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // An iteration with a graph capture is slow because of the capture, so it is skipped. If most iterations
         // capture graphs, none is skipped.
         let captured = self.iterations().filter(|iteration| iteration.captures > 0);
@@ -272,7 +272,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the time by which iterations with a graph capture exceed the median of iterations without one.
     /// Iterations with recorded kernels are compared only with their like.
-    pub fn captures(&self) -> Lost {
+    pub(crate) fn captures(&self) -> Lost {
         let usual = |taken: bool| {
             let like = self.iterations().filter(|iteration| {
                 iteration.captures == 0 && iteration.gpu_busy.is_some() == taken
@@ -294,7 +294,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the time by which iterations with large batches exceed the median. A batch is large if it has more than
     /// `LARGE_BATCH_RATIO` times the mean number of tokens.
-    pub fn large_batches(&self) -> Lost {
+    pub(crate) fn large_batches(&self) -> Lost {
         let tokens = |iteration: &Iteration| iteration.batch.map(|batch| u64::from(batch.tokens));
         let all = || self.iterations().filter_map(tokens);
         let mean = all().sum::<u64>() / (all().count() as u64).max(1);
@@ -330,7 +330,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns figures of the kernels, or `None` if kernels were not recorded.
-    pub fn kernels(&self) -> Option<KernelAverages> {
+    pub(super) fn kernels(&self) -> Option<KernelAverages> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;
         let all = self.process.kernels.totals.iter();
@@ -349,7 +349,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the share of the time in which the GPU is busy. It is computed from recorded kernels, or else from the
     /// sampled utilization metrics.
-    pub fn busy(&self) -> Option<Busy> {
+    pub(crate) fn busy(&self) -> Option<Busy> {
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
         self.process
             .gpu
@@ -358,7 +358,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns the metrics of the device with the highest utilization.
-    pub fn metrics(&self) -> Option<Metrics> {
+    pub(crate) fn metrics(&self) -> Option<Metrics> {
         let all = || self.process.metrics.sums.iter();
         let of = |metric| all().filter(move |sum| sum.metric == metric);
         let most = of(Metric::SmUtil)
@@ -378,7 +378,7 @@ impl<'a> Evidence<'a> {
 
 /// Time lost to one cause, over all iterations, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lost {
+pub(crate) struct Lost {
     pub total: u64,
     /// Number of slow iterations, which take far longer than the median (`slow`). Number of slow iterations that this
     /// cause explains by half or more (`hit`). Share of this cause in the slow iterations' total excess over the

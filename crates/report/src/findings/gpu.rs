@@ -12,7 +12,7 @@ const MIN_BUSY: f64 = 0.5;
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
 /// Name of the rule on a GPU that copies for much of the time and runs no kernel meanwhile.
-pub const COPIES_RULE: &str = "copy-bound";
+pub(crate) const COPIES_RULE: &str = "copy-bound";
 
 /// Minimum share of the time in which the GPU copies and runs no kernel.
 const MIN_COPYING: f64 = 0.2;
@@ -32,7 +32,7 @@ const TARGET_BANDWIDTH: f64 = 0.7;
 /// Maximum share of kernels between iterations for a judgement of how busy the GPU is in iterations.
 const MAX_BETWEEN: f64 = 0.2;
 
-pub fn low_when() -> String {
+pub(crate) fn low_when() -> String {
     let low = Share(MIN_BUSY);
     format!(
         "the GPU works less than {low} of the time, or its SMs do and no resource is at its limit; unknown if over {} of the \
@@ -81,7 +81,7 @@ fn working(one: &Evidence<'_>) -> f64 {
     }
 }
 
-pub fn low(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn low(one: &Evidence<'_>) -> Judgement {
     let metrics = one.metrics();
     let sm = metrics.and_then(|metrics| metrics.sm);
     let bandwidth = metrics.and_then(|metrics| metrics.bandwidth);
@@ -115,13 +115,13 @@ pub fn low(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn copies_when() -> String {
+pub(crate) fn copies_when() -> String {
     let copies = Share(MIN_COPYING);
     format!("the GPU copies while no kernel runs for over {copies} of the time")
 }
 
 /// Judges a process by its busiest GPU: the share of the time in which that GPU copies and runs no kernel.
-pub fn copies(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let gpus = one.process.gpu.gpus.iter();
     let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));
     let (Some((busy_ns, kernel_ns)), Some(busy)) = (known.max(), one.busy()) else {
@@ -153,34 +153,34 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn memory_when() -> String {
+pub(crate) fn memory_when() -> String {
     let (bandwidth, sm) = (Share(MIN_MEMORY_BANDWIDTH), Share(MAX_MEMORY_SM));
     format!("bandwidth over {bandwidth} with SMs under {sm}")
 }
 
-pub fn memory(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn memory(one: &Evidence<'_>) -> Judgement {
     both(one, |sm, bandwidth| {
         bandwidth > MIN_MEMORY_BANDWIDTH && sm < MAX_MEMORY_SM
     })
 }
 
-pub fn compute_when() -> String {
+pub(crate) fn compute_when() -> String {
     let (sm, bandwidth) = (Share(MIN_COMPUTE_SM), Share(MAX_COMPUTE_BANDWIDTH));
     format!("SMs over {sm} with bandwidth under {bandwidth}")
 }
 
-pub fn compute(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn compute(one: &Evidence<'_>) -> Judgement {
     both(one, |sm, bandwidth| {
         sm > MIN_COMPUTE_SM && bandwidth < MAX_COMPUTE_BANDWIDTH
     })
 }
 
-pub fn targets_when() -> String {
+pub(crate) fn targets_when() -> String {
     let (sm, bandwidth) = (Share(TARGET_SM), Share(TARGET_BANDWIDTH));
     format!("neither SMs over {sm} nor bandwidth over {bandwidth}, the targets")
 }
 
-pub fn targets(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn targets(one: &Evidence<'_>) -> Judgement {
     both(one, |sm, bandwidth| {
         sm <= TARGET_SM && bandwidth <= TARGET_BANDWIDTH
     })

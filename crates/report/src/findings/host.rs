@@ -32,7 +32,7 @@ const MIN_IDLE_SHARE: f64 = 0.1;
 const MIN_ALLOCATIONS: f64 = 0.5;
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
-pub fn launch_bound_when() -> String {
+pub(crate) fn launch_bound_when() -> String {
     let (short, gaps) = (Time(MAX_SHORT_KERNEL_NS), Share(MIN_GAP_SHARE));
     let (launching, waiting) = (Share(MIN_LAUNCHING_SHARE), Share(MAX_WAIT_SHARE));
     format!(
@@ -42,7 +42,7 @@ pub fn launch_bound_when() -> String {
     )
 }
 
-pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn launch_bound(one: &Evidence<'_>) -> Judgement {
     let count = one.sum.launches;
     if count < MIN_LAUNCHES {
         return Judgement::No(format!("{} launches a step", Rate(count)));
@@ -93,7 +93,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn waits_when() -> String {
+pub(crate) fn waits_when() -> String {
     format!(
         "at least {MIN_WAITS} waits in an iteration, and nothing to do for the GPU after them for over {} of the \
          time",
@@ -101,7 +101,7 @@ pub fn waits_when() -> String {
     )
 }
 
-pub fn waits(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
     // If the host copies results after most waits, GPU idle time in these copies also counts for the waits.
@@ -111,7 +111,7 @@ pub fn waits(one: &Evidence<'_>) -> Judgement {
     idle_after("waits", one, calls, MIN_WAITS, (after, claims))
 }
 
-pub fn copies_when() -> String {
+pub(crate) fn copies_when() -> String {
     format!(
         "at least {MIN_COPIES} such copies in an iteration, and nothing to do for the GPU after them for over {} of \
          the time, or that time in copies",
@@ -119,7 +119,7 @@ pub fn copies_when() -> String {
     )
 }
 
-pub fn copies(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
     let count = one.sum.a_step(calls.count);
     if count >= MIN_COPIES
@@ -186,7 +186,7 @@ fn idle_after(
     }
 }
 
-pub fn allocations_when() -> String {
+pub(crate) fn allocations_when() -> String {
     format!(
         "at least one in {} iterations, for over {} of the time",
         1.0 / MIN_ALLOCATIONS,
@@ -194,7 +194,7 @@ pub fn allocations_when() -> String {
     )
 }
 
-pub fn allocations(one: &Evidence<'_>) -> Judgement {
+pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     if !one.process.facts.calls.iter().any(CallCount::allocates) {
         return Judgement::Unknown("the record does not have them".to_owned());
     }

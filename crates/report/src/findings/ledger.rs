@@ -17,10 +17,10 @@ use crate::ledger::{
 use crate::numbers::units::{Bytes, Rate, Share, Time};
 
 /// Names of the rules on host code that the GPU waits for, and on page faults. Page faults happen in such code.
-pub const CODE_RULE: &str = "host-bound";
-pub const FAULTS_RULE: &str = "page-faults";
+pub(crate) const CODE_RULE: &str = "host-bound";
+pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the rule on time in which a thread was ready but waited for a processor.
-pub const DELAYED_RULE: &str = "preempted";
+pub(crate) const DELAYED_RULE: &str = "preempted";
 
 /// Minimum share of the time that graph captures cost for a finding. A share of `MIN_EXPLAINING_CAPTURES` is enough if
 /// captures explain at least `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
@@ -44,17 +44,17 @@ const MIN_LONG_COPYING: f64 = 0.1;
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
 /// Name of the rule on a GPU that is idle for unknown reasons.
-pub const IDLE_RULE: &str = "gpu-idle";
+pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
 /// Minimum share of the time in which the GPU is idle for the finding `gpu-idle`. If the GPU is idle for that long,
 /// `MIN_PART` is the minimum share of a single cause.
-pub const MIN_IDLE: f64 = 0.2;
-pub const MIN_PART: f64 = 0.1;
+pub(crate) const MIN_IDLE: f64 = 0.2;
+pub(crate) const MIN_PART: f64 = 0.1;
 /// Minimum share of a cause in the whole time, which includes waits for requests or other work.
 const MIN_OF_ALL: f64 = 0.05;
 
 /// Minimum share of GPU idle time during host code, if the GPU is idle for less than [`MIN_IDLE`] in total.
-pub const MIN_CODE: f64 = 0.15;
+pub(crate) const MIN_CODE: f64 = 0.15;
 
 /// Minimum share of GPU idle time while the host's thread sleeps or is blocked, if the GPU is idle for less than
 /// [`MIN_IDLE`] in total.
@@ -79,7 +79,7 @@ const MIN_OUTSIDE: f64 = 0.5;
 /// Minimum share of the time in which the host waits for requests.
 const MIN_REQUESTS: f64 = 0.05;
 
-pub fn recapture_when() -> String {
+pub(crate) fn recapture_when() -> String {
     format!(
         "iterations in which a graph is captured take over {} of the time longer than the others; or over {}, and that is \
          over {} of what slow iterations (1.5 times the median) take beyond it",
@@ -89,7 +89,7 @@ pub fn recapture_when() -> String {
     )
 }
 
-pub fn recapture(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
     let all = one.iterations().count();
     let captured = one.iterations().filter(|iteration| iteration.captures > 0);
     let captured = captured.count();
@@ -122,7 +122,7 @@ pub fn recapture(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn copies_when() -> String {
+pub(crate) fn copies_when() -> String {
     format!(
         "at least {MIN_COPIES} copies in an iteration that do not wait, for over {} of the host's time, or nothing to do for the \
          GPU for as long in them and in short code around them; where kernels were recorded, of under {} each",
@@ -131,7 +131,7 @@ pub fn copies_when() -> String {
     )
 }
 
-pub fn copies(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let Copies {
         count,
         share,
@@ -158,14 +158,14 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn long_copies_when() -> String {
+pub(crate) fn long_copies_when() -> String {
     format!(
         "under {MIN_COPIES} copies in an iteration, for over {} of the host's time",
         Share(MIN_LONG_COPYING)
     )
 }
 
-pub fn long_copies(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
     let Copies {
         count,
         share,
@@ -243,7 +243,7 @@ impl Copies {
     }
 }
 
-pub fn batches_when() -> String {
+pub(crate) fn batches_when() -> String {
     format!(
         "over {} of what slow iterations (1.5 times the median) take beyond it is in those whose batch has over {LARGE_BATCH_RATIO} \
          times the mean's tokens",
@@ -251,7 +251,7 @@ pub fn batches_when() -> String {
     )
 }
 
-pub fn batches(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn batches(one: &Evidence<'_>) -> Judgement {
     let mut known = one.iterations().filter_map(|iteration| iteration.batch);
     if known.next().is_none() {
         return Judgement::Unknown("what is in batches is not known".to_owned());
@@ -270,7 +270,7 @@ pub fn batches(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn code_when() -> String {
+pub(crate) fn code_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host runs code in which it makes no call, or over {} where \
          it has nothing to do for over {} in all; code between two calls that takes less than 20 launches counts as theirs, \
@@ -283,7 +283,7 @@ pub fn code_when() -> String {
     )
 }
 
-pub fn code(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn code(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     let paths = &claims.code_in;
     let waited_for = code_waited_for(one);
@@ -302,7 +302,7 @@ pub fn code(one: &Evidence<'_>) -> Judgement {
 
 /// Returns the GPU's idle time that the host's code causes. If the GPU is idle for long, that includes short code
 /// around calls, unless another finding is about these calls.
-pub fn code_waited_for(one: &Evidence<'_>) -> Claimed {
+pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     let claims = &one.process.ledger.details.claims;
     type Judge = fn(&Evidence<'_>) -> Judgement;
     let others: &[(Claim, Judge)] = match claims.share_of(claims.idle()) >= MIN_IDLE {
@@ -366,7 +366,7 @@ fn named(rows: &[(String, u64)], time: u64) -> String {
     }
 }
 
-pub fn blocked_when() -> String {
+pub(crate) fn blocked_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host's thread is asleep or blocked in such code, for \
          certain, or over {} where it has nothing to do for over {} in all; where kernels were not recorded, also over {} of the \
@@ -378,7 +378,7 @@ pub fn blocked_when() -> String {
     )
 }
 
-pub fn blocked(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
         return Judgement::Unknown("the record does not have it".to_owned());
     }
@@ -477,7 +477,7 @@ impl Doing<'_> {
     }
 }
 
-pub fn idle_when() -> String {
+pub(crate) fn idle_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time, and no other finding says why",
         Share(MIN_IDLE)
@@ -485,7 +485,7 @@ pub fn idle_when() -> String {
 }
 
 /// Judges all idle time of the GPU, independent of the host's activity.
-pub fn idle(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if claims.gpu == 0 {
         return Judgement::Unknown("GPU time was not measured".to_owned());
@@ -512,7 +512,7 @@ pub fn idle(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn delayed_when() -> String {
+pub(crate) fn delayed_when() -> String {
     format!(
         "waits for a processor, beside other waits, take over {} of the time; or over {}, and are over {} of what slow \
          iterations (1.5 times the median) take beyond it",
@@ -522,7 +522,7 @@ pub fn delayed_when() -> String {
     )
 }
 
-pub fn delayed(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
         return Judgement::Unknown("the record does not have it".to_owned());
     }
@@ -548,7 +548,7 @@ pub fn delayed(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn faults_when() -> String {
+pub(crate) fn faults_when() -> String {
     format!(
         "at least {MIN_FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread, without the \
          time of calls that allocate or release memory",
@@ -556,7 +556,7 @@ pub fn faults_when() -> String {
     )
 }
 
-pub fn faults(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn faults(one: &Evidence<'_>) -> Judgement {
     let used = || one.iterations().filter_map(|iteration| iteration.used);
     if used().next().is_none() {
         return Judgement::Unknown("the record does not have them".to_owned());
@@ -589,7 +589,7 @@ pub fn faults(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn no_work_when() -> String {
+pub(crate) fn no_work_when() -> String {
     format!(
         "no call launches or copies anything, and the host spends over {} of the time outside CUDA calls, in code of its own, \
          asleep or blocked",
@@ -598,7 +598,7 @@ pub fn no_work_when() -> String {
 }
 
 /// Judges whether a process launches no work. Such a process has no GPU time, so most other rules cannot judge it.
-pub fn no_work(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn no_work(one: &Evidence<'_>) -> Judgement {
     let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);
     if one.calls(gives_work).count > 0 || !kernels.totals.is_empty() {
         return Judgement::No("the GPU is given work".to_owned());
@@ -630,14 +630,14 @@ pub fn no_work(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn requests_when() -> String {
+pub(crate) fn requests_when() -> String {
     format!(
         "it waits for requests or other work over {} of the time",
         Share(MIN_REQUESTS)
     )
 }
 
-pub fn requests(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn requests(one: &Evidence<'_>) -> Judgement {
     let share = one.process.ledger.host_share(LedgerKind::Requests);
     let claims = &one.process.ledger.details.claims;
     let rows = claims

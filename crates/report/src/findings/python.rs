@@ -11,11 +11,11 @@ const MIN_SHARE_OF_SLOW: f64 = 0.5;
 /// Share of lost time, as a fraction, below which there is no finding even if the cause explains slow iterations.
 const NEGLIGIBLE_SHARE: f64 = 0.01;
 
-pub fn gc_when() -> String {
+pub(crate) fn gc_when() -> String {
     when("collections")
 }
 
-pub fn gil_when() -> String {
+pub(crate) fn gil_when() -> String {
     when("waits")
 }
 
@@ -31,7 +31,7 @@ fn when(what: &str) -> String {
     )
 }
 
-pub fn gc(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn gc(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     if process.python.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
         return without(one, "collections were not recorded");
@@ -48,7 +48,7 @@ pub fn gc(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gc))
 }
 
-pub fn gil(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     let is_recorded = process.python.gil_wait.count > 0 || process.python.gil_hold.count > 0;
     if !is_recorded && !is_set(one, "TLLMPROF_GIL") {

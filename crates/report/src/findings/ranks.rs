@@ -11,7 +11,7 @@ use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
 
 /// Name of the rule on a slow rank.
-pub const SLOW_RULE: &str = "slow-rank";
+pub(crate) const SLOW_RULE: &str = "slow-rank";
 
 /// Minimum excess of the slow rank's median time over the median of the other ranks, as a fraction of the slow rank's
 /// time.
@@ -21,7 +21,7 @@ const MIN_FREQUENCY: f64 = 2.0 / 3.0;
 /// Minimum number of iterations that all ranks must have in common for a comparison.
 const MIN_COMMON_ITERATIONS: usize = 5;
 
-pub fn slow_when() -> String {
+pub(crate) fn slow_when() -> String {
     format!(
         "one rank is the slowest in over {} of the iterations, and its median over {} longer than the others'",
         Share(MIN_FREQUENCY),
@@ -29,7 +29,7 @@ pub fn slow_when() -> String {
     )
 }
 
-pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
+pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     if all.len() < 2 {
         return judge_incomparable(all, "one process");
     }
@@ -91,7 +91,7 @@ pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
 }
 
 /// Returns advice on recording the missing data if it is unknown which rank is slow, as a sentence and in a few words.
-pub fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
+pub(crate) fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
     let size = all
         .iter()
@@ -152,14 +152,14 @@ fn tokens(one: &Evidence<'_>) -> Option<f64> {
 }
 
 /// Returns the index of the process with the longest median iteration time.
-pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
+pub(crate) fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
     Some(slowest.place)
 }
 
 /// Returns the share of the time that a process loses to causes with findings, minus the mean share that the other
 /// processes lose to such causes.
-pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
+pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
     let usual =
         others().map(|other| causes(other, rules)).sum::<f64>() / others().count().max(1) as f64;

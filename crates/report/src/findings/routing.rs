@@ -12,13 +12,13 @@ const MIN_IMBALANCE: f64 = 1.5;
 /// counted, which costs time, and inside windows experts are balanced and steps are recorded.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
-pub fn imbalance_when() -> String {
+pub(crate) fn imbalance_when() -> String {
     format!(
         "the busiest expert of a layer is sent over {MIN_IMBALANCE} times what an even router could send it by chance"
     )
 }
 
-pub fn imbalance(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn imbalance(one: &Evidence<'_>) -> Judgement {
     let layers = one.process.experts.iter();
     let found: Vec<_> = layers
         .filter_map(|layer| Some((layer, Load::new(layer)?)))

@@ -11,14 +11,14 @@ use crate::numbers::units::{Rate, Share};
 /// and not a finding.
 const MIN_USUAL_SHARE: f64 = 0.5;
 
-pub fn mixed_when() -> String {
+pub(crate) fn mixed_when() -> String {
     format!(
         "the rule is a launch, and in some iterations, under {} of them, work is launched after a wait for the GPU",
         Share(MIN_USUAL_SHARE)
     )
 }
 
-pub fn mixed(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn mixed(one: &Evidence<'_>) -> Judgement {
     let facts = &one.process.facts;
     let rule = facts.rule.split('/').next().unwrap_or_default();
     let launches = matches!(

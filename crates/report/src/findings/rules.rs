@@ -7,7 +7,7 @@ use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
 /// The option that records kernels, which most rules on the GPU need.
-pub const KERNELS: &str = "--kernels";
+pub(crate) const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
 const STATE_TO_KNOW: &str =
     "tllmprof run samples it where NVML is there, unless TLLMPROF_GPU_STATE is 0";

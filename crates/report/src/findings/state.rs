@@ -17,7 +17,7 @@ const SAME_NODE: u32 = 10;
 /// Maximum number of processes that are named.
 const MAX_NAMED: usize = 3;
 
-pub fn throttled_when() -> String {
+pub(crate) fn throttled_when() -> String {
     format!(
         "over {} of the time the SM clock is under 95 % of its maximum, and the driver states power, heat or the hardware as the \
          reason",
@@ -25,7 +25,7 @@ pub fn throttled_when() -> String {
     )
 }
 
-pub fn throttled(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn throttled(one: &Evidence<'_>) -> Judgement {
     let known = states(one).filter_map(|gpu| Some((gpu, gpu.throttled.as_ref()?)));
     let Some((gpu, worst)) = known.max_by(|a, b| a.1.share.total_cmp(&b.1.share)) else {
         return unknown(one, "the driver does not state the reasons for the clocks");
@@ -52,11 +52,11 @@ pub fn throttled(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn low_clocks_when() -> String {
+pub(crate) fn low_clocks_when() -> String {
     "at the start of a window the SM clock is under 90.0 % of what it is later, and nothing limits it".to_owned()
 }
 
-pub fn low_clocks(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn low_clocks(one: &Evidence<'_>) -> Judgement {
     let longest = states(one).filter_map(|gpu| Some((gpu.device, gpu.low_clock?)));
     match longest.max_by_key(|(_, low)| low.duration) {
         Some((device, low)) => Judgement::Yes {
@@ -76,14 +76,14 @@ pub fn low_clocks(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-pub fn shared_when() -> String {
+pub(crate) fn shared_when() -> String {
     format!(
         "a process of another run takes over {} of the time of the SMs of a GPU that the process uses",
         Share(MIN_OTHER)
     )
 }
 
-pub fn shared(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
     let share = |gpu: &GpuState| {
         let others = gpu.others.iter().flatten();
         others
@@ -151,7 +151,7 @@ fn named<'a>(others: impl Iterator<Item = &'a OtherProcess>, has_shares: bool) -
     shown.join(", ")
 }
 
-pub fn far_when() -> String {
+pub(crate) fn far_when() -> String {
     format!(
         "the thread that makes the steps runs over {} of the time on another NUMA node than its GPU's, or moves between nodes \
          {MIN_MOVES} times",
@@ -159,7 +159,7 @@ pub fn far_when() -> String {
     )
 }
 
-pub fn far(one: &Evidence<'_>) -> Judgement {
+pub(crate) fn far(one: &Evidence<'_>) -> Judgement {
     let Some(found) = &one.process.metrics.placement else {
         return unknown(one, "the machine does not state the NUMA node of the GPU");
     };

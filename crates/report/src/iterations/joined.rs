@@ -10,7 +10,7 @@ use crate::events::tally::InIteration;
 /// Returns the complete iterations. `inside` comes from calls and Python events, `kernels` from
 /// recorded kernels, and `gpu` contains pairs of an iteration's number and its GPU time by CUDA
 /// events.
-pub fn whole(
+pub(crate) fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],
     kernels: &[InKernels],

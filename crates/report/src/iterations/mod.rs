@@ -1,7 +1,7 @@
 //! The iterations of a process and their times.
 
-pub mod joined;
-pub mod outside;
-pub mod sum;
-pub mod text;
-pub mod unqualified;
+pub(crate) mod joined;
+pub(crate) mod outside;
+pub(crate) mod sum;
+pub(crate) mod text;
+pub(crate) mod unqualified;

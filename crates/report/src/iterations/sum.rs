@@ -212,7 +212,7 @@ impl Sum {
 
 /// Returns lines for the legend of a table of several processes: the iterations that a share refers to, if not all of
 /// them.
-pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
+pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [
         (

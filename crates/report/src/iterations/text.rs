@@ -17,7 +17,7 @@ const MIN_CHANGE_RATIO: f64 = 1.5;
 
 /// Shares of the iterations' time in which the GPUs work, if they are known, and the label of the row of busy time.
 #[derive(Clone, Copy, Debug)]
-pub struct GpuShares<'a> {
+pub(crate) struct GpuShares<'a> {
     pub span: Option<f64>,
     pub busy: Option<f64>,
     pub busy_name: &'a str,
@@ -27,7 +27,7 @@ pub struct GpuShares<'a> {
 const LABEL_WIDTH: usize = 28;
 
 /// Adds a line for each window.
-pub fn windows(windows: &[Window], lines: &mut Lines) {
+pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
     for window in windows.iter().take(lines.rows(MAX_WINDOWS)) {
         let Some(sum) = Sum::new(std::slice::from_ref(window)) else {
             let no = match window.iterations.len() {
@@ -127,7 +127,7 @@ fn tail(ns: Option<u64>) -> String {
 
 /// Adds the table of iteration times. Waits and GPU times are listed below the class of iterations in which they were
 /// measured. `requests` is the share of waits for requests. `phases` contains the times by batch phase.
-pub fn times(
+pub(crate) fn times(
     sum: &Sum,
     gpu: GpuShares<'_>,
     requests: f64,

@@ -36,7 +36,7 @@ pub struct UnqualifiedSum {
 }
 
 /// Returns sums over the iterations of these windows that do not qualify, one for each reason.
-pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
+pub(crate) fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
     let sum = |why| {
         let all = windows.iter().flat_map(|window| &window.iterations);
         let times = all.filter(|iteration| iteration.unqualified == Some(why));

@@ -94,14 +94,14 @@ struct KernelRun {
 
 /// Collects the kernels of iterations during a pass over a record.
 #[derive(Debug, Default)]
-pub struct BlockTally {
+pub(crate) struct BlockTally {
     ran: Vec<KernelRun>,
     is_too_much: bool,
 }
 
 impl BlockTally {
     /// Adds a kernel that began in the iteration at index `place`.
-    pub fn add(&mut self, device: u8, place: usize, start: u64, name: StringId, ns: u64) {
+    pub(crate) fn add(&mut self, device: u8, place: usize, start: u64, name: StringId, ns: u64) {
         if self.ran.len() >= MAX_KERNELS {
             self.is_too_much = true;
             return;
@@ -117,7 +117,7 @@ impl BlockTally {
 
     /// Returns the repeated blocks, or `None` if there are none. `is_inside` is true for each iteration that qualifies
     /// and that has recorded kernels.
-    pub fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
+    pub(crate) fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
         // The kernels beyond the limit belong to arbitrary iterations, so no iteration is known to be complete.
         if self.is_too_much {
             return None;

@@ -11,13 +11,13 @@ use crate::numbers::parts::{Part, PartChange, change};
 const MAX_KERNELS: usize = 20;
 
 /// Returns true if both runs recorded the times of kernels in iterations.
-pub fn are_comparable(runs: [&Kernels; 2]) -> bool {
+pub(crate) fn are_comparable(runs: [&Kernels; 2]) -> bool {
     (runs.iter()).all(|kernels| kernels.steps() > 0 && kernels.has_times())
 }
 
 /// Returns the kernels with the largest difference of the time per iteration, and the kernels whose names are in
 /// `asked`.
-pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
+pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
     let steps = runs.map(Kernels::steps);
     if !are_comparable(runs) {
         return Vec::new();
@@ -85,7 +85,7 @@ fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
 }
 
 /// Returns the mean time of a kernel per iteration, in nanoseconds; `None` if it is unknown.
-pub fn time(kernels: &Kernels, name: &str) -> Option<f64> {
+pub(crate) fn time(kernels: &Kernels, name: &str) -> Option<f64> {
     let exact = kernels.totals.iter().find(|kernel| kernel.name == name);
     let by_other_name = || {
         let key = kernel_name::comparable(name);

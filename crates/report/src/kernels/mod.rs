@@ -1,9 +1,9 @@
 //! Recorded GPU work (kernels, copies and memory sets): totals by name, and sums for each iteration.
 
-pub mod blocks;
-pub mod compare;
+pub(crate) mod blocks;
+pub(crate) mod compare;
 mod sums;
-pub mod text;
+pub(crate) mod text;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -19,7 +19,8 @@ use crate::events::spans::{Span, Spans};
 use crate::events::window::{WindowEdge, pairs};
 use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
-pub use sums::{CopyTotal, DeviceSum, KernelSum, KernelTotal, Kernels, Samples, Tallied};
+pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
+pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 
 /// Maximum number of kernel names with their own totals. It also limits the numbers of threads and of samples.
 const MAX_NAMES: usize = 1 << 14;
@@ -40,7 +41,7 @@ struct Total {
 
 /// Adds up kernels, copies and memory sets.
 #[derive(Debug)]
-pub struct KernelTally<'a> {
+pub(crate) struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
     /// The iterations that qualify. Sums include work in these iterations and work outside iterations.
@@ -68,7 +69,11 @@ pub struct KernelTally<'a> {
 
 impl<'a> KernelTally<'a> {
     /// Creates an empty tally. `iterations` must be sorted by their starts.
-    pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
+    pub(crate) fn new(
+        clock: &'a Clock,
+        iterations: &[RawIteration],
+        qualified: &'a Qualified,
+    ) -> Self {
         let spans = iterations.iter().map(|iteration| Span {
             start: clock.ns(iteration.start),
             end: clock.ns(iteration.span().end),
@@ -96,7 +101,7 @@ impl<'a> KernelTally<'a> {
 
     /// Adds GPU work that a thread recorded.
     #[inline]
-    pub fn add_work(&mut self, thread: u32, work: &GpuWork) {
+    pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork) {
         if self.latest != Some(thread) && self.threads.len() < MAX_NAMES {
             self.threads.insert(thread);
             self.latest = Some(thread);
@@ -130,7 +135,7 @@ impl<'a> KernelTally<'a> {
 
     /// Adds an event about the recording itself: the start of a sample, or a number of dropped events.
     #[inline]
-    pub fn add(&mut self, thread: u32, event: &Event) {
+    pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         match event.what {
             What::KernelSample {
                 steps,
@@ -183,7 +188,7 @@ impl<'a> KernelTally<'a> {
 
     /// Returns the index of the iteration in which work began: `Some(None)` if it began outside iterations, `None` if
     /// its iteration does not qualify.
-    pub fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
+    pub(crate) fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
         let place = self.timeline.at(work.start);
         self.counts(place).then_some(place)
     }
@@ -226,7 +231,7 @@ impl<'a> KernelTally<'a> {
     }
 
     /// Returns the results. `edges` are the openings and closings of the windows in which kernels were recorded.
-    pub fn finish(
+    pub(crate) fn finish(
         self,
         raw: &[RawIteration],
         edges: Vec<WindowEdge>,

@@ -241,7 +241,7 @@ impl Kernels {
 
 /// Results of [`KernelTally`](super::KernelTally).
 #[derive(Debug, Default)]
-pub struct Tallied {
+pub(crate) struct Tallied {
     pub kernels: Kernels,
     /// Kernels of each iteration; empty if no kernels were recorded.
     pub iterations: Vec<InKernels>,
@@ -257,7 +257,7 @@ pub struct Tallied {
 impl Tallied {
     /// Drops the results if no kernel was recorded although GPU times show that the GPU was busy. In that case the
     /// kernels are missing from the record, so zero kernels would be wrong.
-    pub fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
+    pub(crate) fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {
             return;
         }

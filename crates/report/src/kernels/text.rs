@@ -12,7 +12,7 @@ const MAX_BLOCK_LINES: usize = 2;
 const MIN_BETWEEN: f64 = 0.1;
 
 /// Returns the number of lines that [`kernels`] adds in addition to the rows of the table.
-pub fn fixed(kernels: &Kernels) -> usize {
+pub(crate) fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
         Some(_) => {
             2 + usize::from(!kernels.copies.is_empty()) + usize::from(is_much_between(kernels))
@@ -22,12 +22,12 @@ pub fn fixed(kernels: &Kernels) -> usize {
 }
 
 /// Returns the maximum number of lines that [`blocks`] adds.
-pub fn block_lines(kernels: &Kernels) -> usize {
+pub(crate) fn block_lines(kernels: &Kernels) -> usize {
     kernels.blocks.as_ref().map_or(0, |_| MAX_BLOCK_LINES)
 }
 
 /// Adds a description of the repeated blocks of kernels.
-pub fn blocks(kernels: &Kernels, lines: &mut Lines) {
+pub(crate) fn blocks(kernels: &Kernels, lines: &mut Lines) {
     if let Some(blocks) = &kernels.blocks {
         lines.wrapped("equal blocks: ", &in_words(blocks), MAX_BLOCK_LINES);
     }
@@ -55,7 +55,7 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
 }
 
 /// Adds a table of the kernels with the longest total time, and a line about copies.
-pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
+pub(crate) fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
     };

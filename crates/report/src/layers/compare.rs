@@ -30,7 +30,7 @@ fn difference(times: &[f64; 2]) -> f64 {
 /// Returns the layers with the largest difference. If an inner layer explains the difference of an outer layer, only
 /// the inner layer is returned. `steps` contains the numbers of iterations with recorded kernels. Layers whose names
 /// are in `asked` are always included.
-pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
+pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [LayerTimes::new(), LayerTimes::new()];
     for (side, layers) in sides.into_iter().enumerate() {
         for (rows, times) in [
@@ -127,14 +127,14 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
 
 /// Returns the mean time of a layer per iteration, in nanoseconds; `None` if the run has no such layer. `steps` is the
 /// number of iterations with recorded kernels.
-pub fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
+pub(crate) fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     let mut rows = layers.patterns.iter().chain(&layers.tree);
     let row = rows.find(|row| row.name == name)?;
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
 /// Returns a note if the layer of a considerable part of the kernel time is unknown.
-pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
+pub(crate) fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();
         layers.all.share(ns)

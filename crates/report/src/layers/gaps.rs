@@ -13,7 +13,7 @@ const MAX_PAIRS: usize = 1 << 20;
 
 /// Adds up the idle times of all devices. `K` identifies a kernel; `None` stands for work without a known kernel.
 #[derive(Debug)]
-pub struct Gaps<K> {
+pub(crate) struct Gaps<K> {
     iterations: Spans,
     devices: HashMap<u8, Device<K>>,
     between: HashMap<(K, K), u64>,
@@ -30,7 +30,7 @@ struct Device<K> {
 
 impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
     /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
-    pub fn new(iterations: Spans) -> Self {
+    pub(crate) fn new(iterations: Spans) -> Self {
         Self {
             iterations,
             devices: HashMap::new(),
@@ -40,7 +40,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
     }
 
     /// Adds work of a device.
-    pub fn add(&mut self, device: u8, work: Span, what: Option<K>) {
+    pub(crate) fn add(&mut self, device: u8, work: Span, what: Option<K>) {
         let of = self.devices.entry(device).or_insert_with(|| Device {
             waiting: Vec::new(),
             until: 0,
@@ -54,7 +54,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
 
     /// Returns the idle times within iterations, in nanoseconds. The key is the work before and the work after.
     /// Returns `None` if there were too many pairs to keep.
-    pub fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
+    pub(crate) fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
         let devices: Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
             self.settle(device, 0);

@@ -4,13 +4,13 @@
 //! A kernel of a CUDA graph belongs to the scope in which its node was captured. A kernel outside graphs belongs to
 //! the scope of the call that launched it. If a scope is unknown, the reason is reported.
 
-pub mod compare;
+pub(crate) mod compare;
 mod gaps;
 mod names;
 mod raw;
 mod scopes;
 mod tally;
-pub mod text;
+pub(crate) mod text;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -18,10 +18,10 @@ use tllmprof_record::GraphState;
 
 pub use names::GpuLayerPattern;
 use names::parent;
-pub use names::starred;
-pub use raw::RawLayers;
+pub(crate) use names::starred;
+pub(crate) use raw::RawLayers;
 pub use scopes::Scopes;
-pub use tally::LayerTally;
+pub(crate) use tally::LayerTally;
 
 /// Maximum number of rows of the tree of full names. The rows with the longest times are kept.
 const MAX_TREE_ROWS: usize = 4096;
@@ -115,7 +115,10 @@ fn write_text<S: Serializer>(why: &UnknownScope, serializer: S) -> Result<S::Ok,
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_any<S: Serializer>(layers: &Option<Layers>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_any<S: Serializer>(
+    layers: &Option<Layers>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match layers {
         Some(layers) => layers.serialize(serializer),
         None => Layers::default().serialize(serializer),

@@ -49,7 +49,7 @@ pub struct GpuLayerPattern {
 /// Joins the names of a scope's path, from the outermost to the innermost, to one name. A part that begins with the
 /// part before it replaces that part, because the qualified name of a torch module contains the names of the modules
 /// around it.
-pub fn joined(parts: impl Iterator<Item = String>) -> String {
+pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     let mut name = String::new();
     // Index at which the last part starts.
     let mut from = 0;
@@ -91,14 +91,14 @@ fn prefixes(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the name of the layer around this layer; `None` for an outermost layer.
-pub fn parent(name: &str) -> Option<&str> {
+pub(crate) fn parent(name: &str) -> Option<&str> {
     let inner = ends(name).take_while(|end| *end < name.len()).last();
     inner.map(|end| &name[..end])
 }
 
 /// Returns the name with each part that is a number replaced by `*`. Numbers in the list of a fused kernel's modules
 /// are replaced, too.
-pub fn starred(name: &str) -> String {
+pub(crate) fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut from = 0;
     for end in ends(name) {
@@ -119,7 +119,7 @@ pub fn starred(name: &str) -> String {
 }
 
 /// Returns the innermost layer that contains both layers or is one of them; empty if there is no such layer.
-pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
+pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
     let mut found = "";
     for prefix in prefixes(name) {
         let rest = other.strip_prefix(prefix);
@@ -132,7 +132,7 @@ pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
 
 /// Returns the patterns of layers as a tree. Children follow their parent, the child with the longest time first.
 /// `gaps` contains idle times by innermost layer. `of` converts the name of a layer to the name of its pattern.
-pub fn patterns(
+pub(crate) fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
     of: impl Fn(&str) -> String,
@@ -169,7 +169,7 @@ pub fn patterns(
 }
 
 /// Returns the `most` rows of a tree with the longest times. The parents of these rows are always included.
-pub fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
+pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
         // A parent takes at least as long as its child and comes earlier in the tree, so it is kept, too.

@@ -14,7 +14,7 @@ const NO_ROOM: u32 = (1 << 24) - 1;
 
 /// The scopes of a record, in the form in which the record describes them.
 #[derive(Debug, Default)]
-pub struct RawLayers {
+pub(crate) struct RawLayers {
     scopes: HashMap<u32, (u32, StringId)>,
     /// Runs of consecutive nodes with the same scope. The key is the graph and the first node; the value is the number
     /// of nodes and the scope.
@@ -30,7 +30,7 @@ pub struct RawLayers {
 }
 
 impl RawLayers {
-    pub fn take(&mut self, thread: u32, event: &Event) {
+    pub(crate) fn take(&mut self, thread: u32, event: &Event) {
         let is_room = match event.what {
             What::Scope { id, parent, name } => {
                 let is_room = self.scopes.len() < MAX_ENTRIES;
@@ -77,7 +77,7 @@ impl RawLayers {
     }
 
     /// Sorts the tables for look-ups. Returns `None` if layers were not recorded.
-    pub fn finish(mut self) -> Option<Self> {
+    pub(crate) fn finish(mut self) -> Option<Self> {
         for states in self.execs.values_mut() {
             states.sort_by_key(|(until, ..)| *until);
         }
@@ -89,7 +89,7 @@ impl RawLayers {
 
     /// Returns the scope in which a node of an executable graph was captured. `moment` is in ticks and selects the
     /// graph's state.
-    pub fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
+    pub(crate) fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
         let states = self.execs.get(&exec).ok_or(UnknownScope::NoGraph)?;
         let at = states.partition_point(|(until, ..)| *until < moment);
         let (_, state, graph) = states.get(at).ok_or(UnknownScope::NoGraph)?;
@@ -107,14 +107,14 @@ impl RawLayers {
     }
 
     /// Converts the starts of scope changes from ticks to nanoseconds, because the starts of calls are in nanoseconds.
-    pub fn use_ns(&mut self, ns_of: impl Fn(u64) -> u64) {
+    pub(crate) fn use_ns(&mut self, ns_of: impl Fn(u64) -> u64) {
         for (since, _) in self.threads.values_mut().flatten() {
             *since = ns_of(*since);
         }
     }
 
     /// Returns the scope in which a thread made a call at this moment.
-    pub fn of_call(&self, thread: u32, moment: u64) -> Result<u32, UnknownScope> {
+    pub(crate) fn of_call(&self, thread: u32, moment: u64) -> Result<u32, UnknownScope> {
         let scopes = self.threads.get(&thread).ok_or(UnknownScope::Call)?;
         let after = scopes.partition_point(|(since, _)| *since <= moment);
         let (_, scope) = scopes[..after].last().ok_or(UnknownScope::Call)?;
@@ -125,7 +125,7 @@ impl RawLayers {
     }
 
     /// Returns the names on the path to a scope, from the outermost to the innermost.
-    pub fn path(&self, mut scope: u32) -> Vec<StringId> {
+    pub(crate) fn path(&self, mut scope: u32) -> Vec<StringId> {
         let mut parts = Vec::new();
         while let Some((parent, name)) = self.scopes.get(&scope)
             && parts.len() < 64

@@ -65,7 +65,7 @@ impl KernelSum {
 
 /// Adds up kernels by scope.
 #[derive(Debug)]
-pub struct LayerTally {
+pub(crate) struct LayerTally {
     raw: RawLayers,
     latest: HashMap<u32, LatestKernel>,
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
@@ -78,7 +78,7 @@ pub struct LayerTally {
 
 impl LayerTally {
     /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
-    pub fn new(raw: RawLayers, iterations: Spans) -> Self {
+    pub(crate) fn new(raw: RawLayers, iterations: Spans) -> Self {
         Self {
             left_out: raw.left_out,
             raw,
@@ -92,7 +92,7 @@ impl LayerTally {
 
     /// Adds GPU work that a thread recorded. `place` is `None` if the work is in an iteration that does not qualify.
     /// Otherwise it contains the index of the work's iteration, or `None` outside iterations.
-    pub fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
+    pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
             if place.is_some() {
                 self.gaps.add(work.device, work.span(), None);
@@ -116,7 +116,7 @@ impl LayerTally {
     }
 
     /// Adds an event of a thread if it names the graph node of the thread's latest kernel.
-    pub fn add(&mut self, thread: u32, event: &Event) {
+    pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         let What::KernelNode {
             device,
             stream,
@@ -181,7 +181,7 @@ impl LayerTally {
 
     /// Returns the layers. `steps` contains, for each iteration, its number among the iterations with recorded
     /// kernels. `ns_of` converts ticks to nanoseconds.
-    pub fn finish(
+    pub(crate) fn finish(
         mut self,
         launches: Launches,
         strings: &Strings,

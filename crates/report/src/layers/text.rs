@@ -5,10 +5,10 @@ use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
 /// Maximum number of layers that are listed.
-pub const MAX_ROWS: usize = 8;
+pub(crate) const MAX_ROWS: usize = 8;
 
 /// Returns the number of lines that [`layers`] adds in addition to the rows of the table.
-pub fn fixed(layers: &Layers) -> usize {
+pub(crate) fn fixed(layers: &Layers) -> usize {
     let lines = [
         !layers.patterns.is_empty(),
         outside(layers).is_some(),
@@ -37,7 +37,7 @@ fn gaps(row: &GpuLayerPattern) -> String {
 }
 
 /// Returns the number of layers that the table shows.
-pub fn rows(layers: &Layers, lines: &Lines) -> usize {
+pub(crate) fn rows(layers: &Layers, lines: &Lines) -> usize {
     shown(layers).len().min(lines.rows(MAX_ROWS))
 }
 
@@ -54,7 +54,7 @@ fn shown(layers: &Layers) -> Vec<&GpuLayerPattern> {
 
 /// Adds the layers with the longest times, in the order of the tree, and the kernels whose layer is unknown. At most
 /// `most` layers are shown.
-pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
+pub(crate) fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
     if layers.all.kernels == 0 {
         return;
     }

@@ -7,13 +7,13 @@ use super::claim::Claim;
 use super::groups::Groups;
 use super::host::Sums;
 use super::keys::{HostCause, NATIVE, NameSources, PYTHON};
-use super::split::Part;
+use super::split::CausePart;
 use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
 use crate::numbers::units::Share;
 
 /// Maximum number of causes that a finding lists by name.
-pub const NAMED: usize = 2;
+pub(crate) const NAMED: usize = 2;
 
 /// Times of the ledger's iterations, in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -166,7 +166,7 @@ impl Claimed {
 
 /// Returns the claim on the GPU's idle time during a part of a cause. Short code around calls counts for the claim of
 /// these calls, even if samples show what ran in it.
-fn claim(part: Part, named: NameSources<'_>) -> Claim {
+fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),
         _ => named.claim(part.cause),
@@ -175,7 +175,7 @@ fn claim(part: Part, named: NameSources<'_>) -> Claim {
 
 impl Groups {
     /// Returns the time that findings may claim, over all windows.
-    pub fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
+    pub(crate) fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
         let mut claims = Claims::default();
         for (spent, times) in sums.times(&self.hosts(None)) {
             match named.cause(spent).0 {
@@ -187,7 +187,7 @@ impl Groups {
         }
         let of_gpu = self.of_gpu(None);
         for part in self.parts(&of_gpu, sums, named) {
-            let Part { cause, times, .. } = part;
+            let CausePart { cause, times, .. } = part;
             let claim = claim(part, named);
             if claim == Claim::Requests {
                 claims.waited.add(named.cause(cause).1, times.all);

@@ -25,7 +25,7 @@ struct FunctionTime {
 
 /// Returns the functions whose difference is more than chance, the largest difference first. Returns none if a run has
 /// too few samples.
-pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
+pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
     }
@@ -55,7 +55,7 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
 
 /// Returns the causes of the host's time that are measured by events and not divided by samples, the largest difference
 /// first. Changes have no interval, because two single runs do not show how much runs vary.
-pub fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
+pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for (side, ledger) in runs.into_iter().enumerate() {
         let is_sampled =
@@ -84,7 +84,7 @@ pub fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
 }
 
 /// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger has no row for the cause.
-pub fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
+pub(crate) fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
     let row = ledger.host.iter().find(|row| row.cause == cause)?;
     Some(ns_of(row, ledger))
 }

@@ -6,22 +6,22 @@ use serde::Serialize;
 use cause::{REST, WORK};
 
 /// The names of causes.
-pub mod cause {
-    pub const GC: &str = "GC";
-    pub const GIL: &str = "waiting for the GIL";
+pub(crate) mod cause {
+    pub(crate) const GC: &str = "GC";
+    pub(crate) const GIL: &str = "waiting for the GIL";
     /// The thread was ready to run but had no processor.
-    pub const DELAYED: &str = "waiting for a processor";
-    pub const BLOCKED: &str = "asleep or blocked";
-    pub const LAUNCHING: &str = "launching";
-    pub const WORK: &str = "GPU work";
+    pub(crate) const DELAYED: &str = "waiting for a processor";
+    pub(crate) const BLOCKED: &str = "asleep or blocked";
+    pub(crate) const LAUNCHING: &str = "launching";
+    pub(crate) const WORK: &str = "GPU work";
     /// The GPU was idle, and no other cause explains it.
-    pub const LATE: &str = "late launch";
+    pub(crate) const LATE: &str = "late launch";
     /// The part of the extra time that no cause explains.
-    pub const REST: &str = "unexplained";
+    pub(crate) const REST: &str = "unexplained";
 }
 
 /// Prefix of the names of causes that wait for the GPU.
-pub const WAITING: &str = "waiting for the GPU";
+pub(crate) const WAITING: &str = "waiting for the GPU";
 
 /// A cause on which a slow iteration or a late rank spent more or less time than others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]

@@ -19,7 +19,7 @@ const MAX_NAMED: usize = 6;
 
 /// Sums of the iterations on one side of a comparison.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct SideSums<'a> {
+pub(super) struct SideSums<'a> {
     pub iterations: u64,
     pub spent: &'a [(HostCause, Times)],
     /// GPU busy time in nanoseconds; `None` if it is not known for these iterations.
@@ -47,7 +47,7 @@ impl SideSums<'_> {
 
 /// Returns the extra time of one iteration relative to the mean of the others, and its causes: the greatest first, and
 /// the unexplained rest last.
-pub fn differences(
+pub(super) fn differences(
     one: SideSums<'_>,
     others: SideSums<'_>,
     holder: Option<&str>,

@@ -9,7 +9,7 @@ use super::difference::Difference;
 use super::differences::{SideSums, differences};
 use super::host::{GroupedIteration, Sums};
 use super::keys::{HostCause, NameSources};
-use super::split::Part;
+use super::split::CausePart;
 use super::times::Times;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
 use crate::events::busy::DeviceActivity;
@@ -61,7 +61,7 @@ struct GroupWork {
 
 /// All iterations of all windows, divided into groups.
 #[derive(Debug)]
-pub struct Groups {
+pub(crate) struct Groups {
     groups: Vec<IterationGroup>,
     /// Indexes of the groups of each window.
     by_window: Vec<Vec<usize>>,
@@ -78,7 +78,7 @@ impl Groups {
     /// Groups the iterations of windows. `slow` has the number and the start of each slow iteration to explain.
     /// `launcher` is the thread that launches the work of other threads' iterations, if there is one. The host's time
     /// is then the time of that thread.
-    pub fn new(
+    pub(crate) fn new(
         windows: &[Window],
         gpu_from: GpuFrom,
         slow: &[(u64, u64)],
@@ -143,7 +143,7 @@ impl Groups {
     }
 
     /// Sets the work of the device that was busy longest. After this call GPU time is known from kernels.
-    pub fn ran(&mut self, did: &DeviceActivity) {
+    pub(crate) fn ran(&mut self, did: &DeviceActivity) {
         self.basis = Basis::Kernels;
         self.ran = vec![GroupWork::default(); self.groups.len()];
         for part in &did.parts {
@@ -159,7 +159,12 @@ impl Groups {
     }
 
     /// Returns the ledger of a window, or of all windows.
-    pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: NameSources<'_>) -> Ledger {
+    pub(crate) fn ledger(
+        &self,
+        window: Option<usize>,
+        sums: &Sums,
+        named: NameSources<'_>,
+    ) -> Ledger {
         let (hosts, of_gpu) = (self.hosts(window), self.of_gpu(window));
         let host = self.spent(&hosts, sums, named).into_iter();
         let host = host.map(|(spent, times)| named.time(spent, times.all));
@@ -197,7 +202,7 @@ impl Groups {
 
     /// Returns the figures that each sample counts in. `groups` has the group of each sample, or `None` if it is in no
     /// group.
-    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
+    pub(crate) fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
             in_window: false,
@@ -217,14 +222,14 @@ impl Groups {
 
     /// Returns the groups that the host's ledger is based on: those without recorded kernels, or all groups if kernels
     /// were recorded in all iterations.
-    pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
+    pub(crate) fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
         self.chosen(window, |group| stretched || !group.taken)
     }
 
     /// Returns the groups that the GPU's ledger is based on. If GPU times from iterations with recorded kernels were
     /// applied to other iterations ([`Basis::Projected`]), these are the groups without recorded kernels.
-    pub fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
+    pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
             Basis::Kernels => self.chosen(window, |group| group.taken),
@@ -234,7 +239,7 @@ impl Groups {
 
     /// Applies GPU idle time from iterations with recorded kernels to other iterations that do the same work. The
     /// caller ensures that most iterations have such a counterpart.
-    pub fn project(&mut self, sums: &mut Sums) {
+    pub(crate) fn project(&mut self, sums: &mut Sums) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
             return;
@@ -303,7 +308,7 @@ impl Groups {
     }
 
     /// Returns the GPU idle time of some groups, in nanoseconds, as the GPU's ledger shows it.
-    pub fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
+    pub(crate) fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
         let worked = self.worked(groups, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
         self.sum(groups).took.saturating_sub(worked)
@@ -329,7 +334,7 @@ impl Groups {
 
     /// Returns the time by which a slow iteration exceeded the mean of comparable iterations, in nanoseconds, and the
     /// causes.
-    pub fn differences(
+    pub(crate) fn differences(
         &self,
         slow: usize,
         sums: &Sums,
@@ -372,21 +377,26 @@ impl Groups {
     /// Returns the host's time in some groups, by cause. Events explain part of the time. If there are enough samples
     /// of stacks, they divide the rest; otherwise only the time off the processor is separated, by the kernel's
     /// counters.
-    pub fn spent(
+    pub(crate) fn spent(
         &self,
         groups: &[usize],
         sums: &Sums,
         named: NameSources<'_>,
     ) -> Vec<(HostCause, Times)> {
-        Part::sum(self.parts(groups, sums, named))
+        CausePart::sum(self.parts(groups, sums, named))
     }
 
     /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
-    pub fn parts(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<Part> {
+    pub(crate) fn parts(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: NameSources<'_>,
+    ) -> Vec<CausePart> {
         let seen = sums.seen(groups);
         if !seen.enough() {
             let spent = self.counted_off(groups, sums, named).into_iter();
-            return spent.map(Part::all).collect();
+            return spent.map(CausePart::all).collect();
         }
         let mut spent = sums.times(groups);
         let sum = self.sum(groups);

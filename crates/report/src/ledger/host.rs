@@ -25,7 +25,7 @@ const MAX_TIMES: usize = 1 << 18;
 
 /// An iteration with the group to which its time is added.
 #[derive(Clone, Copy, Debug)]
-pub struct GroupedIteration {
+pub(crate) struct GroupedIteration {
     /// Start and end in nanoseconds.
     pub span: Span,
     pub thread: u32,
@@ -34,7 +34,7 @@ pub struct GroupedIteration {
 
 /// Divides the host's time by cause. Times are in nanoseconds.
 #[derive(Debug)]
-pub struct HostLedger {
+pub(crate) struct HostLedger {
     threads: HashMap<u32, LedgerThread>,
     sums: Sums,
     /// A reused buffer: the parts of an event's span that no earlier event got.
@@ -43,7 +43,7 @@ pub struct HostLedger {
 
 /// The host's time in each group of iterations, by cause.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub(crate) struct Sums {
     groups: Vec<GroupTimes>,
     /// Number of entries in the maps of all groups.
     count: usize,
@@ -105,7 +105,7 @@ impl HostLedger {
     /// Creates the ledger. Iterations must be in the order of their starts and must not overlap. `idle` has the idle
     /// times of the GPU, in order. `long` is the minimum length in nanoseconds of time between two activities that gets
     /// its own row.
-    pub fn new(
+    pub(crate) fn new(
         iterations: impl IntoIterator<Item = GroupedIteration>,
         idle: &[Span],
         long: u64,
@@ -145,7 +145,7 @@ impl HostLedger {
     /// Adds samples. All samples must be added before the first event. Returns for each sample the group of the
     /// iteration that it lies in, or `None` if the sample lies in no iteration of its thread or the thread waits for
     /// requests.
-    pub fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
+    pub(crate) fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
             let thread = self.threads.get_mut(&sample.thread)?;
@@ -175,7 +175,7 @@ impl HostLedger {
     }
 
     /// Adds an event of a thread.
-    pub fn add(&mut self, clock: &Clock, requests: &Requests, thread: u32, event: &Event) {
+    pub(crate) fn add(&mut self, clock: &Clock, requests: &Requests, thread: u32, event: &Event) {
         let key = match event.what {
             What::Call {
                 capturing: true, ..
@@ -234,7 +234,7 @@ impl HostLedger {
     }
 
     /// Adds the time between and around pieces, and returns the sums.
-    pub fn finish(mut self) -> Sums {
+    pub(crate) fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();
             for (spent, span) in thread.gaps(&thread.pieces).chain(ends) {
@@ -247,7 +247,7 @@ impl HostLedger {
 
 impl Sums {
     /// Returns the time of some groups by cause. Time without a known cause is listed as `Unknown`.
-    pub fn times(&self, groups: &[usize]) -> Vec<(HostCause, Times)> {
+    pub(crate) fn times(&self, groups: &[usize]) -> Vec<(HostCause, Times)> {
         let mut found: HashMap<HostCause, Times> = HashMap::new();
         let mut unknown = Times::default();
         for group in groups.iter().filter_map(|group| self.groups.get(*group)) {
@@ -268,7 +268,7 @@ impl Sums {
 
     /// Estimates the GPU's idle time for `groups`, in which it was not measured. The idle part of each cause is assumed
     /// to be the same as in the `measured` groups.
-    pub fn project(&mut self, measured: &[usize], groups: &[usize]) {
+    pub(crate) fn project(&mut self, measured: &[usize], groups: &[usize]) {
         let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
         for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
             all = all.and(group.total);
@@ -322,7 +322,7 @@ impl Sums {
     }
 
     /// Returns the samples in the iterations of some groups.
-    pub fn seen(&self, groups: &[usize]) -> SampleSums {
+    pub(crate) fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         groups.for_each(|group| all.and(&group.seen));
@@ -331,7 +331,7 @@ impl Sums {
 
     /// Returns the functions that the samples of some groups have in common. Only samples in time for which `is_one`
     /// returns true count.
-    pub fn paths(
+    pub(crate) fn paths(
         &self,
         groups: &[usize],
         is_one: impl Fn(HostCause) -> bool,
@@ -345,7 +345,7 @@ impl Sums {
     }
 
     /// Returns the total time of the iterations of some groups, without waits for requests.
-    pub fn worked(&self, groups: &[usize]) -> u64 {
+    pub(crate) fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         let waited = |group: &GroupTimes| {
             group

@@ -11,14 +11,14 @@ use crate::ledger::difference::WAITING;
 use crate::ledger::difference::cause::{self, DELAYED};
 
 /// Prefix of the names of causes in which the thread was asleep or blocked.
-pub const ASLEEP: &str = cause::BLOCKED;
+pub(crate) const ASLEEP: &str = cause::BLOCKED;
 
 /// Prefixes of the names of functions.
-pub const PYTHON: &str = "Python: ";
-pub const NATIVE: &str = "native: ";
+pub(crate) const PYTHON: &str = "Python: ";
+pub(crate) const NATIVE: &str = "native: ";
 
 /// The name of the cause that stands for waits for requests.
-pub const REQUESTS_CAUSE: &str = "waiting for requests";
+pub(crate) const REQUESTS_CAUSE: &str = "waiting for requests";
 
 /// An activity that is recorded by events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

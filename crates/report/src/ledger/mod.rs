@@ -2,16 +2,16 @@
 
 mod claim;
 mod claims;
-pub mod compare;
-pub mod difference;
+pub(crate) mod compare;
+pub(crate) mod difference;
 mod differences;
 mod groups;
 mod host;
 mod keys;
 mod paths;
-pub mod slow;
+pub(crate) mod slow;
 mod split;
-pub mod text;
+pub(crate) mod text;
 mod times;
 
 use std::collections::BTreeMap;
@@ -20,20 +20,22 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::events::samples::Location;
-pub use claim::Claim;
-pub use claims::{Claimed, Claims, NAMED};
-pub use groups::Groups;
-pub use host::HostLedger;
-pub use keys::{ASLEEP, NameSources, REQUESTS_CAUSE};
+pub(crate) use claim::Claim;
+pub(crate) use claims::NAMED;
+pub(crate) use claims::{Claimed, Claims};
+pub(crate) use groups::Groups;
+pub(crate) use host::HostLedger;
+pub(crate) use keys::NameSources;
+pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
-pub use paths::{Path, Paths};
+pub(crate) use paths::{Path, Paths};
 
 /// Maximum number of rows, and minimum share of the time that a cause must have to get its own row, as a part of 1.
 const MAX_ROWS: usize = 40;
 const MIN_ROW_SHARE: f64 = 0.001;
 
 /// Prefix of the causes of GPU idle time, followed by the host's activity.
-pub const IDLE: &str = "idle: ";
+pub(crate) const IDLE: &str = "idle: ";
 
 /// The time of iterations, divided by cause. Each nanosecond counts for one cause, so the shares of each list add up to
 /// 1.
@@ -209,7 +211,7 @@ impl Ledger {
 /// Returns how far two lists differ: the sum of the shares by which causes in the first list exceed their shares in the
 /// second.
 #[must_use]
-pub fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
+pub(crate) fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     let more = |row: &LedgerRow| {
         let same = others.iter().find(|other| other.cause == row.cause);
         (row.share - same.map_or(0.0, |same| same.share)).max(0.0)
@@ -282,7 +284,7 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
 }
 
 /// Returns the name of the row to which a small cause of idle time is added.
-pub fn other_idle(cause: &str) -> &'static str {
+pub(crate) fn other_idle(cause: &str) -> &'static str {
     let cause = cause.strip_prefix(IDLE).unwrap_or(cause);
     if cause.starts_with(PYTHON) {
         "idle: Python: other functions"

@@ -133,7 +133,7 @@ impl SlowCause {
 /// Returns the indexes of the slowest iterations that count: those that exceed the median of comparable iterations the
 /// most. `taken` returns true for iterations in which kernels were recorded; these are longer, so they are compared
 /// only with each other.
-pub fn slowest(
+pub(crate) fn slowest(
     iterations: &[RawIteration],
     qualified: &Qualified,
     taken: impl Fn(&RawIteration) -> bool,
@@ -157,11 +157,11 @@ pub fn slowest(
 }
 
 /// A batch is large if it has more than this multiple of the mean batch's tokens.
-pub const LARGE_BATCH_RATIO: u64 = 2;
+pub(crate) const LARGE_BATCH_RATIO: u64 = 2;
 
 /// The iterations of a record, in the order of their starts.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
+pub(crate) struct Steps<'a> {
     pub iterations: &'a [RawIteration],
     /// The batch of each iteration; `None` if it is not known.
     pub batches: &'a [Option<Batch>],
@@ -169,7 +169,7 @@ pub struct Steps<'a> {
 }
 
 /// Returns the watched iterations with their overlaps, the slowest first.
-pub fn slow(
+pub(crate) fn slow(
     steps: Steps<'_>,
     watched: SlowestIterations,
     totals: &Totals,

@@ -16,14 +16,14 @@ const SAMPLE_WEIGHT: f64 = 1024.0;
 
 /// Number of samples, and number of those during which the GPU was idle.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Count {
+pub(crate) struct Count {
     pub all: u64,
     pub idle: u64,
 }
 
 /// Samples that were taken in the time of some iterations.
 #[derive(Clone, Default, Debug)]
-pub struct SampleSums {
+pub(crate) struct SampleSums {
     /// All samples, by the state of the thread.
     total: HashMap<SampledState, Count>,
     /// Samples by the cause of the time that they were taken in, if this cause is known.
@@ -39,16 +39,16 @@ impl Count {
 
 impl SampleSums {
     /// Adds samples to the total.
-    pub fn total(&mut self, seen: SampledState, count: Count) {
+    pub(crate) fn total(&mut self, seen: SampledState, count: Count) {
         self.total.entry(seen).or_default().add(count);
     }
 
     /// Adds samples to the cause of the time that they were taken in.
-    pub fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
+    pub(crate) fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
         self.by.entry((spent, seen)).or_default().add(count);
     }
 
-    pub fn and(&mut self, more: &Self) {
+    pub(crate) fn and(&mut self, more: &Self) {
         more.total
             .iter()
             .for_each(|(seen, count)| self.total(*seen, *count));
@@ -57,7 +57,7 @@ impl SampleSums {
     }
 
     /// Returns true if there are enough samples to compare functions.
-    pub fn enough(&self) -> bool {
+    pub(crate) fn enough(&self) -> bool {
         let mut counts = SampleCounts::default();
         for (seen, count) in &self.total {
             match seen.is_native() {
@@ -69,13 +69,13 @@ impl SampleSums {
     }
 
     /// Returns true if all samples are of native stacks. Native stacks are never sampled while the thread sleeps.
-    pub fn are_native(&self) -> bool {
+    pub(crate) fn are_native(&self) -> bool {
         self.total.keys().all(|seen| seen.is_native())
     }
 
     /// Returns the samples by the cause of the time that they were taken in. Samples without a known cause count for
     /// `Unknown`.
-    pub fn by_spent(self) -> SamplesByCause {
+    pub(crate) fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
         let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
         for ((spent, seen), count) in self.by {
@@ -95,7 +95,7 @@ impl SampleSums {
 
 /// Samples by the cause of the time that they were taken in.
 #[derive(Debug)]
-pub struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
+pub(crate) struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
 
 impl SamplesByCause {
     /// Returns the number of samples in a cause's time for which `is` returns true.
@@ -106,14 +106,14 @@ impl SamplesByCause {
     }
 
     /// Returns the number of samples of native stacks in a cause's time.
-    pub fn native_in(&self, spent: HostCause) -> u64 {
+    pub(crate) fn native_in(&self, spent: HostCause) -> u64 {
         self.count(spent, SampledState::is_native)
     }
 
     /// Returns the weight of a sample of a sleep relative to other samples, chosen so that the sleep in the divided
     /// time equals the kernel's measurement. With equal weights sleeps may count too much: a sampler that has to wait
     /// for a processor comes late while the thread runs. `work` has all causes except waits, with their times.
-    pub fn asleep_weight(
+    pub(crate) fn asleep_weight(
         &self,
         work: impl Iterator<Item = (HostCause, u64)>,
         is_open: impl Fn(HostCause) -> bool,
@@ -155,19 +155,19 @@ impl SamplesByCause {
 
     /// Divides the time of each cause for which `is_open` returns true, by its samples. The sum stays the same. A
     /// sample of a sleep counts `weight` times.
-    pub fn split(
+    pub(crate) fn split(
         &self,
         spent: Vec<(HostCause, Times)>,
         is_open: impl Fn(HostCause) -> bool,
         weight: f64,
-    ) -> Vec<Part> {
+    ) -> Vec<CausePart> {
         let divided = spent.into_iter().flat_map(|(whole, times)| {
             let seen = self.0.get(&whole).filter(|_| is_open(whole));
             let parts = match seen {
                 Some(seen) => parts(whole, &weighted(seen, weight), times),
                 None => vec![(whole, times)],
             };
-            parts.into_iter().map(move |(cause, times)| Part {
+            parts.into_iter().map(move |(cause, times)| CausePart {
                 whole,
                 cause,
                 times,
@@ -179,7 +179,7 @@ impl SamplesByCause {
 
 /// A part of the time of a cause, as divided by samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub(crate) struct CausePart {
     /// The cause whose time was divided.
     pub whole: HostCause,
     /// The cause of the part.
@@ -187,9 +187,9 @@ pub struct Part {
     pub times: Times,
 }
 
-impl Part {
+impl CausePart {
     /// Returns a part that contains all of a cause's time.
-    pub const fn all((cause, times): (HostCause, Times)) -> Self {
+    pub(crate) const fn all((cause, times): (HostCause, Times)) -> Self {
         Self {
             whole: cause,
             cause,
@@ -198,7 +198,7 @@ impl Part {
     }
 
     /// Returns the total time of each cause of some parts.
-    pub fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
+    pub(crate) fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {
             let sum = found.entry(cause).or_default();
@@ -384,7 +384,7 @@ mod tests {
             let rows = [(EDGE, 1000), (call, 100)];
             let weight = seen.asleep_weight(rows.into_iter(), is_open, least..=most);
             let times = Times { all: 1000, idle: 0 };
-            let parts = Part::sum(seen.split(vec![(EDGE, times)], is_open, weight));
+            let parts = CausePart::sum(seen.split(vec![(EDGE, times)], is_open, weight));
             let sum: u64 = parts.iter().map(|(_, part)| part.all).sum();
             assert_eq!(sum, 1000);
             let is_it =

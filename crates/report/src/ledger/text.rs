@@ -17,7 +17,8 @@ const MAX_CAUSE_LINES: usize = 3;
 const MIN_UNLIKE: f64 = 0.2;
 const MAX_UNLIKE_LINES: usize = 2;
 /// The heading above the slow iterations.
-pub const SLOWEST: &str = "slowest iterations, and what took longer in them than in the mean one";
+pub(crate) const SLOWEST: &str =
+    "slowest iterations, and what took longer in them than in the mean one";
 
 /// Returns the number of rows to show if at most `most` are wanted, and the number of rows left out. A single row is
 /// never left out, because the line that says so would need the same room.
@@ -29,7 +30,7 @@ fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
 }
 
 /// Returns the number of lines that [`ledger`] adds.
-pub fn lines(ledger: &Ledger, most: usize) -> usize {
+pub(crate) fn lines(ledger: &Ledger, most: usize) -> usize {
     let sides = [&ledger.host, &ledger.gpu].into_iter();
     let sides = sides.filter(|rows| !rows.is_empty()).map(|rows| {
         let (shown, more) = shown(rows, most);
@@ -39,7 +40,7 @@ pub fn lines(ledger: &Ledger, most: usize) -> usize {
 }
 
 /// Adds the time of the host and of the GPU by cause, the longest first, with at most `most` rows each.
-pub fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
+pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
     let is_exact = ledger.details.is_exact;
     let stretched = |is_so| {
         if is_so && !is_exact {
@@ -92,7 +93,7 @@ pub fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines
 }
 
 /// Adds the ledgers of windows that differ much from the ledger of all windows.
-pub fn unlike<'a>(
+pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
     room: usize,
@@ -125,7 +126,7 @@ fn said(rows: &[LedgerRow], lines: &Lines) -> Vec<String> {
 }
 
 /// Adds the slowest iterations with their causes. `rest` is the number of lines that follow them.
-pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
+pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
     }
@@ -153,7 +154,7 @@ pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
 
 /// Returns the slow iterations for which there is room. The iterations that exceed comparable ones the most are chosen,
 /// and sorted with the longest first.
-pub fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
+pub(crate) fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
     all.sort_by_key(|one| Reverse(slow(one).more));
     all.truncate(room);
     all.sort_by_key(|one| Reverse(slow(one).busy()));
@@ -161,7 +162,7 @@ pub fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) 
 }
 
 /// Returns in words how much longer a slow iteration took; empty if it has no causes.
-pub fn longer(slow: &Slow) -> String {
+pub(crate) fn longer(slow: &Slow) -> String {
     match slow.causes.len() {
         0 => String::new(),
         _ => format!("{}: ", Change(slow.more)),
@@ -169,12 +170,12 @@ pub fn longer(slow: &Slow) -> String {
 }
 
 /// Returns each cause of a slow iteration in words.
-pub fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
+pub(crate) fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
 /// Returns each difference in words.
-pub fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
+pub(crate) fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);
         let holder = cause.held_by.as_ref();

@@ -2,13 +2,13 @@
 
 /// Time, and the part of it in which the GPU was idle, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Times {
+pub(crate) struct Times {
     pub all: u64,
     pub idle: u64,
 }
 
 impl Times {
-    pub const fn and(self, more: Self) -> Self {
+    pub(crate) const fn and(self, more: Self) -> Self {
         Self {
             all: self.all + more.all,
             idle: self.idle + more.idle,

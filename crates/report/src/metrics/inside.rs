@@ -9,10 +9,10 @@ use super::samples::MetricSample;
 use crate::events::window::Window;
 
 /// The times of windows that count, in order.
-pub struct Spans(Vec<(u64, u64)>);
+pub(crate) struct Spans(Vec<(u64, u64)>);
 
 /// Returns the times of windows that count.
-pub fn spans(windows: &[Window]) -> Spans {
+pub(crate) fn spans(windows: &[Window]) -> Spans {
     let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
     spans.sort_unstable();
     Spans(spans)
@@ -20,7 +20,7 @@ pub fn spans(windows: &[Window]) -> Spans {
 
 impl Spans {
     /// Returns the length of the part of a time that lies inside.
-    pub fn overlap(&self, start: u64, end: u64) -> u64 {
+    pub(crate) fn overlap(&self, start: u64, end: u64) -> u64 {
         let first = self.0.partition_point(|(_, until)| *until <= start);
         let within = self.0[first..].iter().take_while(|(from, _)| *from < end);
         within.fold(0, |sum, (from, until)| {
@@ -29,12 +29,12 @@ impl Spans {
     }
 
     /// Returns the length of all times.
-    pub fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.0.iter().map(|(from, until)| until - from).sum()
     }
 
     /// Returns the first and the last moment; `None` if there is no time.
-    pub fn ends(&self) -> Option<(u64, u64)> {
+    pub(crate) fn ends(&self) -> Option<(u64, u64)> {
         let last = self.0.iter().map(|(_, until)| *until).max()?;
         Some((self.0.first()?.0, last))
     }
@@ -42,7 +42,7 @@ impl Spans {
 
 /// Returns the sums of samples inside windows, by device and metric. A sample that overlaps a window only partly
 /// counts for the overlap.
-pub fn inside<'a>(
+pub(crate) fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
 ) -> Vec<MetricSum> {

@@ -2,10 +2,10 @@
 //! `tllmprof` command samples them while the program runs.
 
 mod inside;
-pub mod placement;
+mod placement;
 mod samples;
-pub mod state;
-pub mod text;
+pub(crate) mod state;
+pub(crate) mod text;
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ use tllmprof_record::{GpuOwner, Metric};
 
 use crate::events::window::Window;
 use placement::Placement;
-pub use samples::{MetricSample, Samples};
+pub use samples::MetricSample;
+pub(crate) use samples::Samples;
 use state::GpuState;
 
 /// GPU metrics of a process, such as SM utilization.
@@ -41,7 +42,7 @@ pub struct Metrics {
 }
 
 /// A record with samples.
-pub struct SampledRecord<'a> {
+pub(crate) struct SampledRecord<'a> {
     /// The process number of the command that wrote the record.
     pub pid: u32,
     pub run: &'a str,
@@ -54,7 +55,7 @@ pub struct SampledRecord<'a> {
 
 /// The process that figures are for.
 #[derive(Clone, Copy)]
-pub struct MeasuredProcess<'a> {
+pub(crate) struct MeasuredProcess<'a> {
     pub pid: u32,
     pub parent: u32,
     pub run: &'a str,
@@ -63,7 +64,7 @@ pub struct MeasuredProcess<'a> {
 
 impl Metrics {
     /// Returns the metrics of a process from the samples in its own record.
-    pub fn new(samples: Samples, windows: &[Window]) -> Self {
+    pub(crate) fn new(samples: Samples, windows: &[Window]) -> Self {
         Self {
             sums: inside::inside(samples.samples.iter(), windows),
             samples,
@@ -72,7 +73,7 @@ impl Metrics {
     }
 
     /// Adds the samples of other records on the same machine to the figures of a process.
-    pub fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
+    pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
         let samples = others.iter().flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
         self.sums = inside::inside(samples, of.windows);

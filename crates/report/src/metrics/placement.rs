@@ -61,7 +61,7 @@ impl GpuNode {
 }
 
 /// Returns the nodes of a process's iterations' thread and of its GPUs; `None` if the node of no GPU is known.
-pub fn find(
+pub(crate) fn find(
     of: MeasuredProcess<'_>,
     devices: &[u8],
     record: &SampledRecord<'_>,

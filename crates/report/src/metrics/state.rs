@@ -146,13 +146,13 @@ impl ClockSample {
 
 impl GpuState {
     /// Returns true if anything is known.
-    pub const fn is_known(&self) -> bool {
+    pub(crate) const fn is_known(&self) -> bool {
         self.samples > 0 || self.energy.is_some() || self.others.is_some()
     }
 }
 
 /// Returns the state of a GPU inside windows.
-pub fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuState {
+pub(crate) fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuState {
     let spans = spans(windows);
     let clocks = clocks(device, record, &spans);
     let iterations = || windows.iter().flat_map(Window::qualified);
@@ -379,7 +379,7 @@ fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64
 }
 
 /// Returns the iterations' thread: the one that runs most of them.
-pub fn thread(windows: &[Window]) -> Option<u32> {
+pub(crate) fn thread(windows: &[Window]) -> Option<u32> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let all = windows.iter().flat_map(Window::qualified);
     for Iteration { thread, .. } in all {

@@ -19,7 +19,7 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
 ];
 
 /// Adds the GPU metrics and the energy inside windows. A short report shows only the first GPU.
-pub fn metrics(metrics: &Metrics, lines: &mut Lines) {
+pub(crate) fn metrics(metrics: &Metrics, lines: &mut Lines) {
     let sums = &metrics.sums;
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
     devices.sort_unstable();

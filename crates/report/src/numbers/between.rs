@@ -33,7 +33,7 @@ impl Logs {
 /// Returns the change of the geometric mean from `base` to `other`, by Welch's t-test on the logarithms. If one side
 /// has a single run, it is assumed to vary like the other side. If both have a single run, there is no interval.
 /// Returns `None` if a side has no runs or contains a value that is not positive.
-pub fn change(base: &[f64], other: &[f64]) -> Option<Change> {
+pub(crate) fn change(base: &[f64], other: &[f64]) -> Option<Change> {
     let mut sides = [Logs::new(base)?, Logs::new(other)?];
     let [base, other] = &sides;
     let difference = other.mean - base.mean;

@@ -21,7 +21,7 @@ const MAX_LAG: usize = 100;
 
 /// The statistic that is compared.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Statistic {
+pub(crate) enum Statistic {
     Mean,
     /// A quantile by the nearest-rank method. The value is a fraction, such as 0.9.
     Quantile(f64),
@@ -29,7 +29,7 @@ pub enum Statistic {
 
 impl Statistic {
     /// Returns the minimum number of values for a meaningful interval. A quantile needs enough values beyond it.
-    pub fn least(self) -> usize {
+    pub(crate) fn least(self) -> usize {
         match self {
             Self::Mean => 8,
             Self::Quantile(share) => (8.0_f64).max(4.0 / (1.0 - share)).ceil() as usize,
@@ -37,7 +37,7 @@ impl Statistic {
     }
 
     /// Returns the statistic of these values; 0 if there are no values.
-    pub fn compute(self, values: &[f64]) -> f64 {
+    pub(crate) fn compute(self, values: &[f64]) -> f64 {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         weighted(&sorted, &vec![1; sorted.len()], self)
@@ -125,7 +125,7 @@ fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
 }
 
 /// Returns the change of each statistic from one series to another. Neither series may be empty.
-pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
+pub(crate) fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
     let sides = [Series::new(base), Series::new(other)];
     let whole = sides.each_ref().map(|side| vec![1; side.sorted.len()]);
     let mut found: Vec<Vec<f64>> = statistics.iter().map(|_| Vec::new()).collect();

@@ -1,7 +1,7 @@
 //! Statistics and number formats: quantiles, differences between series, and units.
 
-pub mod between;
-pub mod bootstrap;
-pub mod parts;
-pub mod quantiles;
-pub mod units;
+pub(crate) mod between;
+pub(crate) mod bootstrap;
+pub(crate) mod parts;
+pub(crate) mod quantiles;
+pub(crate) mod units;

@@ -8,7 +8,7 @@ use super::bootstrap::{Change, Statistic, changes};
 
 /// A part of iterations, such as a kernel, in two runs.
 #[derive(Debug, Serialize)]
-pub struct PartChange {
+pub(crate) struct PartChange {
     pub name: String,
     /// The name as shown in text.
     #[serde(skip)]
@@ -26,7 +26,7 @@ pub struct PartChange {
 
 /// The time of a part in one run, in nanoseconds.
 #[derive(Debug)]
-pub struct Part<'a> {
+pub(crate) struct Part<'a> {
     pub ns: u64,
     /// Pairs of an iteration's index and the time in that iteration; `None` if times per iteration are unknown. An
     /// index may occur several times.
@@ -46,7 +46,7 @@ impl Part<'_> {
 }
 
 /// Returns the change of a part between two runs; `None` if one of the runs does not have the part.
-pub fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
+pub(crate) fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;
     };

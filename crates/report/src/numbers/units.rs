@@ -99,7 +99,7 @@ impl fmt::Display for Rate {
 }
 
 /// Returns the number of iterations that a figure is based on, in brackets; empty if these are all iterations.
-pub fn of_some(some: u64, all: u64) -> String {
+pub(crate) fn of_some(some: u64, all: u64) -> String {
     match some < all {
         true => format!(" ({some})"),
         false => String::new(),
@@ -108,7 +108,7 @@ pub fn of_some(some: u64, all: u64) -> String {
 
 /// A count with its noun, such as `1 step` or `2 steps`.
 #[derive(Clone, Copy, Debug)]
-pub struct Count(pub u64, pub &'static str);
+pub(crate) struct Count(pub u64, pub &'static str);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -54,7 +54,7 @@ fn units(schema: &mut Schema) {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     Some(*ns).filter(|ns| *ns > 0).serialize(serializer)
 }
 

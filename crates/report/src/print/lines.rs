@@ -6,10 +6,10 @@ use std::fmt;
 use tllmprof_config::printable;
 
 /// Default width and height of a screen, in characters and lines.
-pub const WIDTH: usize = 80;
-pub const HEIGHT: usize = 44;
+pub(crate) const WIDTH: usize = 80;
+pub(crate) const HEIGHT: usize = 44;
 /// Width of lines for a pipe or a file, in characters.
-pub const WIDE: usize = 120;
+pub(crate) const WIDE: usize = 120;
 /// Suffix of a list that was cut because the rest does not fit.
 const MORE: &str = ", …";
 /// Maximum indentation of the second and later lines of a list, and additional indentation of the second and later
@@ -24,7 +24,7 @@ const MAX_BRIEF_PART: usize = 600;
 const RESET: &str = "\x1b[0m";
 
 /// Text shown instead of an unknown figure.
-pub const UNKNOWN: &str = "–";
+pub(crate) const UNKNOWN: &str = "–";
 
 /// Options of the text output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -437,7 +437,7 @@ impl Colour {
 }
 
 /// Returns a text with hidden characters escaped, cut to `width` characters.
-pub fn short(text: &str, width: usize) -> String {
+pub(crate) fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
         None => text,

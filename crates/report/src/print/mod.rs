@@ -1,6 +1,6 @@
 //! Output formats: lines of text that fit a screen, and JSON.
 
-pub mod json;
-pub mod lines;
-pub mod quote;
-pub mod rows;
+pub(crate) mod json;
+pub(crate) mod lines;
+pub(crate) mod quote;
+pub(crate) mod rows;

@@ -2,12 +2,12 @@
 
 /// The number of rows of each table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rows<const TABLES: usize>(pub [usize; TABLES]);
+pub(crate) struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 
 impl<const TABLES: usize> Rows<TABLES> {
     /// Divides `room` rows: each table gets one row in turn, the first table first, until no table
     /// wants more or no room is left.
-    pub fn share(wanted: [usize; TABLES], room: usize) -> Self {
+    pub(crate) fn share(wanted: [usize; TABLES], room: usize) -> Self {
         let mut rows = [0; TABLES];
         let mut left = room;
         while left > 0 && rows != wanted {

@@ -22,7 +22,7 @@ const MAX_ITERATIONS: usize = 1 << 20;
 const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
-pub struct FirstPass {
+pub(crate) struct FirstPass {
     pub found: RawFacts,
     pub iterations: Vec<RawIteration>,
     pub batches: Vec<RawBatch>,
@@ -44,7 +44,7 @@ pub struct FirstPass {
 }
 
 impl FirstPass {
-    pub fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
+    pub(crate) fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
         self.found.take(entry);
         let Entry::Event { thread, event } = *entry else {
             return;
@@ -123,7 +123,7 @@ impl FirstPass {
 
 /// Results of the first pass that the later passes need.
 #[derive(Debug)]
-pub struct FirstResults {
+pub(crate) struct FirstResults {
     pub facts: Facts,
     pub strings: Strings,
     /// The iterations, in the order of their starts.
@@ -149,7 +149,7 @@ pub struct FirstResults {
 
 /// Edges of windows, which the second pass consumes.
 #[derive(Debug)]
-pub struct Edges {
+pub(crate) struct Edges {
     pub windows: Vec<WindowEdge>,
     pub kernels: Vec<WindowEdge>,
     pub pasts: HashSet<u64>,
@@ -157,7 +157,7 @@ pub struct Edges {
 
 impl FirstPass {
     /// Ends the pass: sorts the iterations and resolves names.
-    pub fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
+    pub(crate) fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
         for iteration in &mut iterations {
@@ -225,7 +225,7 @@ fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 
 
 impl FirstResults {
     /// Returns true if an iteration lies in a window in which kernels are recorded.
-    pub fn is_taken(&self, raw: &RawIteration) -> bool {
+    pub(crate) fn is_taken(&self, raw: &RawIteration) -> bool {
         let mut of = self.stretches.iter();
         of.any(|of| (of.first..=of.last).contains(&raw.n))
     }

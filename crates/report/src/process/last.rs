@@ -13,7 +13,7 @@ const ONE_EVENT: u64 = 10_000_000;
 /// to contain more iterations, the record ends with it, and the iteration is the longest of the record. Older versions
 /// of the library recorded such an iteration, which may contain seconds of shutdown, as a complete one. A shorter
 /// iteration may really be complete.
-pub fn mark_cut(
+pub(crate) fn mark_cut(
     iterations: &mut [RawIteration],
     edges: &[WindowEdge],
     asked: &str,

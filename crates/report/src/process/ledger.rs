@@ -21,7 +21,7 @@ const MIN_CODE_NS: u64 = 50_000;
 
 /// Results of the third pass.
 #[derive(Debug)]
-pub struct ThirdResults {
+pub(crate) struct ThirdResults {
     pub all: Ledger,
     pub details: LedgerDetails,
     pub stacks: Stacks,
@@ -29,7 +29,7 @@ pub struct ThirdResults {
 
 /// Reads the record again if any iteration counts, and builds the ledgers. Also stores the causes of each slow
 /// iteration.
-pub fn read(
+pub(crate) fn read(
     recording: &impl Recording,
     clock: &Clock,
     known: &mut FirstResults,

@@ -1,13 +1,13 @@
 //! A process, as read from its record.
 
 mod first;
-pub mod gpu;
+pub(crate) mod gpu;
 mod last;
 mod ledger;
 mod read;
 mod second;
-pub mod state;
-pub mod text;
+pub(crate) mod state;
+pub(crate) mod text;
 mod uncounted;
 
 use std::io;

@@ -21,6 +21,7 @@ use crate::events::window::Window;
 use crate::iterations::outside::Outside;
 use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::{Others, unqualified};
+use crate::ledger::slow::Slow;
 use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::Metrics;
 use crate::python::Python;
@@ -30,7 +31,11 @@ use crate::python::Python;
 const MIN_TIED_NS: u64 = 500_000;
 
 /// Reads a record. `records` is the number of records that are read together.
-pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Result<Process> {
+pub(crate) fn read(
+    file: PathBuf,
+    recording: &impl Recording,
+    records: usize,
+) -> io::Result<Process> {
     let header = recording.header();
     let clock = Clock::new(header.clock, &header.anchors);
     let mut first = FirstPass::default();
@@ -61,10 +66,7 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
         experts,
         ..
     } = counted;
-    // An iteration is not slow if it exceeds neither comparable iterations nor the median.
-    let median = sum.map_or(0, |sum| sum.time.p50);
-    slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
-    slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
+    keep_slow(&mut slowest, sum.map_or(0, |sum| sum.time.p50));
     let ns = Ns {
         rate: clock.ns_per_tick(),
     };
@@ -105,6 +107,12 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
         facts,
         windows,
     })
+}
+
+/// Removes iterations that exceed neither comparable iterations nor the median, and sorts the others, slowest first.
+fn keep_slow(slowest: &mut Vec<Slow>, median: u64) {
+    slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
+    slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
 }
 
 /// Counts calls inside windows by their events, because recordings of other profilers have no counters.

@@ -23,7 +23,7 @@ use crate::routing::{LayerLoad, Loads};
 
 /// The analyses that receive the events of the second pass.
 #[derive(Debug)]
-pub struct SecondPass<'a> {
+pub(crate) struct SecondPass<'a> {
     clock: &'a Clock,
     tally: Tally<'a>,
     kernels: KernelTally<'a>,
@@ -37,7 +37,7 @@ pub struct SecondPass<'a> {
 
 /// The results of the second pass.
 #[derive(Debug)]
-pub struct SecondResults {
+pub(crate) struct SecondResults {
     pub totals: Totals,
     pub turnaround: Turnaround,
     pub windows: Vec<Window>,
@@ -56,7 +56,7 @@ pub struct SecondResults {
 
 impl<'a> SecondPass<'a> {
     /// Creates the analyses. `records` is the number of records that are read together.
-    pub fn new(
+    pub(crate) fn new(
         known: &'a FirstResults,
         layers: RawLayers,
         header: &Header,
@@ -106,7 +106,7 @@ impl<'a> SecondPass<'a> {
     }
 
     /// Passes an entry to each analysis.
-    pub fn take(&mut self, entry: &Entry<'_>) {
+    pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         let Entry::Event { thread, event } = entry else {
             return;
         };
@@ -140,7 +140,7 @@ impl<'a> SecondPass<'a> {
     }
 
     /// Ends the pass and returns the results of each analysis.
-    pub fn finish(self, known: &FirstResults, edges: Edges) -> SecondResults {
+    pub(crate) fn finish(self, known: &FirstResults, edges: Edges) -> SecondResults {
         let (clock, strings, iterations) = (self.clock, &known.strings, &known.iterations);
         let Tallied {
             inside,

@@ -5,7 +5,7 @@ use crate::events::origin::Data;
 use crate::numbers::units::{Bytes, Time};
 
 /// Returns notes on missing or inexact figures. At most `warnings` warnings are shown.
-pub fn notes(process: &Process, warnings: usize) -> Vec<String> {
+pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::from_iter(process.uncounted());
     let origin = &process.facts.origin;
     if let (true, Some(sum)) = (

@@ -1,6 +1,6 @@
 //! Garbage collections of Python, and its GIL.
 
-pub mod text;
+pub(crate) mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,12 +5,12 @@ use crate::numbers::units::Time;
 use crate::print::lines::Lines;
 
 /// Returns the number of lines that [`python`] adds.
-pub fn fixed(python: &Python) -> usize {
+pub(crate) fn fixed(python: &Python) -> usize {
     usize::from(!python.gc.is_empty()) + usize::from(python.gil_wait.count > 0)
 }
 
 /// Adds the lines on garbage collections and on waits for the GIL.
-pub fn python(python: &Python, lines: &mut Lines) {
+pub(crate) fn python(python: &Python, lines: &mut Lines) {
     if !python.gc.is_empty() {
         let longest = python.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
         let total = python

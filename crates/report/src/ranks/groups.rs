@@ -17,7 +17,7 @@ struct Set {
 
 /// The communicators and groups of each process.
 #[derive(Debug)]
-pub struct Members<'a> {
+pub(crate) struct Members<'a> {
     processes: &'a [Rank<'a>],
     sets: Vec<Set>,
     /// For each process, the indexes of its communicators in `sets`; `None` if they are not known.
@@ -34,7 +34,7 @@ pub struct GroupName {
 }
 
 impl<'a> Members<'a> {
-    pub fn new(processes: &'a [Rank<'a>]) -> Self {
+    pub(crate) fn new(processes: &'a [Rank<'a>]) -> Self {
         let mut by_id: BTreeMap<(CommunicatorId, u32), Vec<usize>> = BTreeMap::new();
         let mut are_known = vec![false; processes.len()];
         for (place, process) in processes.iter().enumerate() {
@@ -72,7 +72,7 @@ impl<'a> Members<'a> {
 
     /// Returns false if two processes certainly share no group that can run these collectives, so their collectives
     /// cannot be the same events. `row` is the operation's row in the table of kernel names.
-    pub fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
+    pub(crate) fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {
                 (Some(one), Some(other)) => one.iter().any(|set| other.contains(set)),
@@ -90,13 +90,13 @@ impl<'a> Members<'a> {
 
     /// Returns true if a process is in several communicators. Then it is not known which communicator an NCCL
     /// collective of the process belongs to.
-    pub fn is_in_several(&self, place: usize) -> bool {
+    pub(crate) fn is_in_several(&self, place: usize) -> bool {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
     /// Returns the group that runs the collectives which some processes have in common: their only communicator, or a
     /// named group with exactly these ranks; `None` if it is not known.
-    pub fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
+    pub(crate) fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);

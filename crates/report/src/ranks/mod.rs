@@ -1,10 +1,10 @@
 //! Analyses of several processes together.
 
-pub mod arrivals;
-pub mod groups;
-pub mod names;
-pub mod skew;
-pub mod text;
+pub(crate) mod arrivals;
+pub(crate) mod groups;
+pub(crate) mod names;
+pub(crate) mod skew;
+pub(crate) mod text;
 
 use std::path::Path;
 

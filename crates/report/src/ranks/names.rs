@@ -6,7 +6,7 @@ use crate::ranks::Rank;
 
 /// Returns the name of each process: its rank if all ranks are different, else its process ID. If the processes do not
 /// belong to one job, the program's name is added.
-pub fn names(processes: &[Rank<'_>]) -> Vec<String> {
+pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
     let is_alone = processes.len() == 1;
     let is_known = |one: &Rank<'_>| !is_alone || one.facts.known_rank().is_some();
     let is_ranked = have_own_ranks(processes) && processes.iter().all(is_known);
@@ -24,7 +24,7 @@ pub fn names(processes: &[Rank<'_>]) -> Vec<String> {
 
 /// Returns true if the processes may belong to one job: no two have the same rank, the rank of each is known, or all
 /// have the same run ID or the same command.
-pub fn is_one_job(processes: &[Rank<'_>]) -> bool {
+pub(crate) fn is_one_job(processes: &[Rank<'_>]) -> bool {
     let runs: HashSet<_> = processes.iter().map(|one| &one.facts.run).collect();
     let commands: HashSet<_> = processes.iter().map(|one| &one.facts.command).collect();
     let have_one_run = runs.len() == 1 && runs.iter().all(|run| !run.is_empty());
@@ -39,7 +39,7 @@ fn have_own_ranks(processes: &[Rank<'_>]) -> bool {
 
 /// Returns the name of the program that a command runs, without its folder. For a Python interpreter that runs a
 /// script, this is the name of the script.
-pub fn program(command: &str) -> &str {
+pub(crate) fn program(command: &str) -> &str {
     let mut words = command.split_whitespace().map(file_name);
     let first = words.next().unwrap_or_default();
     let script = words.next().filter(|word| word.ends_with(".py"));

@@ -50,7 +50,7 @@ pub struct Step {
 /// compared, matched by their numbers. Iterations that did not reach their end are left out.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Skew")]
-pub struct SkewView<'a> {
+pub(crate) struct SkewView<'a> {
     #[serde(flatten)]
     skew: &'a Skew,
     /// The compared iterations, in the order of their numbers.
@@ -59,7 +59,7 @@ pub struct SkewView<'a> {
 
 impl<'a> SkewView<'a> {
     /// Creates the JSON view. It includes the single iterations only if `each` is true, because there may be a million.
-    pub fn new(skew: &'a Skew, each: bool) -> Self {
+    pub(crate) fn new(skew: &'a Skew, each: bool) -> Self {
         let iterations = if each { &skew.iterations[..] } else { &[] };
         Self { skew, iterations }
     }

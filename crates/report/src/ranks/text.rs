@@ -16,7 +16,12 @@ const MAX_NOTES: usize = 3;
 /// Minimum share of the iterations' time that a rank costs the others, as a part of 1, for the rank to have a line.
 const MIN_GAIN: f64 = 0.005;
 
-pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines: &mut Lines) {
+pub(crate) fn add(
+    arrivals: &Arrivals,
+    processes: &[Rank<'_>],
+    names: &[String],
+    lines: &mut Lines,
+) {
     let why = match arrivals.verdict {
         Bound::Inconclusive => format!(" ({})", arrivals.why),
         _ => String::new(),

@@ -45,7 +45,7 @@ const MIN_LEDGER_ROWS: usize = 2;
 /// Maximum number of lines of a note on a screen.
 const MAX_NOTE_LINES: usize = 3;
 
-pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
+pub(crate) fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     let last = lines.measure(|lines| notes(process, lines));
     lines.keep(last + usize::from(last > 0));
     head(process, lines);

@@ -29,7 +29,7 @@ const MAX_NOTES: usize = 6;
 const MAX_LAYERS: usize = 3;
 const MAX_SHARED_RANKS: usize = 2;
 
-pub fn processes(report: &Report, lines: &mut Lines) {
+pub(crate) fn processes(report: &Report, lines: &mut Lines) {
     let Report {
         processes,
         names,

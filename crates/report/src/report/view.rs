@@ -16,7 +16,7 @@ use crate::routing::Routing;
 /// A process, as its record describes it. Values that are not known are empty or `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
-pub struct ProcessView<'a> {
+pub(crate) struct ProcessView<'a> {
     #[serde(flatten)]
     process: &'a Process,
     /// The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if
@@ -55,7 +55,7 @@ struct WindowView<'a> {
 impl<'a> ProcessView<'a> {
     /// Creates the JSON view of a process. It includes the single iterations only if `each` is true, because there may
     /// be a million. `ranks` is the number of processes in the report.
-    pub fn new(
+    pub(crate) fn new(
         process: &'a Process,
         collectives: Vec<CollectiveSum>,
         each: bool,

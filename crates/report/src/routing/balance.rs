@@ -12,7 +12,7 @@ const GPU_COUNTS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 /// Load balance of the routers of MoE layers, outside windows. A router sends each token to some of a layer's experts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Routing")]
-pub struct Routing<'a> {
+pub(crate) struct Routing<'a> {
     /// The mean of `max_of_mean` over the layers.
     #[schemars(extend("unit" = "multiple of the mean"))]
     mean: f64,
@@ -61,7 +61,11 @@ struct OnGpus {
 
 impl<'a> Routing<'a> {
     /// Returns the balance, or `None` if no tokens were counted. `ranks` is the number of processes in the report.
-    pub fn from_loads(loads: &'a [LayerLoad], facts: &'a Facts, ranks: usize) -> Option<Self> {
+    pub(crate) fn from_loads(
+        loads: &'a [LayerLoad],
+        facts: &'a Facts,
+        ranks: usize,
+    ) -> Option<Self> {
         let mut sizes = GPU_COUNTS.to_vec();
         if ranks > 1 && !sizes.contains(&ranks) {
             sizes.push(ranks);

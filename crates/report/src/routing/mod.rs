@@ -1,11 +1,11 @@
 //! Distribution of tokens over experts by the routers of a mixture-of-experts (MoE) model.
 
 mod balance;
-pub mod text;
+pub(crate) mod text;
 
 use std::collections::BTreeMap;
 
-pub use balance::Routing;
+pub(crate) use balance::Routing;
 use tllmprof_record::{Event, What};
 
 /// Maximum number of experts to distinguish, over all layers.
@@ -22,7 +22,7 @@ pub struct LayerLoad {
 /// Loads of experts from the events of a record. An event has the total number of tokens that an expert has received so
 /// far, so only an expert's latest event counts.
 #[derive(Debug, Default)]
-pub struct Loads {
+pub(crate) struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
     pub left_out: u64,
 }
@@ -30,7 +30,7 @@ pub struct Loads {
 impl Loads {
     /// Adds an event if it has an expert's load.
     #[inline]
-    pub fn add(&mut self, event: &Event) {
+    pub(crate) fn add(&mut self, event: &Event) {
         if let What::ExpertLoad {
             layer,
             expert,
@@ -53,7 +53,7 @@ impl Loads {
     }
 
     /// Returns the loads by layer. Each layer has experts up to the highest number that occurs in an event.
-    pub fn finish(self) -> Vec<LayerLoad> {
+    pub(crate) fn finish(self) -> Vec<LayerLoad> {
         let mut layers: Vec<LayerLoad> = Vec::new();
         let mut room = MAX_EXPERTS;
         for ((layer, expert), tokens) in self.tokens {
@@ -125,12 +125,12 @@ fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
 }
 
 /// Returns the busiest expert's load as a multiple of the mean, averaged over the layers that have tokens.
-pub fn mean(loads: &[LayerLoad]) -> Option<f64> {
+pub(crate) fn mean(loads: &[LayerLoad]) -> Option<f64> {
     mean_of(loads.iter().filter_map(LayerLoad::of_mean))
 }
 
 /// Returns the busiest GPU's load as a multiple of the mean GPU's, averaged over the layers that have tokens.
-pub fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
+pub(crate) fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
     mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
 }
 
@@ -184,7 +184,7 @@ fn option(command: &str, names: &[&str]) -> Option<usize> {
 
 /// Returns the sum of the loads of several ranks. If each rank counts different tokens, the sum is the total. If all
 /// ranks count the same tokens, the sum is too large by the same factor for all experts, and ratios stay correct.
-pub fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
+pub(crate) fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
     let mut layers: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for load in ranks.flatten() {
         let sums = layers.entry(load.layer).or_default();

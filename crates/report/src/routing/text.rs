@@ -6,10 +6,10 @@ use crate::print::lines::Lines;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 
 /// The number of GPUs that share the experts, if the record does not say it.
-pub const GPUS: usize = 8;
+pub(crate) const GPUS: usize = 8;
 
 /// Returns the number of lines that [`layers`] adds in addition to rows of layers.
-pub fn fixed(loads: &[LayerLoad]) -> usize {
+pub(crate) fn fixed(loads: &[LayerLoad]) -> usize {
     2 * usize::from(used(loads).next().is_some())
 }
 
@@ -20,7 +20,13 @@ fn used(loads: &[LayerLoad]) -> impl Iterator<Item = (&LayerLoad, f64)> {
 }
 
 /// Adds the load balance averaged over the layers, and the layers with the worst balance.
-pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, lines: &mut Lines) {
+pub(crate) fn layers(
+    loads: &[LayerLoad],
+    facts: &Facts,
+    gpus: usize,
+    rows: usize,
+    lines: &mut Lines,
+) {
     let mut found: Vec<_> = used(loads).collect();
     if found.is_empty() {
         return;

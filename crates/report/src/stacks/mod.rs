@@ -4,7 +4,7 @@
 //! the thread did not wait for requests. Stacks that changed while they were read are rejected and counted separately.
 
 mod rates;
-pub mod text;
+pub(crate) mod text;
 mod tree;
 
 use std::collections::HashMap;
@@ -13,7 +13,8 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::ThreadState;
 
-pub use tree::{Tree, TreeNode};
+pub(crate) use tree::Tree;
+pub use tree::TreeNode;
 
 use crate::events::iteration::Iteration;
 use crate::events::samples::{ENOUGH, SampleCounts, SamplePlace, Sampled, SampledState};
@@ -91,7 +92,7 @@ pub struct Stacks {
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
     stacks.is_there().then_some(stacks).serialize(serializer)
 }
 

@@ -12,7 +12,7 @@ const MIN_INTERVALS: u64 = 10;
 
 /// Achieved rates in Hz; `None` if there are too few samples.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rates {
+pub(crate) struct Rates {
     /// Rate of the samples that the library's own sampler took, including rejected ones.
     pub walked: Option<u64>,
     /// Rate of the native samples, which the operating system's kernel takes only while a thread runs.
@@ -22,7 +22,7 @@ pub struct Rates {
 impl Rates {
     /// Computes the rates. `samples` must be sorted by thread and time. `windows` has the starts of windows: an
     /// interval that contains one is left out, because nothing is sampled between windows.
-    pub fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
+    pub(crate) fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
         let (mut walked, mut native) = (Mean::default(), Mean::default());
         for thread in samples.chunk_by(|a, b| a.thread == b.thread) {
             let (mut last_walked, mut last_native) = (None, None);

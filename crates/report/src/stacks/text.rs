@@ -6,12 +6,12 @@ use crate::numbers::units::Share;
 use crate::print::lines::Lines;
 
 /// Maximum numbers: of lines for one process, of lines for several processes, and of functions that are named.
-pub const LINES: usize = 2;
+pub(crate) const LINES: usize = 2;
 const MAX_LINES_OF_RANKS: usize = 3;
 const MAX_FUNCTIONS: usize = 3;
 
 /// Adds the number of samples, and the functions that were innermost most often.
-pub fn one(stacks: &Stacks, lines: &mut Lines) {
+pub(crate) fn one(stacks: &Stacks, lines: &mut Lines) {
     let counts = stacks.counts;
     if !stacks.is_there() {
         return;
@@ -37,7 +37,7 @@ pub fn one(stacks: &Stacks, lines: &mut Lines) {
 }
 
 /// Adds for each process the number of samples, and the share of samples that were rejected.
-pub fn several<'a>(
+pub(crate) fn several<'a>(
     named: impl Iterator<Item = (&'a Stacks, &'a String)> + Clone,
     lines: &mut Lines,
 ) {

@@ -25,14 +25,14 @@ pub struct TreeNode {
 
 /// The nodes of a tree. Callers come before the functions that they call; functions with the same caller are sorted by
 /// samples, largest first.
-pub type Tree = Vec<TreeNode>;
+pub(crate) type Tree = Vec<TreeNode>;
 
 /// The label of the node for samples that are in no function.
 const OUTSIDE_LABEL: &str = "in no Python function";
 
 /// A call tree under construction. The first node stands for all samples.
 #[derive(Debug, Default)]
-pub struct TreeBuilder {
+pub(crate) struct TreeBuilder {
     nodes: Vec<SampledNode>,
     children: HashMap<(usize, Option<u32>), usize>,
 }
@@ -47,7 +47,7 @@ struct SampledNode {
 
 impl TreeBuilder {
     /// Adds a sample. `stack` has the functions of the stack, the outermost first.
-    pub fn add(&mut self, stack: &[u32], asleep: bool) {
+    pub(crate) fn add(&mut self, stack: &[u32], asleep: bool) {
         if self.nodes.is_empty() {
             self.node(0, None);
         }
@@ -91,7 +91,7 @@ impl TreeBuilder {
     }
 
     /// Builds the tree from the nodes with the most samples.
-    pub fn finish(self, frames: &Frames) -> Tree {
+    pub(crate) fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();
         };

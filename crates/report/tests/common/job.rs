@@ -6,18 +6,18 @@
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Ended, Event, Info, StringId, Used, What};
 
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
 
 /// The number of the first iteration.
-pub const FIRST: u64 = 100;
+pub(crate) const FIRST: u64 = 100;
 const START: u64 = 5_000 * MS;
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
 /// The cause of a rank's delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub(crate) enum Cause {
     Gc,
     Gil,
     /// The rank's thread sleeps.
@@ -35,7 +35,7 @@ pub enum Cause {
 /// A planted delay: a rank is late in some iterations, by a number of nanoseconds in each. `steps` has the first and
 /// the last of them, counted from the job's first iteration.
 #[derive(Clone, Copy, Debug)]
-pub struct Plant {
+pub(crate) struct Plant {
     pub rank: u64,
     pub steps: (u64, u64),
     pub cause: Cause,
@@ -45,7 +45,7 @@ pub struct Plant {
 /// A jump of a clock before an iteration, in nanoseconds. Either the clock of a host jumps, or only the GPU times of
 /// one rank do.
 #[derive(Clone, Copy, Debug)]
-pub struct Jump {
+pub(crate) struct Jump {
     pub host: Option<u64>,
     pub rank: Option<u64>,
     pub step: u64,
@@ -53,7 +53,7 @@ pub struct Jump {
 }
 
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     pub hosts: u64,
     pub per_host: u64,
     pub steps: u64,
@@ -98,10 +98,10 @@ impl Default for Job {
 }
 
 /// The moments, on the job's own clock, at which the last rank of each group arrives at each collective.
-pub struct Truth(Vec<u64>);
+pub(crate) struct Truth(Vec<u64>);
 
 impl Job {
-    pub const fn ranks(&self) -> u64 {
+    pub(crate) const fn ranks(&self) -> u64 {
         self.hosts * self.per_host
     }
 
@@ -158,7 +158,7 @@ impl Job {
         Self::noise(rank, step, at + 1000, 3 * US)
     }
 
-    pub fn truth(&self) -> Truth {
+    pub(crate) fn truth(&self) -> Truth {
         let mut ends = vec![START; self.ranks() as usize];
         let mut lasts = Vec::new();
         for step in 0..self.steps {
@@ -182,7 +182,7 @@ impl Job {
 
     /// Returns the offset of a host's clock from the first host's clock in nanoseconds, and its drift in parts per
     /// million.
-    pub fn clock(&self, host: u64) -> (i64, f64) {
+    pub(crate) fn clock(&self, host: u64) -> (i64, f64) {
         match host {
             0 => (0, 0.0),
             host => {
@@ -193,7 +193,7 @@ impl Job {
     }
 
     /// Converts a moment on the job's own clock to the clock of a rank's record.
-    pub fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
+    pub(crate) fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
         let host = rank / self.per_host;
         let (offset, drift) = self.clock(host);
         let drifted = ((moment - START) as f64 * drift / 1e6) as i64;
@@ -207,7 +207,7 @@ impl Job {
     }
 
     /// Returns a rank's record.
-    pub fn record(&self, rank: u64, truth: &Truth) -> Vec<u8> {
+    pub(crate) fn record(&self, rank: u64, truth: &Truth) -> Vec<u8> {
         let mut writer = RecordWriter {
             builder: Builder::new(1000 + rank as u32, ClockKind::Monotonic),
             main: 1000 + rank as u32,

@@ -1,5 +1,5 @@
-pub mod job;
-pub mod server;
+pub(crate) mod job;
+pub(crate) mod server;
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use tllmprof_record::Reader;
 use tllmprof_report::{Process, Report};
 
 /// Reads a process from the bytes of a record.
-pub fn process(name: &str, bytes: &[u8]) -> Process {
+pub(crate) fn process(name: &str, bytes: &[u8]) -> Process {
     let reader = Reader::new(bytes).unwrap();
     Process::read(PathBuf::from(name), &reader).unwrap()
 }
 
 /// Returns the report on some ranks of the simulated server.
-pub fn ranks(ranks: &[u64]) -> Report {
+pub(crate) fn ranks(ranks: &[u64]) -> Report {
     let processes = ranks.iter().map(|rank| {
         let bytes = Server::rank(*rank).record().0.bytes();
         process(&format!("tllmprof-gpu7-{rank}.tllmprof"), &bytes)
@@ -24,7 +24,7 @@ pub fn ranks(ranks: &[u64]) -> Report {
 }
 
 /// Returns a report as JSON.
-pub fn json(report: &Report) -> Value {
+pub(crate) fn json(report: &Report) -> Value {
     let mut bytes = Vec::new();
     report.json(&mut bytes).unwrap();
     assert!(bytes.ends_with(b"\n"));
@@ -32,7 +32,7 @@ pub fn json(report: &Report) -> Value {
 }
 
 /// Checks that a text has at most `lines` lines, and that each fits a screen.
-pub fn fits(text: &str, lines: usize) {
+pub(crate) fn fits(text: &str, lines: usize) {
     assert!(text.lines().count() <= lines, "{text}");
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),

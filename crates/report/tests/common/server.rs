@@ -8,24 +8,24 @@ use tllmprof_record::{
     StringId, What,
 };
 
-pub const MS: u64 = 1_000_000;
-pub const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const US: u64 = 1_000;
 
 /// Ticks per nanosecond of the simulated processor's counter.
 const TICKS: u64 = 2;
 /// Value of the counter when the machine starts.
 const OFFSET: u64 = 12_345_678;
 /// Returns the value of the counter at a moment in nanoseconds.
-pub const fn ticks(ns: u64) -> u64 {
+pub(crate) const fn ticks(ns: u64) -> u64 {
     ns * TICKS + OFFSET
 }
 /// Unix time minus `CLOCK_MONOTONIC`, in nanoseconds.
-pub const UNIX: u64 = 1_700_000_000_000_000_000;
+pub(crate) const UNIX: u64 = 1_700_000_000_000_000_000;
 
 const START: u64 = 1000 * MS;
 
 /// Length of each sample of GPU metrics, in nanoseconds.
-pub const SAMPLE: u64 = 100 * MS;
+pub(crate) const SAMPLE: u64 = 100 * MS;
 
 /// The mangled name of a kernel.
 const GEMM: &str = "_ZN7cutlass7Kernel2I40cutlass_80_tensorop_s1688gemm_128x128_32EEvNT_6ParamsE";
@@ -36,7 +36,7 @@ const COPY: u8 = 4;
 const WAIT: u8 = 8;
 
 /// A rank of the simulated server.
-pub struct Server {
+pub(crate) struct Server {
     pub rank: u64,
     /// The iterations in the window. Earlier iterations are outside windows.
     pub window: std::ops::RangeInclusive<u64>,
@@ -50,7 +50,7 @@ pub struct Server {
 
 /// The true figures of an iteration, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Truth {
+pub(crate) struct Truth {
     pub n: u64,
     pub start: u64,
     pub duration: u64,
@@ -81,7 +81,7 @@ struct NameIds {
 }
 
 impl Server {
-    pub const fn rank(rank: u64) -> Self {
+    pub(crate) const fn rank(rank: u64) -> Self {
         Self {
             rank,
             window: 100..=150,
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    pub const fn pid(&self) -> u32 {
+    pub(crate) const fn pid(&self) -> u32 {
         4000 + self.rank as u32
     }
 
@@ -153,7 +153,7 @@ impl Server {
     }
 
     /// Returns the record, and the true figures of the iterations in its window.
-    pub fn record(&self) -> (Builder, Vec<Truth>) {
+    pub(crate) fn record(&self) -> (Builder, Vec<Truth>) {
         let main = self.pid();
         let mut builder = Builder::new(self.pid(), ClockKind::Counter);
         let names = NameIds {
@@ -213,7 +213,7 @@ impl Server {
     }
 
     /// Returns the record of two GPUs' metrics, from the start of the server until `until`.
-    pub fn metrics(&self, until: u64) -> Builder {
+    pub(crate) fn metrics(&self, until: u64) -> Builder {
         let pid = 9000;
         let mut builder = Builder::new(pid, ClockKind::Monotonic);
         for (key, text) in [(Info::Host, "gpu7"), (Info::Boot, "a-boot")] {

@@ -52,7 +52,7 @@ fn with_batches_of(
 
 /// Returns a server's record, and the number of its iterations whose batch is known: all but the last two. The first
 /// batches have only prompts, the next ones prompts and decodes, and the others only decodes.
-pub fn record() -> (Vec<u8>, usize) {
+pub(crate) fn record() -> (Vec<u8>, usize) {
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100 => Batch::new(1, 900, 900),
         101..104 => Batch::new(3, 102, 100),

@@ -25,7 +25,7 @@ struct Model {
 
 /// Returns a process whose model has a second layer with a slower MLP. Each of its kernels takes `more` nanoseconds
 /// longer.
-pub fn model(more: u64) -> Process {
+pub(crate) fn model(more: u64) -> Process {
     let model = Model {
         more: [0, more, 0, 0],
         ..Model::default()

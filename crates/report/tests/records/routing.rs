@@ -8,7 +8,7 @@ use tllmprof_report::{Report, Style};
 
 /// Returns a server's record with the loads of eight experts in each of two layers, as distributed
 /// by learned routers.
-pub fn record(rank: u64) -> Vec<u8> {
+pub(crate) fn record(rank: u64) -> Vec<u8> {
     let server = Server::rank(rank);
     let (mut builder, truths) = server.record();
     let pid = server.pid();

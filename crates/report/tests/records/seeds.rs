@@ -2,6 +2,7 @@
 //! readable.
 
 #[path = "../../../../tests/fuzzed/src/packed.rs"]
+#[allow(unreachable_pub)] // `tests/fuzzed` is a library with this module
 mod packed;
 
 use crate::common::process;

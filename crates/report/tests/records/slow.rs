@@ -13,7 +13,7 @@ const MAIN: u32 = 10;
 
 /// Returns the report on 60 iterations of 300 µs, each with one launch and 188 µs of GPU work. Kernels are recorded in
 /// the first five, which take ten times as long. In iteration 41 a graph is captured again.
-pub fn record() -> Report {
+pub(crate) fn record() -> Report {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| {
         builder.push(MAIN, &Event::new(at, long, what));

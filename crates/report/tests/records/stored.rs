@@ -23,7 +23,7 @@ use crate::common::{process, ranks};
 type Printed = Vec<(String, String)>;
 
 /// Returns the records of the page's test corpus, with their names.
-pub fn corpus() -> Vec<(String, Vec<u8>)> {
+pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../page/tests/corpus");
     let files = fs::read_dir(folder)
         .unwrap()
@@ -51,7 +51,7 @@ pub fn corpus() -> Vec<(String, Vec<u8>)> {
 
 /// Returns the records of a job on two hosts. Some ranks are late for known reasons. `groups` is true if the ranks form
 /// groups.
-pub fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
     let plant = |rank, from, cause| Plant {
         rank,
         steps: (from, from + 5),

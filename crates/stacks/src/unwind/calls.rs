@@ -11,7 +11,7 @@ const MAX_ADDRESSES: usize = 1 << 12;
 
 /// A call instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CallInstruction {
+pub(crate) enum CallInstruction {
     /// A call of the function with this address. The call is direct, or it uses an entry in a table
     /// that the linker made. It may also lead to a stub of the linker that jumps through such an
     /// entry.
@@ -22,11 +22,13 @@ pub enum CallInstruction {
 
 /// The results for addresses that were looked up.
 #[derive(Default)]
-pub struct CallInstructions(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
+pub(super) struct CallInstructions(
+    HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
+);
 
 impl CallInstructions {
     /// Returns the call instruction that ends at an address, if there is one.
-    pub fn before(&mut self, address: usize) -> Option<CallInstruction> {
+    pub(crate) fn before(&mut self, address: usize) -> Option<CallInstruction> {
         if self.0.len() >= MAX_ADDRESSES {
             self.0.clear();
         }

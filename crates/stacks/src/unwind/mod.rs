@@ -27,7 +27,7 @@ const WORD: usize = size_of::<usize>();
 
 /// The unwinder, with cached facts about the code of the modules.
 #[derive(Default)]
-pub struct Unwinder {
+pub(crate) struct Unwinder {
     rules: Rules,
     calls: CallInstructions,
     stack: Stack,
@@ -35,7 +35,7 @@ pub struct Unwinder {
 
 /// The registers that are needed to find callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Registers {
+pub(crate) struct Registers {
     pub program_counter: usize,
     pub stack_pointer: usize,
     /// The frame pointer; `None` if it is unknown.
@@ -54,20 +54,25 @@ struct Walk<'a> {
 
 impl Unwinder {
     /// Clears the cached facts, because modules were loaded or unloaded.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.rules, self.calls) = (Rules::default(), CallInstructions::default());
     }
 
     /// Returns the start of the function that contains an address.
     #[cfg(test)]
-    pub fn start_of(&mut self, modules: &Modules, address: usize) -> Option<usize> {
+    pub(crate) fn start_of(&mut self, modules: &Modules, address: usize) -> Option<usize> {
         Some(self.rules.function_at(modules, address)?.start)
     }
 
     /// Adds a code address for each function of a sleeping thread's stack, innermost first. Stops
     /// at the first function that cannot be determined. For callers, the address is inside the call
     /// instruction.
-    pub fn unwind(&mut self, modules: &Modules, registers: Registers, frames: &mut Vec<usize>) {
+    pub(crate) fn unwind(
+        &mut self,
+        modules: &Modules,
+        registers: Registers,
+        frames: &mut Vec<usize>,
+    ) {
         self.stack.forget();
         self.walk(modules, registers, MAX_FRAMES, frames);
     }
@@ -75,7 +80,7 @@ impl Unwinder {
     /// Does the same as [`Self::unwind`] for a copy of the stack, whose first word is at the stack
     /// pointer. The stack itself may have changed since. Returns true if the whole stack could be
     /// unwound.
-    pub fn unwind_copy(
+    pub(crate) fn unwind_copy(
         &mut self,
         modules: &Modules,
         registers: Registers,

@@ -21,9 +21,9 @@ const MAX_ENTRY_BYTES: usize = 1 << 16;
 mod registers {
     use gimli::{Register, X86_64};
 
-    pub const STACK_POINTER: Register = X86_64::RSP;
-    pub const FRAME_POINTER: Register = X86_64::RBP;
-    pub const RETURN_ADDRESS: Register = X86_64::RA;
+    pub(crate) const STACK_POINTER: Register = X86_64::RSP;
+    pub(crate) const FRAME_POINTER: Register = X86_64::RBP;
+    pub(crate) const RETURN_ADDRESS: Register = X86_64::RA;
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -41,7 +41,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A function, and the way to find its caller from one of its code addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnwindInfo {
+pub(super) struct UnwindInfo {
     pub start: usize,
     /// `None` if the caller cannot be determined.
     pub caller: Option<Caller>,
@@ -49,7 +49,7 @@ pub struct UnwindInfo {
 
 /// The way to find the caller of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Caller {
+pub(crate) enum Caller {
     /// The function has no caller: the thread begins here.
     Nobody,
     By(UnwindRule),
@@ -57,7 +57,7 @@ pub enum Caller {
 
 /// The rules that give the caller's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnwindRule {
+pub(super) struct UnwindRule {
     /// The rule for the caller's stack pointer, which DWARF calls the CFA.
     pub cfa: Cfa,
     pub frame_pointer: Saved,
@@ -67,7 +67,7 @@ pub struct UnwindRule {
 
 /// The rule for the caller's frame pointer. Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Saved {
+pub(crate) enum Saved {
     /// The function does not change the register.
     Kept,
     /// The register is saved at this distance from the caller's stack pointer.
@@ -78,7 +78,7 @@ pub enum Saved {
 
 /// The rule for the caller's stack pointer (CFA). Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cfa {
+pub(crate) enum Cfa {
     /// The stack pointer plus a distance.
     Stack(isize),
     /// The frame pointer plus a distance.
@@ -90,7 +90,7 @@ pub enum Cfa {
 impl Cfa {
     /// Returns true if the rule needs the frame pointer that the function sets up. The return
     /// address is then next to the word to which the frame pointer points.
-    pub const fn needs_frame_pointer(self) -> bool {
+    pub(crate) const fn needs_frame_pointer(self) -> bool {
         matches!(self, Self::Frame(_))
     }
 }
@@ -98,7 +98,7 @@ impl Cfa {
 impl UnwindRule {
     /// Returns the function's frame pointer if its return address is at `at`. Returns `None` for
     /// rules that do not use the frame pointer in this way.
-    pub const fn frame_pointer_of(self, at: usize) -> Option<usize> {
+    pub(crate) const fn frame_pointer_of(self, at: usize) -> Option<usize> {
         match self.cfa {
             Cfa::Frame(offset) => Some(
                 at.wrapping_add_signed(-self.return_address)
@@ -111,11 +111,11 @@ impl UnwindRule {
 
 /// The results for code addresses that were looked up.
 #[derive(Default)]
-pub struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
+pub(super) struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
 
 impl Rules {
     /// Returns the function that contains an address, or `None` if no table contains it.
-    pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<UnwindInfo> {
+    pub(super) fn function_at(&mut self, modules: &Modules, address: usize) -> Option<UnwindInfo> {
         if let Some(known) = self.0.get(&address) {
             return *known;
         }

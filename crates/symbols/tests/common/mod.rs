@@ -9,16 +9,16 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder that is removed when the test ends.
-pub struct Scratch(TempDir);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The canonical path, because the dynamic linker and readlink show it in this form.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         let path = self.0.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         path
@@ -26,7 +26,7 @@ impl Scratch {
 
     /// Runs a tool in this folder, for at most a minute. A compiler may take over ten seconds on a
     /// busy machine.
-    pub fn tool(&self, words: &[&str]) {
+    pub(crate) fn tool(&self, words: &[&str]) {
         let mut command = Command::new("timeout");
         command.arg("60").args(words).current_dir(self.0.path());
         let output = command.output().unwrap();
@@ -35,7 +35,7 @@ impl Scratch {
     }
 
     /// Compiles C++ source. `arguments` are added to those for the source and the output.
-    pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+    pub(crate) fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let text = self.path(&format!("{name}.cc"));
         fs::write(&text, source).unwrap();
         let text = text.to_str().unwrap();
@@ -45,7 +45,7 @@ impl Scratch {
 }
 
 /// The source of a library that has most kinds of names.
-pub const LIBRARY: &str = r#"
+pub(crate) const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -84,14 +84,14 @@ int all(int x) {
 }
 "#;
 
-pub fn names(functions: &[tllmprof_symbols::Function<'_>]) -> Vec<String> {
+pub(crate) fn names(functions: &[tllmprof_symbols::Function<'_>]) -> Vec<String> {
     let names = functions.iter().map(|function| function.names[0]);
     names
         .map(|name| String::from_utf8_lossy(name).into_owned())
         .collect()
 }
 
-pub fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
+pub(crate) fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
     let rule = format!("sym:{regex}");
     match tllmprof_config::Step::parse(&rule).unwrap() {
         tllmprof_config::Step::Symbol { name, .. } => tllmprof_symbols::Pattern::new(&name),
@@ -100,11 +100,11 @@ pub fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
 }
 
 /// Returns the first name of each function in the image that matches.
-pub fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
+pub(crate) fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
     names(&image.matching(&pattern(regex), usize::MAX).functions)
 }
 
-pub fn open(path: &Path) -> tllmprof_symbols::Image {
+pub(crate) fn open(path: &Path) -> tllmprof_symbols::Image {
     tllmprof_symbols::Image::open_with(path, Path::new("/nonexistent"))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

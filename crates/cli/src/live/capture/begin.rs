@@ -25,7 +25,7 @@ const OTHER_ANSWER: &str = "it answers something else than it was asked";
 const NONE_LEFT: &str = "nothing was captured: no process is left";
 
 /// A process that has accepted a window.
-pub struct Member {
+pub(crate) struct Member {
     pub connection: Connection,
     pub status: Status,
     pub first: u64,
@@ -33,7 +33,7 @@ pub struct Member {
 }
 
 /// The processes that have accepted a window, and whether any process has not.
-pub struct BegunProcesses {
+pub(crate) struct BegunProcesses {
     pub members: Vec<Member>,
     pub failed: bool,
 }
@@ -130,7 +130,10 @@ fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
-pub fn begin(processes: Vec<ListeningProcess>, wanted: &CaptureRequest) -> Result<BegunProcesses> {
+pub(super) fn begin(
+    processes: Vec<ListeningProcess>,
+    wanted: &CaptureRequest,
+) -> Result<BegunProcesses> {
     let asked = processes.len();
     let candidate = |process| CaptureCandidate {
         process,

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 /// Interval at which the processes are asked for their progress.
 const ASK: Duration = Duration::from_millis(500);
 /// The outcome of the window of a process.
-pub struct Captured {
+pub(crate) struct Captured {
     pub status: Status,
     /// The first and last iteration of the window, and the path of the record that contains them.
     pub first: Option<u64>,
@@ -41,7 +41,7 @@ type Heard = (usize, io::Result<ControlEvent>);
 ///
 /// # Errors
 /// The user interrupted twice, or a window did not close after it was stopped.
-pub fn follow(
+pub(crate) fn follow(
     members: Vec<Member>,
     wanted: &CaptureRequest,
     interrupts: &AtomicUsize,

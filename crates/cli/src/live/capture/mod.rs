@@ -29,12 +29,12 @@ use crate::manners;
 use crate::output;
 use crate::page::{self, Measured};
 use crate::processes::ReadOptions;
-pub use read::CapturedWindows;
+pub(crate) use read::CapturedWindows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
 /// Default time after which a capture gives up because no iteration begins, or no process listens.
-pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// Time that a process has to close a window after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ not, such as an idle replica, is captured in iterations of its own. ^C closes th
   tllmprof capture --all --for 10s -o captures/
   tllmprof capture --repeat 10 --every 1m -o captures/
   tllmprof capture --profiler       for a profiler that waits, such as nsys profile -c cudaProfilerApi")]
-pub struct CaptureArguments {
+pub(crate) struct CaptureArguments {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct CaptureArguments {
 
 /// The part of the command line that defines a capture.
 #[derive(clap::Args, Default)]
-pub struct CaptureRequest {
+pub(crate) struct CaptureRequest {
     /// Number of iterations to capture [default: 50, or with --for as many as run in that time]
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
@@ -124,12 +124,12 @@ fn trace_path(text: &str) -> Result<String, String> {
 }
 
 /// Parses a time that is longer than 0.
-pub fn duration(text: &str) -> Result<Duration, &'static str> {
+pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let time = time::parse(text).filter(|time| !time.is_zero());
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
 }
 
-pub fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
     if let Some(text) = &arguments.wanted.condition
         && let Err(problem) = Condition::parse(text)
     {
@@ -261,7 +261,7 @@ fn capture(
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
-pub fn take(
+pub(crate) fn take(
     processes: Vec<ListeningProcess>,
     wanted: &CaptureRequest,
     interrupts: &AtomicUsize,
@@ -288,7 +288,7 @@ fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
 }
 
 /// Counts the interrupts (SIGINT or SIGTERM) that the user sends from now on.
-pub fn interrupts() -> Result<Arc<AtomicUsize>> {
+pub(crate) fn interrupts() -> Result<Arc<AtomicUsize>> {
     let count = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let count = Arc::clone(&count);
@@ -303,7 +303,7 @@ pub fn interrupts() -> Result<Arc<AtomicUsize>> {
 
 impl CaptureRequest {
     /// Returns the options for a capture of this number of steps. All other options have their defaults.
-    pub fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
+    pub(crate) fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {
             steps: Some(steps),
             wait,
@@ -312,7 +312,7 @@ impl CaptureRequest {
     }
 
     /// Returns the same options, with GPU kernels in this number of iterations.
-    pub fn with_kernels(self, kernels: Option<u64>) -> Self {
+    pub(crate) fn with_kernels(self, kernels: Option<u64>) -> Self {
         Self { kernels, ..self }
     }
 

@@ -15,14 +15,14 @@ use crate::{failure, output, processes};
 /// The windows that were captured so far. The key is the record's path in its process. The value is the file to read
 /// (the record, or its latest copy) and the first iteration of each window.
 #[derive(Default)]
-pub struct CapturedWindows {
+pub(crate) struct CapturedWindows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
     /// True if the report includes the iterations before each window, which the flight recorder kept.
     past: bool,
 }
 
 impl CapturedWindows {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.of.is_empty()
     }
 
@@ -30,7 +30,7 @@ impl CapturedWindows {
     ///
     /// # Errors
     /// A record can no longer be read.
-    pub fn read(&self) -> Result<Vec<Read>> {
+    pub(crate) fn read(&self) -> Result<Vec<Read>> {
         let all = self.of.values();
         all.map(|(file, firsts)| {
             read_windows(file, firsts, self.past).with_context(|| file.display().to_string())
@@ -49,7 +49,7 @@ impl CapturedWindows {
 ///
 /// # Errors
 /// A record cannot be copied.
-pub fn read(
+pub(super) fn read(
     all: &[Captured],
     wanted: &CaptureRequest,
     windows: &mut CapturedWindows,

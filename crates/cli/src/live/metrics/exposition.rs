@@ -7,13 +7,13 @@ use tllmprof_control::{Phase, Status, StepHistograms};
 use crate::live::record::Figures;
 
 /// A process's status, and the figures of its record (`None` if no record can be read).
-pub struct ProcessFigures {
+pub(crate) struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
 }
 
 /// A metric family: metrics with one name and one description.
-pub struct Family {
+pub(crate) struct Family {
     pub name: &'static str,
     help: &'static str,
     of: Of,
@@ -35,7 +35,7 @@ enum Of {
 }
 
 /// All metric families.
-pub const FAMILIES: [Family; 12] = [
+pub(crate) const FAMILIES: [Family; 12] = [
     Family {
         name: "tllmprof_processes",
         help: "Processes that listen.",
@@ -99,7 +99,7 @@ pub const FAMILIES: [Family; 12] = [
 ];
 
 /// Returns the metrics of these processes as text.
-pub fn text(seen: &[ProcessFigures]) -> String {
+pub(crate) fn text(seen: &[ProcessFigures]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {
         let lines = family.lines(seen);

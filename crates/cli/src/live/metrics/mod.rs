@@ -26,7 +26,7 @@ is a scrape configuration for Prometheus, and examples/grafana.json is a dashboa
 
   tllmprof serve-metrics &
   curl http://127.0.0.1:9427/metrics")]
-pub struct MetricsArguments {
+pub(crate) struct MetricsArguments {
     /// Address and port to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9427", value_parser = address)]
     listen: SocketAddr,
@@ -40,7 +40,7 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
         .ok_or("wanted: an address of this machine and a port, such as 127.0.0.1:9427")
 }
 
-pub fn run(arguments: &MetricsArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &MetricsArguments) -> Result<ExitCode> {
     let listen = arguments.listen;
     let server = Server::http(listen)
         .map_err(|error| anyhow!("--listen {listen}: {}", worded(&error.to_string())))?;

@@ -41,7 +41,7 @@ processes; s closes their open windows. If standard output is not a terminal, a 
 
   tllmprof top                 all processes here, including those that start later
   tllmprof top -n 1 | cat      one table")]
-pub struct TopArguments {
+pub(crate) struct TopArguments {
     #[command(flatten)]
     targets: Targets,
     /// Number of tables to print if standard output is not a terminal [default: print until interrupted]
@@ -49,7 +49,7 @@ pub struct TopArguments {
     count: Option<u64>,
 }
 
-pub fn run(arguments: &TopArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &TopArguments) -> Result<ExitCode> {
     let watched = WatchedProcesses::new(&arguments.targets)?;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb {

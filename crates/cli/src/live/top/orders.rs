@@ -21,13 +21,13 @@ const LEAVE: Duration = Duration::from_secs(2);
 
 /// Identifies a process. The number is not enough, because two containers may use the same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Id {
+pub(crate) struct Id {
     host: String,
     pid: u64,
 }
 
 impl Id {
-    pub fn from_status(status: &Status) -> Self {
+    pub(crate) fn from_status(status: &Status) -> Self {
         Self {
             host: status.host.clone(),
             pid: status.pid,
@@ -37,7 +37,7 @@ impl Id {
 
 /// A summary of the iterations in a captured window.
 #[derive(Clone, Debug, Default)]
-pub struct Captured {
+pub(crate) struct Captured {
     pub pid: u32,
     pub rank: Option<u64>,
     pub window: (u64, u64),
@@ -88,11 +88,11 @@ impl Captured {
 }
 
 /// Returns the message that is shown during a capture.
-pub fn capturing() -> String {
+pub(crate) fn capturing() -> String {
     format!("capturing {STEPS} iterations")
 }
 
-pub struct Orders {
+pub(super) struct Orders {
     to: Sender<Update>,
     /// The number of requests to stop the capture that is running.
     interrupts: Arc<AtomicUsize>,
@@ -100,7 +100,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    pub fn new(to: Sender<Update>) -> Self {
+    pub(super) fn new(to: Sender<Update>) -> Self {
         Self {
             to,
             interrupts: Arc::default(),
@@ -109,7 +109,7 @@ impl Orders {
     }
 
     /// Captures the next iterations of these processes.
-    pub fn capture(&mut self, of: Vec<Id>) {
+    pub(crate) fn capture(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             return output::say(format_args!("wait until the last order is done"));
         }
@@ -128,7 +128,7 @@ impl Orders {
     }
 
     /// Closes the open windows of these processes. If this command is capturing, stops that capture instead.
-    pub fn stop(&mut self, of: Vec<Id>) {
+    pub(crate) fn stop(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             self.interrupts.store(1, Ordering::Relaxed);
             return;
@@ -153,12 +153,12 @@ impl Orders {
     }
 
     /// Notes that the last order has been carried out.
-    pub fn are_done(&mut self) {
+    pub(crate) fn are_done(&mut self) {
         self.running = None;
     }
 
     /// Stops the capture that is running, if any, and waits for its end for at most [`LEAVE`].
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.interrupts.store(1, Ordering::Relaxed);
         let until = Instant::now() + LEAVE;
         while let Some(running) = &self.running

@@ -23,13 +23,13 @@ mod terminal;
 
 /// The terminal while this command uses it. Dropping this value restores the terminal. A panic also restores it, before
 /// the panic's message is printed.
-pub struct Screen {
+pub(crate) struct Screen {
     /// The size of the screen and the bytes that were last written to it.
     drawn: RefCell<((u16, u16), Vec<u8>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Key {
+pub(crate) enum Key {
     Quit,
     Up,
     Down,
@@ -43,7 +43,7 @@ impl Screen {
     ///
     /// # Errors
     /// Standard output is not a terminal, or its mode cannot be set.
-    pub fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             restore();
@@ -62,7 +62,7 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal no longer exists.
-    pub fn key(&self, within: Duration) -> io::Result<Option<Key>> {
+    pub(crate) fn key(&self, within: Duration) -> io::Result<Option<Key>> {
         if !event::poll(within)? {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal no longer exists.
-    pub fn draw(&self, view: &View) -> io::Result<()> {
+    pub(crate) fn draw(&self, view: &View) -> io::Result<()> {
         let (width, height) = size()?;
         let mut out = Vec::new();
         for (at, (line, stands_out)) in (0..height).zip(view.lines(height.into())) {

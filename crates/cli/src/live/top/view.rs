@@ -14,7 +14,7 @@ const MESSAGES: usize = 4;
 const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, ESC all";
 
 #[derive(Default)]
-pub struct View {
+pub(super) struct View {
     rows: Vec<ProcessRow>,
     /// The selected process. `None` means that all processes are selected.
     selected: Option<Id>,
@@ -25,10 +25,10 @@ pub struct View {
 }
 
 /// A line of the screen, and true if it is highlighted.
-pub type ScreenLine = (String, bool);
+pub(super) type ScreenLine = (String, bool);
 
 impl View {
-    pub fn show(&mut self, rows: Vec<ProcessRow>) {
+    pub(super) fn show(&mut self, rows: Vec<ProcessRow>) {
         self.rows = rows;
         if self.place().is_none() {
             self.selected = None;
@@ -37,7 +37,7 @@ impl View {
 
     /// Notes the end of an order. Of the captured windows, only the latest one of each process
     /// stays on the screen.
-    pub fn finish_order(&mut self, captured: Vec<Captured>) {
+    pub(crate) fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);
         let is_old = |old: &Captured| captured.iter().any(|new| new.pid == old.pid);
@@ -46,7 +46,7 @@ impl View {
         self.captured.sort_by_key(|one| (one.rank, one.pid));
     }
 
-    pub fn say(&mut self, line: String) {
+    pub(crate) fn say(&mut self, line: String) {
         if self.messages.back() == Some(&line) {
             return;
         }
@@ -69,21 +69,21 @@ impl View {
     }
 
     /// Moves the selection up by one row. From the first row it moves to all processes.
-    pub fn up(&mut self) {
+    pub(crate) fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
 
-    pub fn down(&mut self) {
+    pub(crate) fn down(&mut self) {
         let next = self.place().map_or(0, |place| place + 1);
         self.select(Some(next.min(self.rows.len().saturating_sub(1))));
     }
 
-    pub fn select_all(&mut self) {
+    pub(crate) fn select_all(&mut self) {
         self.selected = None;
     }
 
     /// Returns the selected processes, to which the next order applies.
-    pub fn selected(&self) -> Vec<Id> {
+    pub(crate) fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],
             None => self
@@ -95,7 +95,7 @@ impl View {
     }
 
     /// Returns the lines for a screen of this height.
-    pub fn lines(&self, height: usize) -> Vec<ScreenLine> {
+    pub(super) fn lines(&self, height: usize) -> Vec<ScreenLine> {
         let count = self.rows.len();
         let selected = self.place();
         let of = match selected.and_then(|place| self.rows.get(place)) {
@@ -152,7 +152,7 @@ impl View {
 }
 
 /// Returns the processes as a table with a header.
-pub fn table(rows: &[ProcessRow]) -> String {
+pub(super) fn table(rows: &[ProcessRow]) -> String {
     let mut cells = vec![
         [
             "PID", "RANK", "STATE", "STEPS", "STEPS/S", "P50", "P99", "GPU", "WAITS/S", "GC/S",

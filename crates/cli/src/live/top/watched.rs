@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// A row of the table: one process.
 #[derive(Clone, Default)]
-pub struct ProcessRow {
+pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
@@ -41,7 +41,7 @@ pub struct ProcessRow {
     pub gpu: Option<f64>,
 }
 
-pub struct WatchedProcesses {
+pub(super) struct WatchedProcesses {
     processes: Vec<One>,
     /// The time of the next search for new processes. `None` if the user named the processes.
     next: Option<Instant>,
@@ -65,7 +65,7 @@ impl WatchedProcesses {
     ///
     /// # Errors
     /// A named process does not listen.
-    pub fn new(targets: &Targets) -> Result<Self> {
+    pub(crate) fn new(targets: &Targets) -> Result<Self> {
         let named = !targets.processes.is_empty() || targets.run.is_some();
         let mut new = Self {
             processes: Vec::new(),
@@ -91,7 +91,7 @@ impl WatchedProcesses {
     }
 
     /// Asks all processes for their state, and returns a row for each. Processes that have ended are removed.
-    pub fn look(&mut self) -> Vec<ProcessRow> {
+    pub(super) fn look(&mut self) -> Vec<ProcessRow> {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + AGAIN);
             let known: Vec<&Path> = self

@@ -5,7 +5,7 @@ use core::ops::Range;
 use tllmprof_platform::entry::{Denied, PatchRefusal};
 
 /// Consecutive pages that hold trampolines. They are not executable at first.
-pub struct TrampolinePages {
+pub(crate) struct TrampolinePages {
     start: usize,
     size: usize,
     code: Vec<u8>,
@@ -17,7 +17,7 @@ impl TrampolinePages {
     ///
     /// # Errors
     /// The system refuses the mapping.
-    pub fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
+    pub(crate) fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
         // SAFETY: the mapping is new and replaces no other. Old kernels do not know MAP_FIXED_NOREPLACE and may map the
         // pages elsewhere; such a mapping is removed.
         unsafe {
@@ -48,7 +48,7 @@ impl TrampolinePages {
     }
 
     /// Adds the code that `assemble` produces for the address passed to it. Returns the code's address range.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
     ) -> Result<Range<usize>, PatchRefusal> {
@@ -68,7 +68,7 @@ impl TrampolinePages {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub fn finish(&self) -> Result<(), Denied> {
+    pub(crate) fn finish(&self) -> Result<(), Denied> {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
         // SAFETY: these pages belong to this object and have this size, and no thread runs code in them yet.
         let result = unsafe {
@@ -85,7 +85,7 @@ impl TrampolinePages {
     ///
     /// # Safety
     /// No code jumps into the pages any more.
-    pub unsafe fn free(self) {
+    pub(crate) unsafe fn free(self) {
         let place = core::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: the mapping belongs to this object, and no code jumps into it any more.
         unsafe { libc::munmap(place, self.size) };
@@ -93,7 +93,7 @@ impl TrampolinePages {
 
     /// Returns the address range of the pages.
     #[cfg(test)]
-    pub fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         self.start..self.start + self.size
     }
 }

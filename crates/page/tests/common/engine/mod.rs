@@ -27,7 +27,7 @@ const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
 /// The name of a kernel that would end an element of a page or run a script if it were not escaped.
-pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
+pub(crate) const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
     (
@@ -57,7 +57,7 @@ const KERNELS: [(&str, u64); 6] = [
 ];
 
 /// A rank of the simulated engine, and the contents of its record.
-pub struct Engine {
+pub(crate) struct Engine {
     pub rank: u64,
     /// Windows, each given by its first and its last iteration.
     pub windows: Vec<(u64, u64)>,
@@ -85,7 +85,7 @@ pub struct Engine {
 }
 
 /// Returns the record of a GPU's metrics, which the command writes in addition to the process's record.
-pub fn metrics(iterations: u64) -> Builder {
+pub(crate) fn metrics(iterations: u64) -> Builder {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let value = u64::from(builder.string(1, "a-boot"));
     let key = Some(Info::Boot);
@@ -111,15 +111,15 @@ pub fn metrics(iterations: u64) -> Builder {
 
 /// IDs of the innermost frames of samples, for each part of an iteration.
 mod sampled {
-    pub const IDLE: u32 = 9;
-    pub const SCHEDULE: [u32; 2] = [3, 4];
-    pub const PREPARE: [u32; 1] = [6];
-    pub const FORWARD: [u32; 1] = [7];
-    pub const SAMPLE: [u32; 1] = [8];
+    pub(crate) const IDLE: u32 = 9;
+    pub(crate) const SCHEDULE: [u32; 2] = [3, 4];
+    pub(crate) const PREPARE: [u32; 1] = [6];
+    pub(crate) const FORWARD: [u32; 1] = [7];
+    pub(crate) const SAMPLE: [u32; 1] = [8];
 }
 
 /// The length of a wait for requests.
-pub const PAUSE: u64 = 25 * MS;
+pub(crate) const PAUSE: u64 = 25 * MS;
 
 const RANGES: [&str; 6] = [
     "schedule",
@@ -131,13 +131,13 @@ const RANGES: [&str; 6] = [
 ];
 
 impl Engine {
-    pub const fn pid(&self) -> u32 {
+    pub(crate) const fn pid(&self) -> u32 {
         21_840 + self.rank as u32
     }
 
     /// Returns the batch of an iteration. Most batches have only decodes, with a growing number of requests. Some have
     /// only prompts, both, or nothing.
-    pub fn batch(&self, n: u64) -> Option<Batch> {
+    pub(crate) fn batch(&self, n: u64) -> Option<Batch> {
         let noise = (n * 7919 + self.rank * 104_729) % 97;
         let requests = 1 + n % 64 * (1 + noise / 40);
         let (requests, prefill) = match n % 50 {
@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Returns the record, and the number of its events that a timeline shows.
-    pub fn record(&self) -> (Builder, u64) {
+    pub(crate) fn record(&self) -> (Builder, u64) {
         let main = self.pid();
         let mut builder = Builder::new(main, ClockKind::Monotonic);
         let mut string = |text: &str| builder.string(main, text);

@@ -5,7 +5,7 @@ use tllmprof_record::{CopyKind, Edge, Event, GraphState, RangeKind, StringId, Wh
 
 use super::{MAIN, START, US};
 
-pub struct NameIds {
+pub(crate) struct NameIds {
     pub ranges: Vec<StringId>,
     pub layers: Vec<StringId>,
     pub kernels: Vec<StringId>,
@@ -15,7 +15,7 @@ pub struct NameIds {
     pub idle: StringId,
 }
 
-pub struct RecordWriter {
+pub(crate) struct RecordWriter {
     pub builder: Builder,
     pub names: NameIds,
     pub main: u32,
@@ -39,7 +39,7 @@ const MODULES: [&str; 6] = [
 const SAMPLE: u32 = 1;
 
 /// Returns the scope of a layer's kernel.
-pub const fn scope_of(layer: u64, kernel: usize) -> u32 {
+pub(crate) const fn scope_of(layer: u64, kernel: usize) -> u32 {
     SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
 
@@ -75,14 +75,14 @@ const FRAMES: [(&str, u32); 9] = [
 ];
 
 impl RecordWriter {
-    pub fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
+    pub(crate) fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
         self.events += 1;
         self.builder
             .push(self.main + thread * 100, &Event::new(start, duration, what));
     }
 
     /// Writes the frames of sampled stacks. In the record they come after the samples.
-    pub fn frames(&mut self) {
+    pub(crate) fn frames(&mut self) {
         for (id, (name, parent)) in (1..).zip(FRAMES) {
             let sampler = self.main + 200;
             let name = self.builder.string(sampler, name);
@@ -92,7 +92,7 @@ impl RecordWriter {
     }
 
     /// Writes the scopes of the model's layers.
-    pub fn scopes(&mut self, layers: u64) {
+    pub(crate) fn scopes(&mut self, layers: u64) {
         let mut scope = |id, name: &str| {
             let name = self.builder.string(self.main, name);
             let what = What::Scope {
@@ -112,7 +112,7 @@ impl RecordWriter {
     }
 
     /// Sets the scope of the main thread's next launches.
-    pub fn enter(&mut self, at: u64, scope: u32) {
+    pub(crate) fn enter(&mut self, at: u64, scope: u32) {
         if self.has_scopes {
             let what = What::InScope { scope };
             self.builder.push(self.main, &Event::new(at, 0, what));
@@ -120,7 +120,7 @@ impl RecordWriter {
     }
 
     /// Writes that the latest kernel is a node of the graph.
-    pub fn node(&mut self, start: u64, node: u32) {
+    pub(crate) fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {
                 device: 0,
@@ -133,7 +133,7 @@ impl RecordWriter {
     }
 
     /// Writes the nodes of a graph, and the executable graph that was made from it.
-    pub fn graph(&mut self, at: u64) {
+    pub(crate) fn graph(&mut self, at: u64) {
         let nodes = What::GraphNodes {
             graph: 1,
             first: 0,
@@ -150,29 +150,29 @@ impl RecordWriter {
         }
     }
 
-    pub fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+    pub(crate) fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
         self.builder.push(
             self.main,
             &Event::new(at, 0, What::Window { edge, iteration }),
         );
     }
 
-    pub fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+    pub(crate) fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
         let what = What::KernelWindow { edge, iteration };
         self.builder.push(self.main, &Event::new(at, 0, what));
     }
 
-    pub fn range(&mut self, name: usize, start: u64, end: u64) {
+    pub(crate) fn range(&mut self, name: usize, start: u64, end: u64) {
         self.named_range(self.names.ranges[name], start, end);
     }
 
-    pub fn named_range(&mut self, name: StringId, start: u64, end: u64) {
+    pub(crate) fn named_range(&mut self, name: StringId, start: u64, end: u64) {
         let domain = self.names.domain;
         let kind = RangeKind::PushPop;
         self.put(0, start, end - start, What::Range { kind, domain, name });
     }
 
-    pub fn call(&mut self, start: u64, duration: u64, row: u8) {
+    pub(crate) fn call(&mut self, start: u64, duration: u64, row: u8) {
         let (capturing, stream) = (false, 0x7f00);
         self.put(
             0,
@@ -186,7 +186,7 @@ impl RecordWriter {
         );
     }
 
-    pub fn kernel(&mut self, start: u64, duration: u64, kernel: usize) {
+    pub(crate) fn kernel(&mut self, start: u64, duration: u64, kernel: usize) {
         let name = self.names.kernels[kernel];
         let stream = MAIN as u16;
         self.put(
@@ -202,7 +202,7 @@ impl RecordWriter {
         );
     }
 
-    pub fn copy(&mut self, stream: u64, start: u64, kind: CopyKind, bytes: u64) {
+    pub(crate) fn copy(&mut self, stream: u64, start: u64, kind: CopyKind, bytes: u64) {
         let stream = stream as u16;
         let duration = 2 * US + bytes / 50;
         self.put(

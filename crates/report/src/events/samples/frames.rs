@@ -27,7 +27,7 @@ pub struct Frame {
 
 /// Frames while they are collected: the parent and the name of each, by ID.
 #[derive(Debug, Default)]
-pub struct RawFrames(HashMap<u32, (u32, StringId)>);
+pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 
 /// The frames of a record by ID.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub struct Frames {
 
 impl RawFrames {
     /// Adds a frame. Returns false if there was no room for it.
-    pub fn add(&mut self, id: u32, parent: u32, name: StringId) -> bool {
+    pub(crate) fn add(&mut self, id: u32, parent: u32, name: StringId) -> bool {
         let has_room = self.0.len() < MAX_FRAMES || self.0.contains_key(&id);
         if has_room && id != 0 {
             self.0.insert(id, (parent, name));
@@ -50,7 +50,7 @@ impl RawFrames {
     }
 
     /// Resolves the names. `native` has the IDs of the innermost frames of native stacks.
-    pub fn finish(self, native: HashSet<u32>, facts: &Facts, strings: &Strings) -> Frames {
+    pub(crate) fn finish(self, native: HashSet<u32>, facts: &Facts, strings: &Strings) -> Frames {
         let mut all_native = HashSet::new();
         for mut id in native {
             while all_native.insert(id) {

@@ -16,11 +16,11 @@ use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
 use super::spans::Span;
-pub use frames::Frames;
+pub(crate) use frames::Frames;
 use frames::RawFrames;
-pub use function::{Function, Origin};
-pub use location::Location;
-pub use sleep::SleepKind;
+pub(crate) use function::{Function, Origin};
+pub(crate) use location::Location;
+pub(crate) use sleep::SleepKind;
 use sleeps::{Asleep, Sleeps};
 use workers::Workers;
 
@@ -85,7 +85,7 @@ impl SampledState {
 
 /// Frames and samples while they are collected.
 #[derive(Debug, Default)]
-pub struct RawStacks {
+pub(crate) struct RawStacks {
     frames: RawFrames,
     samples: Vec<StackSample>,
     /// Sleeps of threads, by thread and time of the sample in ticks.
@@ -96,7 +96,7 @@ pub struct RawStacks {
 
 impl RawStacks {
     /// Adds an event if it belongs to sampled stacks.
-    pub fn take(&mut self, clock: &Clock, event: &Event) {
+    pub(crate) fn take(&mut self, clock: &Clock, event: &Event) {
         match event.what {
             What::Frame { id, parent, name } => {
                 self.left_out += u64::from(!self.frames.add(id, parent, name));
@@ -136,14 +136,14 @@ impl RawStacks {
     }
 
     /// Adds a call of a thread that gives the GPU work.
-    pub fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
+    pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         let end = event.start.saturating_add(event.duration);
         let (start, end) = (clock.ns(event.start), clock.ns(end));
         self.workers.add(thread, Span { start, end });
     }
 
     /// Returns the samples by thread and time, and the frames with their names.
-    pub fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
+    pub(crate) fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
         self.samples
             .sort_by_key(|sample| (sample.thread, sample.at));
         let native = |sample: &&StackSample| sample.taken == Taken::Native;

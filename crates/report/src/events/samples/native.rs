@@ -17,7 +17,7 @@ const MAX_MODULES: usize = 64;
 
 /// The functions of the modules that were read so far.
 #[derive(Debug, Default)]
-pub struct Modules {
+pub(crate) struct Modules {
     is_here: bool,
     known: HashMap<String, Vec<Symbol>>,
 }
@@ -33,7 +33,7 @@ struct Symbol {
 
 impl Modules {
     /// Creates an empty table for a record.
-    pub fn new(facts: &Facts) -> Self {
+    pub(crate) fn new(facts: &Facts) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let is_here = boot.is_ok_and(|boot| !facts.boot.is_empty() && boot.trim() == facts.boot);
         Self {
@@ -43,7 +43,7 @@ impl Modules {
     }
 
     /// Returns the native function at an offset in a module, from `MODULE+0xOFFSET`.
-    pub fn function(&mut self, text: &str) -> Function {
+    pub(crate) fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;
             self.symbol(module, offset)

@@ -43,5 +43,5 @@ impl Sleep {
 }
 
 /// Beginnings of the causes of waits for work, and of waits for another thread that gives the GPU work.
-pub const FOR_WORK: &str = "waiting for work";
+pub(super) const FOR_WORK: &str = "waiting for work";
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

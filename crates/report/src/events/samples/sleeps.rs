@@ -10,7 +10,7 @@ use super::sleep::{FOR_WORK, Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread, from which its sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Asleep {
+pub(crate) struct Asleep {
     pub call: Option<SystemCall>,
     pub has_timeout: bool,
     /// IDs of the innermost frames of the thread's native stack and of its Python stack; 0 for a stack that is missing.
@@ -20,7 +20,7 @@ pub struct Asleep {
 
 /// The sleeps of a record, each only once.
 #[derive(Debug, Default)]
-pub struct Sleeps {
+pub(crate) struct Sleeps {
     known: HashMap<Asleep, u32>,
     by_sleep: HashMap<Sleep, u32>,
     all: Vec<Sleep>,
@@ -28,7 +28,7 @@ pub struct Sleeps {
 
 impl Sleeps {
     /// Returns the index of a sample's sleep in the list that [`Self::finish`] returns.
-    pub fn place(&mut self, asleep: Asleep, frames: &Frames) -> u32 {
+    pub(crate) fn place(&mut self, asleep: Asleep, frames: &Frames) -> u32 {
         if let Some(known) = self.known.get(&asleep) {
             return *known;
         }
@@ -42,7 +42,7 @@ impl Sleeps {
         place
     }
 
-    pub fn finish(self) -> Vec<Sleep> {
+    pub(crate) fn finish(self) -> Vec<Sleep> {
         self.all
     }
 }

@@ -22,14 +22,14 @@ const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 
 /// The spans of time in which each thread gave the GPU work, in nanoseconds and in order.
 #[derive(Debug, Default)]
-pub struct Workers {
+pub(super) struct Workers {
     spans: HashMap<u32, Vec<Span>>,
     count: usize,
 }
 
 impl Workers {
     /// Adds a call of a thread that gives the GPU work.
-    pub fn add(&mut self, thread: u32, call: Span) {
+    pub(super) fn add(&mut self, thread: u32, call: Span) {
         let spans = self.spans.entry(thread).or_default();
         match spans.last_mut() {
             Some(last) if call.start <= last.end.saturating_add(MAX_APART_NS) => {
@@ -54,7 +54,7 @@ impl Workers {
 
     /// Changes the kind of sleeps that are waits for another thread that gives the GPU work. `samples` are of all
     /// threads.
-    pub fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
+    pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }

@@ -63,7 +63,7 @@ pub struct ClockJump {
 
 /// The clocks of processes, aligned to the clock of the first host.
 #[derive(Debug)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     /// For each process, the index of its host in `fits`.
     hosts: Vec<usize>,
     /// For each host, the index of one of its processes.
@@ -77,7 +77,7 @@ pub struct Clocks {
 /// Returns the index of each process's host. Processes share a host if the boot IDs of their machines are equal or,
 /// without a boot ID, if the names of the hosts are. In traces of other profilers, only the processes of one file share
 /// a clock.
-pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
+pub(crate) fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
     let mut known: Vec<(&str, &str, &Path)> = Vec::new();
     let mut hosts = Vec::with_capacity(processes.len());
     for Rank { facts, file, .. } in processes {
@@ -97,7 +97,7 @@ pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
 
 impl Clocks {
     /// Aligns the clocks by the events of the groups in `matched`.
-    pub fn new(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
+    pub(crate) fn new(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
         let count = hosts.iter().max().map_or(0, |most| most + 1);
         let first = (0..count).map(|host| hosts.iter().position(|one| *one == host).unwrap_or(0));
         let mut clocks = Self {
@@ -276,14 +276,14 @@ impl Clocks {
     }
 
     /// Converts a moment of a process's record to the clock of the first host.
-    pub fn aligned(&self, place: usize, moment: u64) -> i64 {
+    pub(crate) fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
         let fit = self.fits[self.hosts[place]].as_ref();
         moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
     }
 
     /// Returns the error between moments of a group's different ranks, in nanoseconds.
-    pub fn error(&self, group: &Group<'_>) -> u64 {
+    pub(crate) fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes
             .iter()
@@ -301,7 +301,7 @@ impl Clocks {
     }
 
     /// Returns the clock of each host, with its offset in the middle of the record.
-    pub fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
+    pub(crate) fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
         let fits = self.fits.iter().zip(&self.first);
         fits.map(|(fit, first)| {
             let all = &processes[*first].collectives.all;

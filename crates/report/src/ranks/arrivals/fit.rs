@@ -29,7 +29,7 @@ struct OffsetLine {
 /// The offset of a clock from another clock over time. Subtracting it from a moment of the clock gives the moment on
 /// the other clock.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Fit {
+pub(super) struct Fit {
     lines: Vec<OffsetLine>,
     /// Distance in nanoseconds from the lines within which 9 of 10 points lie.
     pub error: u64,
@@ -37,7 +37,7 @@ pub struct Fit {
 
 /// A jump of a clock: its moment and its size, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Jump {
+pub(crate) struct Jump {
     pub at: i64,
     pub by: i64,
 }
@@ -45,7 +45,7 @@ pub struct Jump {
 impl Fit {
     /// Fits lines to points. Each point is a moment and the clock's offset from the other clock. Points must be in the
     /// order of their moments.
-    pub fn through(points: &[(i64, i64)]) -> Self {
+    pub(crate) fn through(points: &[(i64, i64)]) -> Self {
         if points.is_empty() {
             return Self::default();
         }
@@ -72,7 +72,7 @@ impl Fit {
     }
 
     /// Returns the offset from the other clock at a moment, in nanoseconds.
-    pub fn at(&self, moment: i64) -> i64 {
+    pub(crate) fn at(&self, moment: i64) -> i64 {
         let after = self.lines.partition_point(|line| line.from <= moment);
         let line = self.lines.get(after.saturating_sub(1));
         let ahead = line.map_or(0.0, |line| {
@@ -81,7 +81,7 @@ impl Fit {
         (ahead.round() as i64).clamp(-MAX_OFFSET_NS, MAX_OFFSET_NS)
     }
 
-    pub fn jumps(&self) -> Vec<Jump> {
+    pub(crate) fn jumps(&self) -> Vec<Jump> {
         let pairs = self.lines.windows(2).map(|pair| {
             let at = pair[1].from;
             let before = pair[0].offset + pair[0].drift * (at - pair[0].at) as f64;
@@ -93,12 +93,12 @@ impl Fit {
     }
 
     /// Returns the drift of the first line in parts per million.
-    pub fn drift(&self) -> f64 {
+    pub(crate) fn drift(&self) -> f64 {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }
 
     /// Returns the smallest absolute offset among the lines, in nanoseconds.
-    pub fn least(&self) -> u64 {
+    pub(crate) fn least(&self) -> u64 {
         let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
         offsets.min().unwrap_or(0)
     }
@@ -111,7 +111,7 @@ fn blocks(points: &[(i64, i64)]) -> impl Iterator<Item = (usize, usize)> {
     (0..count).map(move |block| (edge(block), edge(block + 1) - edge(block)))
 }
 
-pub fn median(values: &mut [i64]) -> i64 {
+pub(crate) fn median(values: &mut [i64]) -> i64 {
     match values.len() {
         0 => 0,
         length => *values.select_nth_unstable(length / 2).1,

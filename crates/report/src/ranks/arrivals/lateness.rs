@@ -44,7 +44,7 @@ type HostActivity = ([i64; HOST_CAUSES], i64);
 
 /// The iterations of all processes, by number.
 #[derive(Debug)]
-pub struct KnownIterations<'a> {
+pub(crate) struct KnownIterations<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,
     usual: HashMap<(usize, usize, u32, u32), HostActivity>,
     /// For each process, the numbers of the first iterations of its windows, in order.
@@ -54,7 +54,7 @@ pub struct KnownIterations<'a> {
 }
 
 impl<'a> KnownIterations<'a> {
-    pub fn new(processes: &'a [Rank<'a>]) -> Self {
+    pub(crate) fn new(processes: &'a [Rank<'a>]) -> Self {
         let of = |process: &Rank<'a>| {
             let all = process.windows.iter().flat_map(|window| &window.iterations);
             let mut all: Vec<_> = all.map(|one| (one.n as u32, one)).collect();
@@ -74,14 +74,14 @@ impl<'a> KnownIterations<'a> {
         }
     }
 
-    pub fn get(&self, place: usize, number: u32) -> Option<&'a Iteration> {
+    pub(crate) fn get(&self, place: usize, number: u32) -> Option<&'a Iteration> {
         let all = &self.by_number[place];
         let at = all.binary_search_by_key(&number, |one| one.0).ok()?;
         Some(all[at].1)
     }
 
     /// Returns true if a window of the process begins after iteration `after`, but not after iteration `to`.
-    pub fn opens(&self, place: usize, after: u32, to: u32) -> bool {
+    pub(crate) fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
         let next = first.partition_point(|first| *first <= after);
         first.get(next).is_some_and(|first| *first <= to)
@@ -144,7 +144,7 @@ fn others<'a>(group: &'a Group<'_>, lane: usize) -> impl Iterator<Item = (usize,
 
 /// Returns the causes for which a lane's rank arrived at a collective later than the median of the other ranks. `at` is
 /// the group's index.
-pub fn find_causes(
+pub(crate) fn find_causes(
     known: &mut KnownIterations<'_>,
     (at, group): (usize, &Group<'_>),
     event: &[u32],

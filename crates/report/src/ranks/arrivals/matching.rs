@@ -22,7 +22,7 @@ const MIN_ITERATION_SHARE: f64 = 0.5;
 
 /// The collectives of one operation and library in one process, in their order.
 #[derive(Debug)]
-pub struct Lane<'a> {
+pub(crate) struct Lane<'a> {
     /// Index of the process.
     pub place: usize,
     all: &'a [Collective],
@@ -34,7 +34,7 @@ pub struct Lane<'a> {
 /// Ranks that take part in the same collectives of one operation and library. Each collective is one event of the
 /// group.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub(crate) struct Group<'a> {
     pub row: u8,
     pub lanes: Vec<Lane<'a>>,
     /// For each event, one index for each lane: the lane's collective in that event, as an index in the lane's `of`.
@@ -43,7 +43,7 @@ pub struct Group<'a> {
 
 /// Results of the matching.
 #[derive(Debug, Default)]
-pub struct Matched<'a> {
+pub(crate) struct Matched<'a> {
     pub groups: Vec<Group<'a>>,
     /// Number of collectives in which no rank can end before all have begun, and number of those that were matched to
     /// an event.
@@ -82,12 +82,12 @@ impl<'a> Lane<'a> {
         }
     }
 
-    pub fn get(&self, at: u32) -> &'a Collective {
+    pub(crate) fn get(&self, at: u32) -> &'a Collective {
         &self.all[self.of[at as usize] as usize]
     }
 
     /// Returns the process's previous collective, of any operation; `at` is an index in `of`.
-    pub fn before(&self, at: u32) -> Option<&'a Collective> {
+    pub(crate) fn before(&self, at: u32) -> Option<&'a Collective> {
         let before = (self.of[at as usize] as usize).checked_sub(1)?;
         self.all.get(before)
     }
@@ -111,22 +111,22 @@ impl<'a> Lane<'a> {
 
 impl Group<'_> {
     /// Returns the number of the iteration that an event belongs to.
-    pub fn step(&self, event: &[u32]) -> u32 {
+    pub(crate) fn step(&self, event: &[u32]) -> u32 {
         self.lanes[0].get(event[0]).step
     }
 
     /// Returns the numbers of all iterations in which the group has events.
-    pub fn steps(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = u32> {
         self.lanes[0].all_steps()
     }
 
     /// Returns the events. Each is a list with one index for each lane, which identifies the lane's collective.
-    pub fn events(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+    pub(crate) fn events(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
     /// Returns about `most` of the events, evenly spaced, or all if there are fewer.
-    pub fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
+    pub(crate) fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)
     }
@@ -134,7 +134,7 @@ impl Group<'_> {
 
 /// Matches the collectives of some processes, no two of which may have the same rank. `hosts` has the host of each
 /// process. `members` has the processes that may be in one group.
-pub fn matched<'a>(
+pub(crate) fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
     hosts: &[usize],

@@ -19,9 +19,10 @@ use crate::numbers::units::{Change, Count, Share, Time};
 use crate::ranks::Rank;
 use crate::ranks::groups::{GroupName, Members};
 pub use clocks::{ClockJump, HostClock};
+pub(crate) use sums::Sum;
 use sums::{NONE, Sums};
-pub use sums::{RankSum, StepSum, Sum};
-pub use view::{ArrivalsView, CollectiveSum};
+pub use sums::{RankSum, StepSum};
+pub(crate) use view::{ArrivalsView, CollectiveSum};
 
 /// Share of waiting in the time of collectives above which waiting dominates, and share below which the transfer
 /// dominates.

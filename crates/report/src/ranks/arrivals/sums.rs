@@ -60,7 +60,7 @@ pub struct StepSum {
 
 /// Sums over all events.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub(crate) struct Sums {
     pub all: Sum,
     /// Sums of each process's collectives.
     pub ranks: Vec<RankSum>,
@@ -77,7 +77,7 @@ pub struct Sums {
 }
 
 /// The value for a lateness that is not known.
-pub const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 impl Sum {
     pub fn and(&mut self, more: &Self) {
@@ -127,7 +127,7 @@ impl Cells {
     }
 }
 
-pub fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> Sums {
+pub(crate) fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> Sums {
     let ranks = processes.len();
     let mut sums = Sums {
         ranks: vec![RankSum::default(); ranks],

@@ -13,7 +13,7 @@ use crate::ranks::arrivals::{
 /// The collectives of one process that have the same operation and library, found by their recorded kernels.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collective")]
-pub struct CollectiveSum {
+pub(crate) struct CollectiveSum {
     /// The operation and the library, such as `all-reduce (NCCL)`.
     name: String,
     /// The number of collectives.
@@ -36,7 +36,7 @@ pub struct CollectiveSum {
 /// ranks of its group.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collectives")]
-pub struct ArrivalsView<'a> {
+pub(crate) struct ArrivalsView<'a> {
     /// The verdict on the time of the matched collectives.
     verdict: Bound,
     /// The reason why the verdict is inconclusive, in words; `null` for other verdicts.
@@ -181,7 +181,11 @@ impl StepView {
 
 impl CollectiveSum {
     /// Returns the collectives of the process at index `place`, a row for each operation and library.
-    pub fn of_process(process: &Rank<'_>, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
+    pub(crate) fn of_process(
+        process: &Rank<'_>,
+        place: usize,
+        arrivals: Option<&Arrivals>,
+    ) -> Vec<Self> {
         let of = |(row, (count, ns)): (u8, (u64, u64))| {
             let sum: Option<&Sum> = arrivals.and_then(|arrivals| arrivals.kind(place, row));
             Self {
@@ -198,7 +202,7 @@ impl CollectiveSum {
 }
 
 impl<'a> ArrivalsView<'a> {
-    pub fn new(arrivals: &'a Arrivals, each: bool) -> Self {
+    pub(crate) fn new(arrivals: &'a Arrivals, each: bool) -> Self {
         Self {
             verdict: arrivals.verdict,
             why: Some(&*arrivals.why).filter(|why| !why.is_empty()),

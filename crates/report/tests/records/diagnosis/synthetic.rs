@@ -10,8 +10,8 @@ use tllmprof_record::{
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
-pub const MS: u64 = 1_000_000;
-pub const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const US: u64 = 1_000;
 
 const START: u64 = 1000 * MS;
 const LENGTH: u64 = 10 * MS;
@@ -19,20 +19,20 @@ const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
 /// Rows of the loop's table of calls.
-pub const LAUNCH: u8 = 0;
-pub const WAIT: u8 = 1;
-pub const COPY: u8 = 2;
-pub const ALLOCATE: u8 = 3;
-pub const EVENT_WAIT: u8 = 4;
-pub const CAPTURE: u8 = 5;
-pub const COPY_ASYNC: u8 = 6;
+pub(crate) const LAUNCH: u8 = 0;
+pub(crate) const WAIT: u8 = 1;
+pub(crate) const COPY: u8 = 2;
+pub(crate) const ALLOCATE: u8 = 3;
+pub(crate) const EVENT_WAIT: u8 = 4;
+pub(crate) const CAPTURE: u8 = 5;
+pub(crate) const COPY_ASYNC: u8 = 6;
 
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
-pub type Call = (u8, u64, u64);
+pub(crate) type Call = (u8, u64, u64);
 
 /// A made-up loop. By default each iteration has a kernel of 9 ms and a wait for it.
 #[derive(Clone)]
-pub struct SyntheticLoop {
+pub(crate) struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
@@ -135,7 +135,7 @@ impl RecordWriter {
 }
 
 impl SyntheticLoop {
-    pub fn process(&self) -> Process {
+    pub(crate) fn process(&self) -> Process {
         let mut writer = RecordWriter(Builder::new(100 + self.rank as u32, ClockKind::Monotonic));
         self.facts(&mut writer);
         let kernel = writer.string("gemm");
@@ -349,7 +349,7 @@ impl SyntheticLoop {
 /// Returns the report on some processes. Checks that the losses of all findings add up to at most 1, and that all
 /// findings with a loss are of the same kind.
 #[track_caller]
-pub fn report(all: &[SyntheticLoop]) -> Report {
+pub(crate) fn report(all: &[SyntheticLoop]) -> Report {
     let report = Report::new(all.iter().map(SyntheticLoop::process).collect());
     let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
     assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
@@ -363,13 +363,13 @@ pub fn report(all: &[SyntheticLoop]) -> Report {
 
 /// Returns the finding of a rule.
 #[track_caller]
-pub fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
+pub(crate) fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
     let mut findings = report.findings.iter();
     findings.find(|finding| finding.rule.name == rule).unwrap()
 }
 
 /// Returns the names of the rules that hold, in the order of the findings.
-pub fn yes(report: &Report) -> Vec<&'static str> {
+pub(crate) fn yes(report: &Report) -> Vec<&'static str> {
     let findings = report.findings.iter();
     let yes = findings.filter(|finding| finding.verdict == Verdict::Yes);
     yes.map(|finding| finding.rule.name).collect()
