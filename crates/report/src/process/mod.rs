@@ -158,7 +158,7 @@ impl Process {
             pid: other.pid,
             run: &other.facts.run,
             samples: &other.metrics.samples,
-            gpu_nodes: &other.facts.gpu_nodes,
+            gpu_nodes: &other.facts.software.gpu_nodes,
             refused: &other.facts.asked.refused,
         });
         let others: Vec<_> = others.collect();

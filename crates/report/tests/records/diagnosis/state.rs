@@ -2,7 +2,7 @@
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Event, GpuOwner, Info, Metric, What};
-use tllmprof_report::{Report, Verdict};
+use tllmprof_report::{Comparison, Process, Report, Verdict};
 
 use super::STATE_RULES;
 use super::synthetic::{LENGTH, MAIN, MS, START, SyntheticLoop, find_finding};
@@ -14,6 +14,9 @@ const SAMPLE: u64 = 100 * MS;
 const LOOP: u32 = 100;
 const MAX_CLOCK: u64 = 1980;
 
+/// A process that the driver lists, its owner and its share of the SMs' time in percent.
+type ListedUse = (u32, GpuOwner, Option<u8>);
+
 /// The samples of a record. Functions get the number of the sample.
 struct StateRecord {
     samples: u64,
@@ -21,7 +24,7 @@ struct StateRecord {
     /// NVML's reasons for the clock; `None` if the driver does not state them.
     reasons: Option<fn(u64) -> u64>,
     /// Processes with their share of the SMs' time in percent.
-    processes: fn(u64) -> Vec<(u32, GpuOwner, Option<u8>)>,
+    processes: fn(u64) -> Vec<ListedUse>,
     /// The node of the loop's thread from a sample on.
     nodes: Vec<(u64, u16)>,
     gpu_node: &'static str,
@@ -325,4 +328,31 @@ fn without_samples_in_the_window_nothing_is_known_and_the_record_says_why() {
     };
     let report = divided.report(&even());
     assert_eq!(find_finding(&report, "throttled").verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_comparison_says_that_steps_take_another_energy() {
+    let report = |samples| {
+        let made = StateRecord {
+            samples,
+            ..StateRecord::default()
+        };
+        made.report(&even()).processes
+    };
+    let is_said = |base: &[Process], other: &[Process], what: &str| {
+        let mut bytes = Vec::new();
+        let comparison = Comparison::compare(base, other);
+        comparison.json(&mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap().contains(what)
+    };
+    // Half as many samples cover too little of the window, so its energy is not known.
+    let (all, half) = (report(10), report(5));
+    assert!(!is_said(&all, &all, "energy of a step"));
+    assert!(!is_said(&all, &half, "energy of a step"));
+    let slower = StateRecord::default().report(&SyntheticLoop {
+        longer: |_| LENGTH,
+        ..even()
+    });
+    let expected = "the energy of a step differs: 4.000 and 8.000 J";
+    assert!(is_said(&all, &slower.processes, expected));
 }
