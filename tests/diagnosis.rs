@@ -9,6 +9,8 @@
 //! mcp`. It has to name the same cause.
 
 mod common;
+#[path = "diagnosis/gpu_state.rs"]
+mod gpu_state;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -12,7 +12,15 @@
  *   denied      only root may use NVML
  *   mixed       the GPUs are of different models
  *   none        there is no GPU
- *   hangs       the first query of a GPU's power never returns */
+ *   hangs       the first query of a GPU's power never returns
+ *   mig         the GPUs are divided into parts
+ *   no-reasons  the GPUs do not state the reasons for their clocks
+ *
+ * STANDIN_NVML_STATE is the path of a file that is read at each query. Each line is a word and numbers:
+ *   clock MHZ         the SM clock
+ *   reasons BITS      the reasons for the clocks
+ *   process PID SM    a process uses both GPUs, and takes SM % of the SMs' time; -1: its share is not known
+ * The energy counter of a GPU grows by 100 J with each query. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +32,7 @@ typedef enum {
     NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_SUPPORTED = 3,
     NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
 } nvmlReturn_t;
 
@@ -69,6 +78,18 @@ typedef struct {
     unsigned int version, isSupportedDevice;
 } nvmlGpmSupport_t;
 
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp;
+    unsigned int smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
 enum { GPUS = 2, GPM_VERSION = 1, MEMORY_VERSION = 2 };
 
 static struct nvmlDevice_st devices[GPUS] = {{0}, {1}};
@@ -80,6 +101,38 @@ static bool is(const char *word) {
     for (const char *at = list; at && (at = strstr(at, word)); at += length)
         if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length])) return true;
     return false;
+}
+
+/* Calls `take` with the numbers of each line of the state that begins with `word`. */
+static void state(const char *word, void (*take)(void *to, long first, long second), void *to) {
+    const char *path = getenv("STANDIN_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[128], found[32];
+    while (file && fgets(line, sizeof line, file)) {
+        long first = 0, second = 0;
+        if (sscanf(line, "%31s %ld %ld", found, &first, &second) >= 2 && !strcmp(found, word))
+            take(to, first, second);
+    }
+    if (file) fclose(file);
+}
+
+static void keep_first(void *to, long first, long second) {
+    (void)second;
+    *(long *)to = first;
+}
+
+enum { PROCESSES = 8 };
+
+typedef struct {
+    unsigned int count;
+    long pids[PROCESSES], shares[PROCESSES];
+} Processes;
+
+static void keep_process(void *to, long pid, long share) {
+    Processes *processes = to;
+    if (processes->count == PROCESSES) return;
+    processes->pids[processes->count] = pid;
+    processes->shares[processes->count++] = share;
 }
 
 static nvmlReturn_t text(char *to, unsigned int length, const char *from) {
@@ -150,8 +203,67 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwat
 /* clock: 0 graphics, 1 SM, 2 memory, 3 video */
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int clock, unsigned int *megahertz) {
     if (clock != 1) return NVML_ERROR_INVALID_ARGUMENT;
+    long now = 1980 + device->index;
+    state("clock", keep_first, &now);
+    *megahertz = now;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int clock, unsigned int *megahertz) {
+    if (clock != 1) return NVML_ERROR_INVALID_ARGUMENT;
     *megahertz = 1980 + device->index;
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) {
+    (void)device;
+    if (is("no-reasons")) return NVML_ERROR_NOT_SUPPORTED;
+    long bits = 0;
+    state("reasons", keep_first, &bits);
+    *reasons = bits;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) {
+    static unsigned long long used[GPUS];
+    *millijoules = used[device->index] += 100000;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
+    (void)device;
+    *current = *pending = is("mig");
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *to) {
+    (void)device;
+    Processes found = {0};
+    state("process", keep_process, &found);
+    unsigned int room = *count;
+    *count = found.count;
+    if (room < found.count) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int at = 0; at < found.count; at++) to[at] = (nvmlProcessInfo_t){.pid = found.pids[at]};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *to,
+                                             unsigned int *count, unsigned long long since) {
+    (void)device;
+    Processes found = {0};
+    state("process", keep_process, &found);
+    unsigned int room = *count, busy = 0;
+    for (unsigned int at = 0; at < found.count; at++) {
+        if (found.shares[at] < 0) return NVML_ERROR_NOT_SUPPORTED;
+        if (!found.shares[at]) continue;
+        if (to && busy < room)
+            to[busy] = (nvmlProcessUtilizationSample_t){
+                .pid = found.pids[at], .timeStamp = since + 1, .smUtil = found.shares[at]};
+        busy++;
+    }
+    *count = busy;
+    if (!busy) return NVML_ERROR_NOT_FOUND;
+    return !to || room < busy ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {

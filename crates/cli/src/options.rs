@@ -10,7 +10,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tllmprof_config::error::{BadValue, shown};
 use tllmprof_config::{
-    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, ValueForm, settings, variable,
+    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, ValueForm, flag, settings, variable,
 };
 
 use crate::failure::{usage, worded};
@@ -338,8 +338,21 @@ impl Options {
         self.has("--gpu-metrics")
     }
 
-    /// Returns the settings that the library will read: the settings of this environment, overridden by the options
-    /// that the user typed.
+    /// Returns whether the command samples the state of the GPUs: by default, unless the user wants only times and
+    /// calls.
+    ///
+    /// # Errors
+    /// The variable is not a flag.
+    pub(crate) fn gpu_state(&self) -> Result<bool> {
+        let name = variable::gpu_state;
+        let value = env::var_os(name).unwrap_or_else(|| "1".into());
+        let text = value.to_str().unwrap_or("\u{fffd}");
+        let is_on =
+            flag::parse(text).map_err(|problem| usage(problem.in_variable(name, &value)))?;
+        Ok(is_on && !self.has("--no-gpu-state") && !self.has("--light"))
+    }
+
+    /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
     ///
     /// # Errors
     /// A value does not parse, or contradicts another one.

@@ -22,9 +22,13 @@ impl Measured {
     pub(crate) fn from_processes(processes: &[Process]) -> Self {
         let with = processes
             .iter()
-            .filter(|process| !process.metrics.samples.is_empty());
-        let samples =
-            with.map(|process| (process.facts.boot.clone(), process.metrics.samples.clone()));
+            .filter(|process| !process.metrics.samples.samples.is_empty());
+        let samples = with.map(|process| {
+            (
+                process.facts.boot.clone(),
+                process.metrics.samples.samples.clone(),
+            )
+        });
         Self(samples.collect())
     }
 }

@@ -102,6 +102,11 @@ impl Records {
         }
     }
 
+    /// Returns true if the records are in the run's folder.
+    pub(crate) const fn are_of_run(&self) -> bool {
+        self.of_run.is_some()
+    }
+
     /// Returns the folder or path template of the records, to show in a suggested command line.
     pub(crate) fn place(&self) -> PathBuf {
         let folder = self.of_run.clone();

@@ -5,6 +5,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -18,7 +19,7 @@ use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
 use crate::hang::StuckWatch;
-use crate::metrics::Sampler;
+use crate::metrics::{SampleScope, Sampler};
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
@@ -110,6 +111,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         false => Measures::All,
     };
     let settings = arguments.options.settings(measures)?;
+    let has_state = arguments.options.gpu_state()?;
     arguments.options.check_places(&settings)?;
     let mut command = arguments.to_start(&settings)?;
     let library = find_library()?;
@@ -121,7 +123,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
+    // Signals are now blocked, so that a signal cannot end this process and leave an empty folder.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
@@ -144,32 +146,29 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if !stays && (is_service || records.is_none()) {
         return Err(run_in_place(&mut command, records, settings.log));
     }
-    let sampler = match options.gpu_metrics() {
-        true => start_sampler(records.as_ref(), &settings, &run),
-        false => None,
-    };
+    let sampled = sample_scope(options, has_state, records.as_ref());
+    let watches = !is_profiled && settings.log >= Level::Warn;
+    let start = |sampled| start_sampler(records.as_ref(), &settings, &run, sampled);
+    let mut sampler = sampled.and_then(start);
     let mut watch = None;
     let mut stuck_watch = None;
     let mut status = supervised::run(&held, &mut command, || {
+        if let Some(sampler) = &mut sampler {
+            sampler.begin();
+        }
         stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
         // A profiler's processes also load the driver without the library, so the watch would report them.
-        if !is_profiled && settings.log >= Level::Warn {
+        if watches {
             watch = ProgramWatch::start(library);
         }
     });
-    let sampler = match &status {
-        Err(error) if inherited::is_shortage(error) => {
-            drop(sampler.and_then(Sampler::finish));
-            if settings.log >= Level::Info {
-                let why = worded(&error.to_string());
-                let why = format_args!("another process could not be started: {why}");
-                say_in_place(why, records.as_ref());
-            }
-            status = Err(inherited::exec_instead(&mut command));
-            None
-        }
-        _ => sampler,
-    };
+    if let Err(error) = &status
+        && inherited::is_shortage(error)
+    {
+        drop(sampler.take().and_then(Sampler::finish));
+        report_shortage(error, records.as_ref(), settings.log);
+        status = Err(inherited::exec_instead(&mut command));
+    }
     drop(held);
     drop(stuck_watch);
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
@@ -178,14 +177,14 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     // Removes control sockets that processes of this run left when they were killed.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
+    let metrics = metrics
+        .filter(|path| sampled != Some(SampleScope::State) || keep_state(path, records.as_ref()));
     let status = status.map_err(|error| cannot_start(command.get_program(), &error));
-    match records {
-        Some(records) if status.is_err() => records.finish(),
-        Some(records) => {
-            let summarises = !arguments.no_summary && !manners::is_quiet();
-            end_run(records, metrics, &run, settings.log, summarises);
-        }
-        None => {}
+    if status.is_err() {
+        records.map(Records::finish);
+    } else if let Some(records) = records {
+        let summarises = !arguments.no_summary && !manners::is_quiet();
+        end_run(records, metrics, &run, settings.log, summarises);
     }
     status.map(end_as)
 }
@@ -308,14 +307,51 @@ fn set_variables(
     }
 }
 
+/// Reports that the program replaces this process because no other process can be started.
+fn report_shortage(error: &io::Error, records: Option<&Records>, log: Level) {
+    if log >= Level::Info {
+        let why = worded(&error.to_string());
+        let why = format_args!("another process could not be started: {why}");
+        say_in_place(why, records);
+    }
+}
+
+/// Returns what is sampled of the GPUs while the program runs; `None` for nothing.
+fn sample_scope(
+    options: &Options,
+    has_state: bool,
+    records: Option<&Records>,
+) -> Option<SampleScope> {
+    match records {
+        _ if options.gpu_metrics() => Some(SampleScope::All),
+        Some(records) if records.are_of_run() && has_state => Some(SampleScope::State),
+        _ => None,
+    }
+}
+
 /// Starts sampling the GPUs' metrics, beside the records of the run.
-fn start_sampler(records: Option<&Records>, settings: &Settings, run: &RunId) -> Option<Sampler> {
+fn start_sampler(
+    records: Option<&Records>,
+    settings: &Settings,
+    run: &RunId,
+    sampled: SampleScope,
+) -> Option<Sampler> {
     let folder = match (records, &settings.trace) {
         (Some(records), _) => records.folder(),
         (None, Some(trace)) => trace.folder(),
         (None, None) => PathBuf::new(),
     };
-    Sampler::start(&folder, run, settings.trace_max, settings.log)
+    Sampler::start(&folder, run, settings.trace_max, settings.log, sampled)
+}
+
+/// Removes samples of the GPUs' state if the program has no record, without which they say nothing. Returns true if they
+/// are kept.
+fn keep_state(path: &Path, records: Option<&Records>) -> bool {
+    let is_alone = records.is_some_and(|records| records.written().is_empty());
+    if is_alone {
+        let _ = fs::remove_file(path);
+    }
+    !is_alone
 }
 
 /// Reports the reason why the program replaces this process, and the command with which the user can print the summary.

@@ -17,9 +17,9 @@ use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
-/// Size in bytes of a record with five rounds of 14 values for each of two GPUs: the header, a
+/// Size in bytes of a record with five rounds of 17 values for each of two GPUs: the header, a
 /// chunk's header, the events.
-const SOME: u64 = 65536 + 208 + 24 * 2 * 14 * 5;
+const SOME: u64 = 65536 + 208 + 24 * 2 * 17 * 5;
 
 /// A program that waits, with a limit, until the record of metrics in the folder `$1` has `$2`
 /// bytes. Then it runs the other arguments as a script.
@@ -340,8 +340,8 @@ fn nvml_that_hangs_keeps_nobody() {
 fn a_full_disk_ends_the_record_alone() {
     let scratch = Scratch::new();
     let command = run(&scratch, "");
-    // The limit is 134 blocks of 512 bytes, so some rounds of samples fit into the record.
-    let limited = "ulimit -f 134; exec \"$@\"";
+    // The limit is 138 blocks of 512 bytes, so some rounds of samples fit into the record.
+    let limited = "ulimit -f 138; exec \"$@\"";
     let mut sh = Command::new("/bin/sh");
     sh.args(["-c", limited, "sh"])
         .arg(command.get_program())
@@ -374,7 +374,7 @@ fn a_full_disk_ends_the_record_alone() {
 fn the_record_keeps_to_its_size() {
     let scratch = Scratch::new();
     let mut run = run(&scratch, "");
-    run.env("TLLMPROF_TRACE_MAX", "68200");
+    run.env("TLLMPROF_TRACE_MAX", "70000");
     let ended = finish(run.args(["--", "sh", "-c", "sleep 2.5; exit 37"]));
     assert_eq!(ended.code(), Some(37), "{ended:?}");
     assert_eq!(
@@ -383,8 +383,8 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // The limit is checked before each round of samples, so the record may exceed the limit by one round.
-    assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
+    // The limit is checked before each round of samples, so one round may exceed it.
+    assert!(fs::metadata(&path).unwrap().len() < 70_000 + 24 * 34);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
     read.has_plain(0, 1);

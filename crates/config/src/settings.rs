@@ -231,6 +231,12 @@ table(env) {
                clocks",
         heading: Contents,
     }
+    gpu_state = ["TLLMPROF_GPU_STATE"] => "--no-gpu-state" {
+        help: "With tllmprof run: sample clocks, power and processes of the GPUs, and the NUMA nodes of threads, ten \
+               times a second in a separate process, and write them to a record in the run's folder",
+        off: "Do not sample clocks, power and processes of the GPUs, or the NUMA nodes of threads",
+        heading: Contents, default: "1", example: "0",
+    }
     torch_trace: Option<TracePath> = ["TLLM_TORCH_PROFILE_TRACE"], TracePath::parse => "--torch-trace" {
         help: "Run the PyTorch profiler in the windows and write its traces to PATH",
         more: "-rank-R and -window-K are inserted before the extension of PATH",
@@ -329,6 +335,10 @@ table(env) {
     }
     nvtx_chain = ["TLLMPROF_NVTX_CHAIN"] => {
         help: "NVTX tool that was set before tllmprof was, which the children of the process use",
+        reader: Reader::Project,
+    }
+    sysfs = ["TLLMPROF_SYSFS"] => {
+        help: "Folder that the project's tests use in place of /sys",
         reader: Reader::Project,
     }
     cache = ["TLLMPROF_CACHE"] => {

@@ -12,7 +12,7 @@
 use crate::batch::Batch;
 use crate::info::Info;
 use crate::kinds::{
-    CallKind, CopyKind, Edge, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
+    CallKind, CopyKind, Edge, GpuOwner, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
 };
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
@@ -59,7 +59,9 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code of an unknown system call, for which the event's field is `None`.
+/// The code for a share of a GPU's time that is not known (`None`).
+const NO_SHARE: u16 = 0xff;
+/// The code for an unknown system call (`None`).
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
@@ -445,6 +447,27 @@ events! {
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
+
+    /// A process that uses a GPU, over the event's duration. `sm` is its share of the SMs' time in percent;
+    /// `None` if it is not known. `pid` is 0 and `name` is `NO_STRING` if they are not known.
+    37 GpuProcess { device: u8, owner: GpuOwner, sm: Option<u8>, name: StringId, pid: u32 }
+        write (
+            place(device, (owner as u16) << 8 | match sm { Some(sm) => sm as u16, None => NO_SHARE }),
+            pair(name, pid)
+        );
+        read |code, value| Self::GpuProcess {
+            device: high4(code),
+            owner: known!(GpuOwner::from_code((low12(code) >> 8) as u32)),
+            sm: match code & NO_SHARE { NO_SHARE => None, sm => Some(sm as u8) },
+            name: high(value),
+            pid: low(value)
+        };
+
+    /// From here on, a thread of process `pid` runs on the processors of the NUMA node `node`, up to the
+    /// thread's next event of this kind.
+    38 ThreadNode { node: u16, pid: u32, tid: u32 }
+        write (node, pair(pid, tid));
+        read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
 }
 
 impl What {

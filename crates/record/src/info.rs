@@ -89,4 +89,7 @@ infos! {
     /// A *number*: 1 if no step was known when the rule was written, so that a span of time is recorded in
     /// place of iterations. If a later rule comes without this item, iterations are recorded from then on.
     Span = 25,
+    /// The NUMA node of a GPU, and the distances from this node to each node: `DEVICE NODE ID:DISTANCE,…`, such
+    /// as `0 1 0:21,1:10`. May occur any number of times.
+    GpuNode = 26,
 }

@@ -103,6 +103,18 @@ impl CopyKind {
 }
 
 coded! {
+    /// The owner of a process that uses a GPU.
+    pub enum GpuOwner {
+        /// The run that samples the GPU.
+        Run = 0,
+        /// Not that run.
+        Other = 1,
+        /// Not known: the driver lists the process by a number of another PID namespace.
+        Unknown = 2,
+    }
+}
+
+coded! {
     /// The opening or the closing of a window.
     pub enum Edge {
         Open = 0,

@@ -22,6 +22,12 @@ macro_rules! metrics {
                 }
             }
 
+            /// Returns true if a mean of the metric over time has a meaning.
+            #[must_use]
+            pub const fn has_mean(self) -> bool {
+                !matches!(self, Self::MaxSmClock | Self::ClockReasons | Self::Energy)
+            }
+
             /// Returns the metric's common name.
             #[must_use]
             pub const fn name(self) -> &'static str {
@@ -62,4 +68,10 @@ metrics! {
     SmClock = 12, "SM clock", "MHz";
     MemoryUsed = 13, "memory used", "MiB";
     Temperature = 14, "temperature", "degrees C";
+    /// The highest clock that the SMs can have.
+    MaxSmClock = 15, "maximum SM clock", "MHz";
+    /// The reasons for the current clocks: NVML's clocks event reasons, one bit each.
+    ClockReasons = 16, "clock reasons", "bits";
+    /// The energy that the GPU used since the previous sample.
+    Energy = 17, "energy", "J";
 }

@@ -276,6 +276,8 @@ pub(crate) fn item(
         }
         // This event concerns the whole process, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
+        // Findings are made from these events.
+        What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
         // These events contain the names of functions in samples, and are no items.
         What::Frame { .. } => return None,
         // For each such event there is a sample of the same time, which is shown instead.

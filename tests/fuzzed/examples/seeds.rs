@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use tllmprof_fuzzed::packed::{pack, unpack};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, GraphState, Info, Metric, RangeKind,
-    What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, GpuOwner, GraphState, Info, Metric,
+    RangeKind, What,
 };
 
 #[path = "../../../crates/nsys/tests/common/mod.rs"]
@@ -198,6 +198,18 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             device: 1,
             metric: Some(Metric::Power),
             thousandths: 500_000,
+        },
+        What::GpuProcess {
+            device: 1,
+            owner: GpuOwner::Other,
+            sm: Some(40),
+            name,
+            pid: 9,
+        },
+        What::ThreadNode {
+            node: 1,
+            pid: 7,
+            tid: 7,
         },
         What::ExpertLoad {
             layer: 1,

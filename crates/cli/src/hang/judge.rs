@@ -169,55 +169,14 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         .filter_map(|index| Some((*index, StuckCause::find(&ranks[*index])?)))
         .collect();
     let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
-    let about = |index: usize, cause: &StuckCause| {
-        let quiet = ranks[index].quiet_ns.map(Time);
-        let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
-        format!("{}: {}{since}", ranks[index].name(), cause.text)
-    };
+    let about = |index: usize, cause: &StuckCause| cause_since(&ranks[index], cause);
     for kind in [VerdictKind::Deadlock, VerdictKind::Lock, VerdictKind::Gil] {
         if let Some((index, cause)) = of_kind(kind) {
             return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
         }
     }
-    let waiting = causes
-        .iter()
-        .filter(|(_, cause)| cause.kind == VerdictKind::Gpu);
-    let waiting = waiting.map(|(index, _)| *index).collect::<Vec<_>>();
-    if let Some((index, cause)) = of_kind(VerdictKind::Gpu) {
-        let others: Vec<_> = part
-            .iter()
-            .copied()
-            .filter(|one| !waiting.contains(one))
-            .collect();
-        let odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
-        if let Some((index, cause)) = odd {
-            let text = format!(
-                "{}, while the others wait for the GPU",
-                about(*index, cause)
-            );
-            return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
-        }
-        if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
-            return verdict;
-        }
-        let longest = longest_step(ranks, part);
-        let quiet = ranks[*index].quiet_ns.unwrap_or(0);
-        let usual = LONGEST_PREFILL_NS.max(LONGER_THAN_STEPS * longest.unwrap_or(0));
-        let is_longer = quiet >= usual;
-        let text = match is_longer {
-            true => about(*index, cause),
-            false => format!(
-                "{}; earlier steps took up to {}",
-                about(*index, cause),
-                Time(longest.unwrap_or(0))
-            ),
-        };
-        let answer = if is_longer {
-            Answer::Stuck
-        } else {
-            Answer::NotStuck
-        };
-        return HangVerdict::new(answer, VerdictKind::Gpu, waiting, text);
+    if of_kind(VerdictKind::Gpu).is_some() {
+        return waiting_for_gpu(ranks, part, &causes);
     }
     let same = match part.len() {
         1 => String::new(),
@@ -252,6 +211,52 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
             )
         }
     }
+}
+
+/// Returns the cause for which a rank is stuck as text, and since when.
+fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
+    let quiet = rank.quiet_ns.map(Time);
+    let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
+    format!("{}: {}{since}", rank.name(), cause.text)
+}
+
+/// Judges ranks that have all entered the same collectives, and of which some wait for the GPU.
+fn waiting_for_gpu(
+    ranks: &[RankState],
+    part: &[usize],
+    causes: &[(usize, StuckCause)],
+) -> HangVerdict {
+    let of_kind = |kind| causes.iter().filter(move |(_, cause)| cause.kind == kind);
+    let waiting = of_kind(VerdictKind::Gpu).map(|(index, _)| *index);
+    let waiting = waiting.collect::<Vec<_>>();
+    let others = part.iter().copied().filter(|one| !waiting.contains(one));
+    let others = others.collect::<Vec<_>>();
+    let mut odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
+    if let Some((index, cause)) = odd.next() {
+        let text = format!(
+            "{}, while the others wait for the GPU",
+            cause_since(&ranks[*index], cause)
+        );
+        return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
+    }
+    if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
+        return verdict;
+    }
+    let first = of_kind(VerdictKind::Gpu).next();
+    let text = first.map_or_else(String::new, |(index, cause)| {
+        cause_since(&ranks[*index], cause)
+    });
+    let longest = longest_step(ranks, part).unwrap_or(0);
+    let quiet = first.and_then(|(index, _)| ranks[*index].quiet_ns);
+    let usual = LONGEST_PREFILL_NS.max(LONGER_THAN_STEPS * longest);
+    let (answer, text) = match quiet.unwrap_or(0) >= usual {
+        true => (Answer::Stuck, text),
+        false => (
+            Answer::NotStuck,
+            format!("{text}; earlier steps took up to {}", Time(longest)),
+        ),
+    };
+    HangVerdict::new(answer, VerdictKind::Gpu, waiting, text)
 }
 
 /// Returns the duration of the longest of the latest steps of some ranks, in nanoseconds.

@@ -8,8 +8,13 @@ pub(crate) fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Returns an anchor for the current time. An anchor relates the record's clock (nanoseconds of `CLOCK_MONOTONIC`) to
-/// the time of day.
+/// Returns the time of day in microseconds since 1970, which is NVML's clock.
+pub(crate) fn unix_us() -> u64 {
+    read(ClockId::Realtime) / 1000
+}
+
+/// Returns an anchor for the current time. It relates the record's clock, nanoseconds of
+/// `CLOCK_MONOTONIC`, to the time of day.
 pub(crate) fn anchor() -> Anchor {
     let monotonic_ns = monotonic();
     Anchor {

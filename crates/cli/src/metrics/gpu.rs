@@ -22,6 +22,10 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
+/// NVML's samples of the utilization by processes count for this time, in microseconds. NVML takes them up to six times a
+/// second.
+const LOAD_US: u64 = 2_000_000;
+
 /// A metric and its value, in thousandths of its unit.
 pub(super) type MetricValue = (Metric, u64);
 
@@ -30,9 +34,15 @@ pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA in the profiled program.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last GPM sample. `None` if the GPU has no GPM (which exists since Hopper), or if this user may not read GPM
-    /// samples.
+    /// The last GPM sample. `None` if GPM was not requested, if the GPU has none (it exists since Hopper), or if this
+    /// user may not read it.
     counts: Option<GpmSample<'nvml>>,
+    /// True to sample utilization and used memory, too (`--gpu-metrics`).
+    has_load: bool,
+    /// True if the GPU is divided into parts (MIG). Its clocks, power and processes are those of all parts.
+    is_divided: bool,
+    /// The GPU's energy counter at the last sample, in millijoules. `None` if it cannot be read.
+    energy: Option<u64>,
     /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
 }
@@ -45,11 +55,68 @@ pub(crate) struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Begins to sample a GPU. Also returns the reason if its GPM metrics are missing.
-    pub(crate) fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
-        let (counts, why) = match first_sample(&device) {
-            Ok(sample) => (Some(sample), None),
-            Err(why) => (
+    /// Returns the reason if the state of this GPU says nothing about the program, or says it only in part.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let ordinal = self.ordinal;
+        if self.is_divided {
+            return Some(format!(
+                "GPU {ordinal} is divided (MIG): its clocks, energy and processes are those of all parts"
+            ));
+        }
+        let error = self.device.current_throttle_reasons().err()?;
+        Some(format!(
+            "GPU {ordinal} does not report the reasons for its clocks: {error}"
+        ))
+    }
+
+    /// Returns the processes that use the GPU, with their shares of the SMs' time in percent, if they are known.
+    ///
+    /// # Errors
+    /// The driver does not list them.
+    pub(crate) fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
+        if self.is_divided {
+            return Ok(Vec::new());
+        }
+        let device = &self.device;
+        let listed = device.running_compute_processes()?;
+        let since = clock::unix_us().saturating_sub(LOAD_US);
+        let loads = match device.process_utilization_stats(since) {
+            // No process was busy.
+            Err(NvmlError::NotFound) => Some(Vec::new()),
+            loads => loads.ok(),
+        };
+        let share = |pid| {
+            let loads = loads.as_ref()?.iter().filter(|load| load.pid == pid);
+            let most = loads.map(|load| load.sm_util).max();
+            u8::try_from(most.unwrap_or(0).min(100)).ok()
+        };
+        let mut found: Vec<_> = listed.iter().map(|one| (one.pid, share(one.pid))).collect();
+        found.sort_unstable();
+        found.dedup_by_key(|(pid, _)| *pid);
+        Ok(found)
+    }
+
+    /// Returns the GPU's PCI address, as the names in `/sys/bus/pci/devices` spell it.
+    pub(crate) fn address(&self) -> Option<String> {
+        let pci = self.device.pci_info().ok()?;
+        Some(format!(
+            "{:04x}:{:02x}:{:02x}.0",
+            pci.domain, pci.bus, pci.device
+        ))
+    }
+
+    /// Begins to sample a GPU: its load if `has_load` is true, and always its state. Also returns the reason if its GPM
+    /// metrics are missing.
+    pub(crate) fn new(
+        ordinal: u8,
+        device: Device<'nvml>,
+        has_load: bool,
+    ) -> (Self, Option<String>) {
+        let is_divided = device.mig_mode().is_ok_and(|mode| mode.current != 0);
+        let (counts, why) = match has_load.then(|| first_sample(&device)) {
+            None => (None, None),
+            Some(Ok(sample)) => (Some(sample), None),
+            Some(Err(why)) => (
                 None,
                 Some(format!(
                     "GPU metrics: of GPU {ordinal} the plain utilisation alone: {why}"
@@ -58,8 +125,11 @@ impl<'nvml> Gpu<'nvml> {
         };
         let new = Self {
             ordinal,
+            energy: device.total_energy_consumption().ok(),
             device,
             counts,
+            has_load,
+            is_divided,
             since: clock::monotonic(),
         };
         (new, why)
@@ -77,7 +147,13 @@ impl<'nvml> Gpu<'nvml> {
         if self.counts.is_none() {
             self.since = clock::monotonic();
         }
-        self.plain(&mut values);
+        if self.has_load {
+            self.load(&mut values);
+        }
+        // Without --gpu-metrics the samples are only for findings, which cannot use those of several parts.
+        if self.has_load || !self.is_divided {
+            self.state(&mut values);
+        }
         let taken = MeasuredValues {
             start,
             end: self.since,
@@ -108,24 +184,40 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// Adds the metrics that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
-    fn plain(&self, values: &mut Vec<MetricValue>) {
+    /// Adds the load that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
+    fn load(&self, values: &mut Vec<MetricValue>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
             values.push((Metric::MemoryUtil, u64::from(rates.memory) * 1000));
         }
-        if let Ok(milliwatts) = self.device.power_usage() {
-            values.push((Metric::Power, milliwatts.into()));
-        }
-        if let Ok(megahertz) = self.device.clock_info(Clock::SM) {
-            values.push((Metric::SmClock, u64::from(megahertz) * 1000));
-        }
         if let Ok(memory) = self.device.memory_info() {
             values.push((Metric::MemoryUsed, memory.used.saturating_mul(1000) >> 20));
+        }
+    }
+
+    /// Adds clocks, power, temperature and energy.
+    fn state(&mut self, values: &mut Vec<MetricValue>) {
+        let device = &self.device;
+        if let Ok(milliwatts) = device.power_usage() {
+            values.push((Metric::Power, milliwatts.into()));
+        }
+        if let Ok(megahertz) = device.clock_info(Clock::SM) {
+            values.push((Metric::SmClock, u64::from(megahertz) * 1000));
+        }
+        if let Ok(megahertz) = device.max_clock_info(Clock::SM) {
+            values.push((Metric::MaxSmClock, u64::from(megahertz) * 1000));
+        }
+        if let Ok(reasons) = device.current_throttle_reasons() {
+            values.push((Metric::ClockReasons, reasons.bits() * 1000));
         }
         if let Ok(degrees) = self.device.temperature(TemperatureSensor::Gpu) {
             values.push((Metric::Temperature, u64::from(degrees) * 1000));
         }
+        let energy = device.total_energy_consumption().ok();
+        if let (Some(before), Some(now)) = (self.energy, energy) {
+            values.push((Metric::Energy, now.saturating_sub(before)));
+        }
+        self.energy = energy;
     }
 }
 

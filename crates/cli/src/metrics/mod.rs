@@ -6,9 +6,12 @@
 //! socket: after the program has ended, or because the command itself has ended.
 
 mod clock;
+mod family;
 mod file;
 mod gpu;
+mod nodes;
 mod sampling;
+mod shares;
 mod visible;
 
 use std::fs::OpenOptions;
@@ -25,8 +28,19 @@ use tllmprof_config::{Level, RunId};
 use crate::supervised::HeldSignals;
 use crate::{inherited, output};
 
-/// Time to wait for the last message of the sampling process, which may still be loading NVML.
+/// Time to wait for the last message of the sampling process, which may still be loading NVML. The second one is for
+/// samples that the user did not ask for.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The samples that are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SampleScope {
+    /// Clocks, power, energy and processes of the GPUs, and the nodes of threads. Nothing is logged.
+    State,
+    /// These, and the load of the GPUs (`--gpu-metrics`).
+    All,
+}
 
 /// The settings of the sampling process.
 struct SamplingPlan {
@@ -37,6 +51,7 @@ struct SamplingPlan {
     log: Level,
     /// Largest size of the record, in bytes.
     limit: u64,
+    sampled: SampleScope,
 }
 
 /// The sampling process, from the point of view of the command that started it.
@@ -45,12 +60,23 @@ pub(crate) struct Sampler {
     orders: UnixStream,
     path: PathBuf,
     log: Level,
+    finish_timeout: Duration,
 }
 
 impl Sampler {
-    /// Starts a process that samples into a record in `folder`. The record becomes at most `limit` bytes long. GPUs and
-    /// metrics that cannot be sampled are logged and left out. Requires that this process has a single thread.
-    pub(crate) fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
+    /// Starts a process that samples, once [`Sampler::begin`] is called, into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
+    /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
+    pub(crate) fn start(
+        folder: &Path,
+        run: &RunId,
+        limit: u64,
+        log: Level,
+        sampled: SampleScope,
+    ) -> Option<Self> {
+        let (log, finish_timeout) = match sampled {
+            SampleScope::All => (log, FINISH_TIMEOUT),
+            SampleScope::State => (Level::Off, STATE_FINISH_TIMEOUT),
+        };
         let pid = std::process::id();
         let path = file::path(folder, pid);
         let plan = SamplingPlan {
@@ -59,6 +85,7 @@ impl Sampler {
             run: run.clone(),
             log,
             limit,
+            sampled,
         };
         match fork(plan) {
             Ok((number, orders)) => Some(Self {
@@ -66,6 +93,7 @@ impl Sampler {
                 orders,
                 path,
                 log,
+                finish_timeout,
             }),
             Err(error) => {
                 say(log, &error);
@@ -74,13 +102,19 @@ impl Sampler {
         }
     }
 
+    /// Begins the sampling: the program has started.
+    pub(crate) fn begin(&mut self) {
+        // If the sampling process has ended, it has logged the reason.
+        let _ = self.orders.write_all(&[0]);
+    }
+
     /// Ends the sampling. Returns the path of the record, or `None` if there are no samples.
     pub(crate) fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
             .orders
             .shutdown(Shutdown::Write)
-            .and_then(|()| self.orders.set_read_timeout(Some(FINISH_TIMEOUT)))
+            .and_then(|()| self.orders.set_read_timeout(Some(self.finish_timeout)))
             .and_then(|()| self.orders.read_to_string(&mut said));
         // SAFETY: a child that was not waited for still has its number; if it was reaped with the orphans, the first
         // call fails. A child that hangs in the driver is left there.

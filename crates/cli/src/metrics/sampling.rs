@@ -12,25 +12,38 @@ use nvml_wrapper::{Device, Nvml};
 use tllmprof_config::Level;
 use tllmprof_record::{Counter, Ended, Event, Info, StreamWriter, What};
 
+use super::family::ProcessFamily;
 use super::gpu::{Gpu, MeasuredValues};
+use super::nodes::NumaNodes;
+use super::shares::GpuShares;
 use super::visible::{Listed, VisibilityVariables, visible};
-use super::{SamplingPlan, clock, file};
+use super::{SampleScope, SamplingPlan, clock, file};
 use crate::output;
 
 /// Interval between samples. NVML supports no shorter interval for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum size of a record that the user did not ask for, in bytes. Samples become rarer as it fills.
+const STATE_LIMIT: u64 = 64 << 20;
+/// Processes and threads are searched for in the first rounds, and then once in this number of rounds.
+const FIRST_ROUNDS: u64 = 10;
+const SEARCH_ROUNDS: u64 = 50;
+/// All threads are looked at once in this number of rounds, and those that are busy in each round.
+const THREAD_ROUNDS: u64 = 10;
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
 
 /// A GPU and its name.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
-/// Samples until the command closes the other end of the socket or sends a byte. Returns the number of rounds, in each
+/// Waits until the program has started, and then samples until the command closes the other end of the socket. Returns the number of rounds, in each
 /// of which every GPU is sampled once.
 ///
 /// # Errors
 /// The reason why there are no metrics, or why they end early.
 pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
+    if orders.read_exact(&mut [0]).is_err() {
+        return Ok(0);
+    }
     let nvml = Nvml::init().map_err(plainly)?;
     let (devices, notes) = devices(&nvml)?;
     for note in &notes {
@@ -39,8 +52,10 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     let names: Vec<_> = devices.iter().map(|(_, name)| name.clone()).collect();
     let mut gpus = Vec::new();
     let mut less = Vec::new();
+    let mut refusals = Vec::new();
     for (ordinal, (device, _)) in (0..).zip(devices) {
-        let (gpu, why) = Gpu::new(ordinal, device);
+        let (gpu, why) = Gpu::new(ordinal, device, plan.sampled == SampleScope::All);
+        refusals.extend(gpu.refusal());
         gpus.push(gpu);
         less.extend(why);
     }
@@ -54,12 +69,32 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     let created = file::create(&plan.path).with_context(shown)?;
     let mut record =
         file::begin(created, plan.pid, plan.run.as_str(), &names, driver).with_context(shown)?;
-    for line in notes.iter().chain(&less) {
+    for line in notes.iter().chain(&less).chain(&refusals) {
         file::write_fact(&mut record, Info::Refused, line)?;
     }
+    let nodes = NumaNodes::read();
+    for gpu in &gpus {
+        let address = gpu.address();
+        if let Some(node) = address.and_then(|address| nodes.of_gpu(gpu.ordinal, &address)) {
+            file::write_fact(&mut record, Info::GpuNode, &node)?;
+        }
+    }
+    let mut around = Surrounding {
+        family: ProcessFamily::new(plan.pid),
+        shares: GpuShares::new(&plan.run),
+        nodes,
+    };
 
     let mut rounds = 0;
-    let ended = look(plan, &nvml, &mut gpus, &mut record, orders, &mut rounds);
+    let ended = look(
+        plan,
+        &nvml,
+        &mut gpus,
+        &mut around,
+        &mut record,
+        orders,
+        &mut rounds,
+    );
     if rounds == 0 {
         // Without any sample the record is useless, so it is removed.
         let _ = fs::remove_file(&plan.path);
@@ -72,11 +107,52 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     Ok(rounds)
 }
 
+/// The processes around the GPUs, and the nodes that their threads run on.
+struct Surrounding {
+    family: ProcessFamily,
+    shares: GpuShares,
+    nodes: NumaNodes,
+}
+
+impl Surrounding {
+    /// Writes the nodes of the threads of the run that have changed their node.
+    fn keep_moved(&mut self, record: &mut StreamWriter, round: u64) -> Result<()> {
+        if round < FIRST_ROUNDS || round.is_multiple_of(SEARCH_ROUNDS) {
+            self.family.search();
+        }
+        let all = round < FIRST_ROUNDS || round.is_multiple_of(THREAD_ROUNDS);
+        for moved in self.nodes.moved(self.family.users(), all) {
+            let (node, pid, tid) = (moved.node, moved.pid, moved.tid);
+            record.push(&Event::new(
+                clock::monotonic(),
+                0,
+                What::ThreadNode { node, pid, tid },
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the interval between samples for a record of this length, or `None` if it is full.
+fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
+    let limit = match plan.sampled {
+        SampleScope::All => return (length < plan.limit).then_some(INTERVAL),
+        SampleScope::State => plan.limit.min(STATE_LIMIT),
+    };
+    match length {
+        _ if length < limit / 2 => Some(INTERVAL),
+        _ if length < limit / 4 * 3 => Some(INTERVAL * 10),
+        _ if length < limit => Some(INTERVAL * 100),
+        _ => None,
+    }
+}
+
 /// Takes samples until the command asks for a stop, the record is full, or the record cannot be written.
 fn look<'nvml>(
     plan: &SamplingPlan,
     nvml: &'nvml Nvml,
     gpus: &mut [Gpu<'nvml>],
+    around: &mut Surrounding,
     record: &mut StreamWriter,
     orders: &mut UnixStream,
     rounds: &mut u64,
@@ -84,7 +160,9 @@ fn look<'nvml>(
     let mut anchored = Instant::now();
     let mut last = anchored;
     loop {
-        while let Some(wait) = INTERVAL
+        let interval = interval(plan, record.length());
+        while let Some(wait) = interval
+            .unwrap_or_default()
             .checked_sub(last.elapsed())
             .filter(|w| !w.is_zero())
         {
@@ -92,7 +170,7 @@ fn look<'nvml>(
                 return Ok(());
             }
         }
-        if record.length() >= plan.limit {
+        if interval.is_none() {
             record.header().add(Counter::EventsDropped, 1);
             anyhow::bail!(
                 "GPU metrics end here: {} has reached {} bytes (TLLMPROF_TRACE_MAX)",
@@ -108,7 +186,14 @@ fn look<'nvml>(
                 file::write_fact(record, Info::Refused, &line)?;
             }
             keep(record, gpu.ordinal, &taken)?;
+            // If the driver does not list processes, none are in the record.
+            let listed = gpu.processes().unwrap_or_default();
+            let around = (&mut around.shares, &mut around.family);
+            around
+                .0
+                .keep(record, gpu.ordinal, &taken, &listed, around.1)?;
         }
+        around.keep_moved(record, *rounds)?;
         if anchored.elapsed() >= ANCHOR {
             anchored = Instant::now();
             record.header().anchor(clock::anchor());

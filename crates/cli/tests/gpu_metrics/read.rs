@@ -67,6 +67,8 @@ impl Read {
                     }
                 }
                 What::Info { key, value } => facts.push((key.unwrap(), value)),
+                // The tests in tests/diagnosis check these.
+                What::GpuProcess { .. } | What::ThreadNode { .. } => (),
                 other => panic!("{other:?}"),
             },
         });

@@ -63,7 +63,7 @@ impl TestPage {
         for (place, bytes) in records.iter().enumerate() {
             processes.push(read(bytes, &format!("rank-{place}")));
         }
-        let samples = processes[0].metrics.samples.clone();
+        let samples = processes[0].metrics.samples.samples.clone();
         let report = Report::new(processes);
         let timelines = report.processes.iter().zip(records);
         let timelines = timelines.map(|(process, bytes)| {

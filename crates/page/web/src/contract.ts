@@ -199,6 +199,12 @@ export interface Process {
     layers_unknown: UnknownGpuLayer[];
     /** GPU metrics inside windows, one row for each metric of each GPU. */
     gpu_metrics: Metric[];
+    /** The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known which GPUs the process uses. */
+    gpu_state: GpuState[];
+    /** The reason why the state of the GPUs is not known; `null` if it is. */
+    gpu_state_unknown: string | null;
+    /** The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known. */
+    placement: Placement | null;
     /** The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if there are no windows. Unit: part of 1. */
     recorder_share: number | null;
     /** The windows that opened, in the order of their iterations. */
@@ -681,6 +687,50 @@ export interface Metric {
     samples: number;
 }
 
+/** The state of a GPU that the process uses, inside windows. */
+export interface GpuState {
+    /** The number of the GPU, as the driver numbers GPUs. */
+    device: number;
+    /** The number of samples of the clocks. Unit: samples. */
+    samples: number;
+    /** The mean SM clock; `null` if it was not sampled. Unit: MHz. */
+    sm_clock_mhz: number | null;
+    /** The highest SM clock that the GPU supports; `null` if it is not known. Unit: MHz. */
+    max_sm_clock_mhz: number | null;
+    /** The time in which power, heat or the hardware lowered the SM clock; `null` if the reasons for the clocks are not known. */
+    throttled: Throttled | null;
+    /** The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not known. */
+    low_clock: LowClock | null;
+    /** The energy that the GPU used; `null` if it is not known. Unit: joules. */
+    energy_j: number | null;
+    /** The mean energy of an iteration; `null` if it is not known. Unit: joules. */
+    joules_per_step: number | null;
+    /** The mean energy of a token; `null` if it is not known, or if the batches are not known. Unit: joules. */
+    joules_per_token: number | null;
+    /** The processes of other runs that used the GPU; `null` if processes were not listed, or if the numbers that the driver lists cannot be compared with those of the run. */
+    others: OtherProcess[] | null;
+    /** The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known. */
+    others_cost: number | null;
+}
+
+/** The NUMA nodes of the iterations' thread and of the GPU that is farthest from it, inside windows. */
+export interface Placement {
+    /** The number of the GPU, as the driver numbers GPUs. */
+    device: number;
+    /** The NUMA node of the GPU. */
+    gpu_node: number;
+    /** The number of NUMA nodes of the machine. Unit: nodes. */
+    nodes: number;
+    /** The NUMA node on which the thread ran longest; `null` if it is not known, or if the machine has only one node. */
+    thread_node: number | null;
+    /** The distance from the GPU's node to that node, as the firmware states it: 10 is the same node. `null` if it is not known. Unit: distance. */
+    distance: number | null;
+    /** The share of the time in which the thread ran on another node than the GPU's, as a part of 1; `null` if it is not known. */
+    far_share: number | null;
+    /** The number of times that the thread changed its node. Unit: moves. */
+    moves: number;
+}
+
 /** A window: a range of iterations that were recorded one by one. */
 export interface Window {
     /** The number of the window's first iteration. */
@@ -1097,6 +1147,42 @@ export interface GpuOutsideBlocks {
     kernels: number;
     /** The total time of these kernels in all analyzed iterations. Unit: ns. */
     gpu_ns: number;
+}
+
+/** The time in which power, heat or the hardware lowered the SM clock. */
+export interface Throttled {
+    /** The reasons, as NVML gives them. */
+    reasons: string[];
+    /** The share of the sampled time, as a part of 1. */
+    share: number;
+    /** The mean SM clock in this time; `null` if there is no such time. Unit: MHz. */
+    sm_clock_mhz: number | null;
+    /** The mean SM clock in the rest of the time; `null` if there is none. Unit: MHz. */
+    other_sm_clock_mhz: number | null;
+    /** The part of the iterations' time that was lost, compared with iterations at full clocks; `null` if there are too few of either. */
+    cost: number | null;
+}
+
+/** The time at the start of a window in which the SM clock had not risen yet. */
+export interface LowClock {
+    /** The length of this time. Unit: ns. */
+    duration_ns: number;
+    /** The mean SM clock in this time. Unit: MHz. */
+    sm_clock_mhz: number;
+    /** The median SM clock afterwards. Unit: MHz. */
+    later_sm_clock_mhz: number;
+    /** The part of the iterations' time that was lost, compared with later iterations; `null` if there are too few of either. */
+    cost: number | null;
+}
+
+/** A process of another run that used the GPU. */
+export interface OtherProcess {
+    /** The process ID; `null` if the driver lists it by a number of another PID namespace. */
+    pid: number | null;
+    /** The name of the process; `null` if it could not be read. */
+    name: string | null;
+    /** The largest share of the SMs' time that the process had, as a part of 1; `null` if it is not known. */
+    sm_share: number | null;
 }
 
 /** One iteration inside a window. An iteration is one step of the program, such as one batch of an engine. */

@@ -140,6 +140,25 @@ fn every_kind_comes_back() {
             metric: None,
             thousandths: 0,
         },
+        What::GpuProcess {
+            device: 15,
+            owner: GpuOwner::Other,
+            sm: Some(100),
+            name: u32::MAX,
+            pid: 1 << 22,
+        },
+        What::GpuProcess {
+            device: 0,
+            owner: GpuOwner::Unknown,
+            sm: None,
+            name: 0,
+            pid: 0,
+        },
+        What::ThreadNode {
+            node: u16::MAX,
+            pid: 1 << 22,
+            tid: u32::MAX,
+        },
         What::ExpertLoad {
             layer: 60,
             expert: 255,

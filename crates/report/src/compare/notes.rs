@@ -167,6 +167,17 @@ fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
             notes.push(format!("{name} differs: {base:.0} and {other:.0} {unit}"));
         }
     }
+    let energy = |one: &Process| {
+        let of_gpus = one.metrics.state.iter().filter_map(|gpu| gpu.per_step);
+        of_gpus.reduce(|all, joules| all + joules)
+    };
+    if let [Some(base), Some(other)] = processes.map(energy)
+        && (other / base - 1.0).abs() >= MIN_CONDITION_CHANGE
+    {
+        notes.push(format!(
+            "the energy of a step differs: {base:.3} and {other:.3} J"
+        ));
+    }
     notes
 }
 

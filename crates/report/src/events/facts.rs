@@ -94,6 +94,9 @@ pub struct Software {
     /// The names of the GPUs that it used.
     #[serde(skip)]
     pub gpus: Vec<String>,
+    /// The NUMA nodes of GPUs, as [`Info::GpuNode`] states them.
+    #[serde(skip)]
+    pub gpu_nodes: Vec<String>,
     /// The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known.
     pub cuda_driver: Option<u64>,
 }
@@ -235,6 +238,7 @@ impl RawFacts {
                 Info::StacksRate => facts.asked.stacks_rate = Some(*value),
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.software.cuda_driver = Some(*value),
+                Info::GpuNode => facts.software.gpu_nodes.push(text()),
                 Info::Gpu => facts.software.gpus.push(text()),
                 Info::Thread => pythons.push(((*value >> 32) as u32, name(&text()))),
                 Info::Process => facts.process = text(),

@@ -16,6 +16,7 @@ mod ranks;
 mod routing;
 mod rule;
 mod rules;
+mod state;
 pub mod text;
 
 use std::cmp::Reverse;

@@ -2,13 +2,15 @@
 
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
-use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule};
+use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule, state};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
 /// The command-line option that records kernels. Most rules on the GPU need recorded kernels.
 pub(crate) const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
+const STATE_TO_KNOW: &str =
+    "tllmprof run samples it where NVML is there, unless TLLMPROF_GPU_STATE is 0";
 
 const CALLS: &[Data] = &[Data::Calls];
 const GPU: &[Data] = &[Data::Gpu];
@@ -230,6 +232,54 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::None,
         data: &[],
         judge: Judge::Each(routing::imbalance),
+    },
+    Rule {
+        name: "throttled",
+        kind: FindingKind::Cause,
+        evidence: "SM clocks, and the reasons for them, ten times a second",
+        threshold: state::throttled_when,
+        advice: "cool the GPU, or raise its power limit (nvidia-smi -pl); compare runs at locked clocks (nvidia-smi -lgc)",
+        to_know: STATE_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Each(state::throttled),
+    },
+    Rule {
+        name: "low-clocks",
+        kind: FindingKind::Cause,
+        evidence: "SM clocks at the start of windows, and later",
+        threshold: state::low_clocks_when,
+        advice: "begin the window later, or lock the clocks (nvidia-smi -lgc): measurements before the clock has risen are too slow",
+        to_know: STATE_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Each(state::low_clocks),
+    },
+    Rule {
+        name: "shared-gpu",
+        kind: FindingKind::Cause,
+        evidence: "the processes that the driver lists for the GPU, and their utilization",
+        threshold: state::shared_when,
+        advice: "run one of them on another GPU, or give each a part of its own (MIG)",
+        to_know: STATE_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Each(state::shared),
+    },
+    Rule {
+        name: "far-from-gpu",
+        kind: FindingKind::Cause,
+        evidence: "the processors that the thread that makes the steps runs on, and the GPU's NUMA node",
+        threshold: state::far_when,
+        advice: "bind the process to the GPU's node: numactl --cpunodebind=NODE --membind=NODE",
+        to_know: STATE_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Each(state::far),
     },
     Rule {
         name: gpu::COPIES_RULE,

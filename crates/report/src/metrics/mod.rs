@@ -1,42 +1,136 @@
-//! Metrics of GPUs inside windows, such as SM utilization or power. The `tllmprof` command samples
-//! them while the program runs.
+//! GPU metrics inside windows, such as SM utilization or power, the state of the GPUs, and the NUMA nodes of threads. The
+//! `tllmprof` command samples them while the program runs.
 
+mod inside;
+mod placement;
+mod samples;
+pub(crate) mod state;
 pub(crate) mod text;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use tllmprof_record::{Clock, Event, Metric, What};
+use tllmprof_record::{GpuOwner, Metric};
 
 use crate::events::window::Window;
-
-/// Maximum number of metric samples to keep. Further samples are only counted.
-const MAX_SAMPLES: usize = 1 << 22;
-
-/// A sample of a GPU metric, averaged over a short time.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct MetricSample {
-    /// Start of the sample's time span, in nanoseconds of `CLOCK_MONOTONIC`.
-    pub start: u64,
-    /// Length of the sample's time span, in microseconds.
-    pub duration: u32,
-    /// The value, in the unit of the metric.
-    pub value: f32,
-    pub metric: Metric,
-    pub device: u8,
-}
+use placement::Placement;
+pub use samples::MetricSample;
+pub(crate) use samples::Samples;
+use state::GpuState;
 
 /// GPU metrics of a process, such as SM utilization.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, one row for each metric of each GPU.
-    // Samples may be in the record of another process on the same machine. In that case the report sets this field.
+    // Samples may be in the record of another process on the same machine. In that case the report sets this field and
+    // those below.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
+    /// The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known
+    /// which GPUs the process uses.
+    #[serde(rename = "gpu_state")]
+    pub state: Vec<GpuState>,
+    /// The reason why the state of the GPUs is not known; `null` if it is.
+    #[serde(rename = "gpu_state_unknown")]
+    pub unknown: Option<String>,
+    /// The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known.
+    pub placement: Option<Placement>,
     /// The samples in this record.
     #[serde(skip)]
-    pub samples: Vec<MetricSample>,
+    pub samples: Samples,
+}
+
+/// A record with samples.
+pub(crate) struct SampledRecord<'a> {
+    /// The process number of the command that wrote the record.
+    pub pid: u32,
+    pub run: &'a str,
+    pub samples: &'a Samples,
+    /// The nodes of the GPUs, as the record states them.
+    pub gpu_nodes: &'a [String],
+    /// The reasons for what is missing.
+    pub refused: &'a [String],
+}
+
+/// The process that figures are for.
+#[derive(Clone, Copy)]
+pub(crate) struct MeasuredProcess<'a> {
+    pub pid: u32,
+    pub parent: u32,
+    pub run: &'a str,
+    pub windows: &'a [Window],
+}
+
+impl Metrics {
+    /// Returns the metrics of a process from the samples in its own record.
+    pub(crate) fn new(samples: Samples, windows: &[Window]) -> Self {
+        Self {
+            sums: inside::inside(samples.samples.iter(), windows),
+            samples,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the samples of other records on the same machine to the figures of a process.
+    pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
+        let samples = others.iter().flat_map(|one| &one.samples.samples);
+        let samples = self.samples.samples.iter().chain(samples);
+        self.sums = inside::inside(samples, of.windows);
+        match devices(of, others) {
+            Ok((record, devices)) => {
+                let states = devices
+                    .iter()
+                    .map(|device| state::state(*device, record.samples, of.windows));
+                self.state = states.filter(GpuState::is_known).collect();
+                self.placement = placement::find(of, &devices, record);
+                let mut refused = record
+                    .refused
+                    .iter()
+                    .filter(|line| line.starts_with("GPU "));
+                let missing = || "no clocks of the GPU were sampled in the window".to_owned();
+                self.unknown = (self.state.is_empty())
+                    .then(|| refused.next().cloned().unwrap_or_else(missing));
+            }
+            Err(why) => self.unknown = Some(why.to_owned()),
+        }
+    }
+}
+
+/// Returns the record that a process's GPUs were sampled into, and these GPUs by the record's numbers. Each record
+/// numbers the GPUs as its program sees them, so only one record is used.
+fn devices<'a, 'b>(
+    of: MeasuredProcess<'_>,
+    records: &'a [SampledRecord<'b>],
+) -> Result<(&'a SampledRecord<'b>, Vec<u8>), &'static str> {
+    let sorted = |devices: &mut dyn Iterator<Item = u8>| {
+        let devices: BTreeSet<_> = devices.collect();
+        devices.into_iter().collect::<Vec<_>>()
+    };
+    let records: Vec<_> = records.iter().filter(|one| one.run == of.run).collect();
+    for record in &records {
+        let processes = record.samples.processes.iter();
+        let own = processes.filter(|one| one.pid == of.pid && one.owner == GpuOwner::Run);
+        let own = sorted(&mut own.map(|one| one.device));
+        if !own.is_empty() {
+            return Ok((record, own));
+        }
+    }
+    let near = records.iter().find(|one| one.pid == of.parent);
+    let only = match &records[..] {
+        [] => return Err("the state of the GPUs was not sampled"),
+        [one] => Some(one),
+        _ => None,
+    };
+    let record = near.or(only);
+    let devices = record.map(|one| sorted(&mut one.samples.samples.iter().map(|one| one.device)));
+    match (record, devices) {
+        (Some(record), Some(devices)) if devices.len() == 1 => Ok((record, devices)),
+        _ => Err(
+            "it is not known which GPU the process uses: the driver lists no process by its number \
+                  (in a container it uses the numbers of the host)",
+        ),
+    }
 }
 
 /// One metric of one GPU, inside windows.
@@ -64,82 +158,4 @@ pub struct MetricSum {
 
 fn write_name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(metric.name())
-}
-
-/// Collects the metric samples of a record.
-#[derive(Debug, Default)]
-pub(crate) struct Samples {
-    pub samples: Vec<MetricSample>,
-    pub left_out: u64,
-}
-
-impl Samples {
-    /// Adds an event if it is a metric sample.
-    pub(crate) fn add(&mut self, clock: &Clock, event: &Event) {
-        let What::GpuMetric {
-            device,
-            metric: Some(metric),
-            thousandths,
-        } = event.what
-        else {
-            return;
-        };
-        if self.samples.len() == MAX_SAMPLES {
-            self.left_out += 1;
-            return;
-        }
-        let micros = clock.duration_ns(event.start, event.duration) / 1000;
-        self.samples.push(MetricSample {
-            start: clock.ns(event.start),
-            duration: u32::try_from(micros).unwrap_or(u32::MAX),
-            value: (thousandths as f64 / 1000.0) as f32,
-            metric,
-            device,
-        });
-    }
-}
-
-/// Returns sums over the samples inside windows, by GPU and metric. Only the part of a sample that
-/// lies in a window is counted.
-pub(crate) fn inside<'a>(
-    samples: impl Iterator<Item = &'a MetricSample>,
-    windows: &[Window],
-) -> Vec<MetricSum> {
-    let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
-    spans.sort_unstable();
-    let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
-    for sample in samples {
-        // A sample with a duration of 0 counts as one nanosecond long.
-        let end = sample
-            .start
-            .saturating_add(u64::from(sample.duration) * 1000)
-            .max(sample.start.saturating_add(1));
-        let first = spans.partition_point(|(_, until)| *until <= sample.start);
-        let within = spans[first..].iter().take_while(|(from, _)| *from < end);
-        let weight = within.fold(0, |sum, (from, until)| {
-            (*until).min(end).saturating_sub((*from).max(sample.start)) + sum
-        });
-        if weight == 0 {
-            continue;
-        }
-        let (device, metric, value) = (sample.device, sample.metric, f64::from(sample.value));
-        let none = MetricSum {
-            device,
-            metric,
-            unit: metric.unit(),
-            mean: 0.0,
-            max: value,
-            samples: 0,
-        };
-        let (sum, weights) = sums.entry((device, metric)).or_insert((none, 0.0));
-        *weights += weight as f64;
-        sum.mean += value * weight as f64;
-        sum.max = sum.max.max(value);
-        sum.samples += 1;
-    }
-    let mean = |(sum, weights): (MetricSum, f64)| MetricSum {
-        mean: sum.mean / weights,
-        ..sum
-    };
-    sums.into_values().map(mean).collect()
 }

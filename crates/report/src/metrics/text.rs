@@ -2,7 +2,8 @@
 
 use tllmprof_record::Metric;
 
-use super::MetricSum;
+use super::state::GpuState;
+use super::{MetricSum, Metrics};
 use crate::numbers::units::Quantity;
 use crate::print::lines::Lines;
 
@@ -17,8 +18,9 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
-/// Adds the metrics of GPUs inside windows to the text. A short report shows only the first GPU.
-pub(crate) fn metrics(sums: &[MetricSum], lines: &mut Lines) {
+/// Adds the GPU metrics and the energy inside windows. A short report shows only the first GPU.
+pub(crate) fn metrics(metrics: &Metrics, lines: &mut Lines) {
+    let sums = &metrics.sums;
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
     devices.sort_unstable();
     devices.dedup();
@@ -29,8 +31,26 @@ pub(crate) fn metrics(sums: &[MetricSum], lines: &mut Lines) {
             1.. if place == 0 => format!(" (and {more} more)"),
             _ => String::new(),
         };
-        lines.list(&format!("GPU {device}{others}: "), &of_device(sums, device));
+        let mut parts = of_device(sums, device);
+        let state = metrics.state.iter().find(|state| state.device == device);
+        parts.extend(state.map(energy).unwrap_or_default());
+        lines.list(&format!("GPU {device}{others}: "), &parts);
     }
+}
+
+/// Returns the energy of a step and of a token.
+fn energy(state: &GpuState) -> Vec<String> {
+    let parts = [(state.per_step, "a step"), (state.per_token, "a token")];
+    let known = parts
+        .into_iter()
+        .filter_map(|(joules, of)| Some((joules?, of)));
+    known
+        .map(|(joules, of)| match joules {
+            _ if joules >= 100.0 => format!("{joules:.0} J {of}"),
+            _ if joules >= 1.0 => format!("{joules:.2} J {of}"),
+            _ => format!("{:.3} mJ {of}", joules * 1000.0),
+        })
+        .collect()
 }
 
 fn of_device(sums: &[MetricSum], device: u8) -> Vec<String> {

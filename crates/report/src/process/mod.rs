@@ -30,7 +30,7 @@ use crate::kernels::Kernels;
 use crate::layers::{self, Layers};
 use crate::ledger::Ledger;
 use crate::ledger::slow::Slow;
-use crate::metrics::{self, Metrics};
+use crate::metrics::{MeasuredProcess, Metrics, SampledRecord};
 use crate::numbers::units::of_some;
 use crate::python::Python;
 use crate::routing::LayerLoad;
@@ -150,7 +150,7 @@ impl Process {
     /// Returns true if the record contains metrics of GPUs but no iterations, because `tllmprof`
     /// recorded only metrics.
     pub fn is_metrics_alone(&self) -> bool {
-        !self.metrics.samples.is_empty() && self.sum.is_none()
+        !self.metrics.samples.samples.is_empty() && self.sum.is_none()
     }
 
     /// Adds the GPU metrics from other records, if they were made since the same boot of the
@@ -159,9 +159,21 @@ impl Process {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
         let others = measured.iter().filter(is_same);
-        let samples = others.flat_map(|other| &other.metrics.samples);
-        let samples = self.metrics.samples.iter().chain(samples);
-        self.metrics.sums = metrics::inside(samples, &self.windows);
+        let others = others.map(|other| SampledRecord {
+            pid: other.pid,
+            run: &other.facts.run,
+            samples: &other.metrics.samples,
+            gpu_nodes: &other.facts.software.gpu_nodes,
+            refused: &other.facts.asked.refused,
+        });
+        let others: Vec<_> = others.collect();
+        let of = MeasuredProcess {
+            pid: self.pid,
+            parent: self.parent,
+            run: &self.facts.run,
+            windows: &self.windows,
+        };
+        self.metrics.attach(of, &others);
     }
 
     /// Returns the estimated share of the windows' time that another profiler's recording took, as

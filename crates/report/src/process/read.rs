@@ -23,7 +23,7 @@ use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::{Others, unqualified};
 use crate::ledger::slow::Slow;
 use crate::ledger::{Ledger, LedgerKind};
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::python::Python;
 
 /// Minimum time, in nanoseconds, between two comparisons of the processor's counter with
@@ -104,10 +104,7 @@ pub(crate) fn read(
         kernels,
         layers,
         collectives,
-        metrics: Metrics {
-            sums: metrics::inside(samples.iter(), &windows),
-            samples,
-        },
+        metrics: Metrics::new(samples, &windows),
         experts,
         facts,
         windows,

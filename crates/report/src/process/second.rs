@@ -18,7 +18,7 @@ use crate::iterations::joined::whole;
 use crate::kernels::{KernelTally, Kernels};
 use crate::layers::{LayerTally, Layers, RawLayers};
 use crate::ledger::slow::{self, Slow, Steps};
-use crate::metrics::{MetricSample, Samples};
+use crate::metrics::Samples;
 use crate::routing::{LayerLoad, Loads};
 
 /// The analyses that the second pass passes its events to.
@@ -47,7 +47,7 @@ pub(crate) struct SecondResults {
     pub busiest: Option<DeviceActivity>,
     pub layers: Option<Layers>,
     pub collectives: Collectives,
-    pub samples: Vec<MetricSample>,
+    pub samples: Samples,
     pub experts: Vec<LayerLoad>,
     /// The thread that launches the work of other threads' iterations; `None` if there is no such thread.
     pub launcher: Option<u32>,
@@ -191,7 +191,7 @@ impl<'a> SecondPass<'a> {
             busiest: kernels.busiest,
             layers,
             collectives,
-            samples: self.samples.samples,
+            samples: self.samples.finish(strings),
             experts: self.loads.finish(),
             launcher,
             left_out,

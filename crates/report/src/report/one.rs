@@ -340,7 +340,7 @@ fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) 
     if let Some(found) = &process.layers {
         lines.if_room(|lines| layers::layers(found, layers, lines));
     }
-    lines.if_room(|lines| metrics::metrics(&process.metrics.sums, lines));
+    lines.if_room(|lines| metrics::metrics(&process.metrics, lines));
     let gpus = expert_gpus(&process.facts.command, 1).unwrap_or(routing::GPUS);
     lines.if_room(|lines| {
         routing::layers(&process.experts, &process.facts, gpus, experts, lines);

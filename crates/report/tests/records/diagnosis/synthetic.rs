@@ -14,9 +14,9 @@ use tllmprof_report::{Finding, Process, Report, Verdict};
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const US: u64 = 1_000;
 
-const START: u64 = 1000 * MS;
-const LENGTH: u64 = 10 * MS;
-const MAIN: u32 = 7;
+pub(super) const START: u64 = 1000 * MS;
+pub(super) const LENGTH: u64 = 10 * MS;
+pub(super) const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
 /// Numbers of rows in the loop's table of calls.

@@ -1,0 +1,86 @@
+//! The processes below the command, and which of them use CUDA.
+
+use std::collections::HashMap;
+use std::fs;
+
+use crate::live::process_numbers;
+use crate::process_status::ProcessStatus;
+
+/// The driver's library. A process that maps it can use a GPU.
+const DRIVER: &[u8] = b"libcuda.so";
+
+/// The processes below the command.
+pub(crate) struct ProcessFamily {
+    /// The process number of the command.
+    command: u64,
+    /// The processes. The flag is true if the process has loaded the driver.
+    members: HashMap<u64, bool>,
+}
+
+impl ProcessFamily {
+    pub(crate) fn new(command: u32) -> Self {
+        Self {
+            command: command.into(),
+            members: HashMap::new(),
+        }
+    }
+
+    /// Finds the processes that now run below the command.
+    pub(crate) fn search(&mut self) {
+        let parent = |number| Some((number, ProcessStatus::read(number)?.parent()?));
+        let parents: HashMap<_, _> = process_numbers().filter_map(parent).collect();
+        let is_below = |number: &u64| {
+            // The bound ends the search if numbers were reused while they were read.
+            let above = std::iter::successors(parents.get(number), |above| parents.get(above));
+            above
+                .take(parents.len())
+                .any(|above| *above == self.command)
+        };
+        let known = std::mem::take(&mut self.members);
+        let below = parents.keys().filter(|number| is_below(number));
+        self.members = below
+            .map(|number| {
+                let has_driver = known.get(number).copied().unwrap_or(false) || has_driver(*number);
+                (*number, has_driver)
+            })
+            .collect();
+    }
+
+    /// Returns true if a process belongs to the family.
+    pub(crate) fn contains(&self, number: u32) -> bool {
+        self.members.contains_key(&number.into())
+    }
+
+    /// Returns the processes that have loaded the driver.
+    pub(crate) fn users(&self) -> impl Iterator<Item = u64> {
+        let users = self.members.iter().filter(|(_, has_driver)| **has_driver);
+        users.map(|(number, _)| *number)
+    }
+}
+
+fn has_driver(number: u64) -> bool {
+    let maps = fs::read(format!("/proc/{number}/maps")).unwrap_or_default();
+    maps.windows(DRIVER.len()).any(|part| part == DRIVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_child_belongs_to_the_family_until_it_ends() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut family = ProcessFamily::new(std::process::id());
+        assert!(!family.contains(child.id()));
+        family.search();
+        assert!(family.contains(child.id()));
+        assert!(!family.contains(std::process::id()) && !family.contains(1));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        family.search();
+        assert!(!family.contains(child.id()));
+        assert_eq!(family.users().count(), 0);
+    }
+}

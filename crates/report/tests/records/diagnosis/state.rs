@@ -1,0 +1,358 @@
+//! Tests of the rules on the state of the GPU and on NUMA nodes, with a loop of iterations and a record of samples.
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{ClockKind, Event, GpuOwner, Info, Metric, What};
+use tllmprof_report::{Comparison, Process, Report, Verdict};
+
+use super::STATE_RULES;
+use super::synthetic::{LENGTH, MAIN, MS, START, SyntheticLoop, find_finding};
+use crate::common::{json, process};
+
+/// Time between two samples, in nanoseconds.
+const SAMPLE: u64 = 100 * MS;
+/// The process number of the loop.
+const LOOP: u32 = 100;
+const MAX_CLOCK: u64 = 1980;
+
+/// A process that the driver lists, its owner and its share of the SMs' time in percent.
+type ListedUse = (u32, GpuOwner, Option<u8>);
+
+/// The samples of a record. Functions get the number of the sample.
+struct StateRecord {
+    samples: u64,
+    clock: fn(u64) -> u64,
+    /// NVML's reasons for the clock; `None` if the driver does not state them.
+    reasons: Option<fn(u64) -> u64>,
+    /// Processes with their share of the SMs' time in percent.
+    processes: fn(u64) -> Vec<ListedUse>,
+    /// The node of the loop's thread from a sample on.
+    nodes: Vec<(u64, u16)>,
+    gpu_node: &'static str,
+    refused: &'static str,
+}
+
+impl Default for StateRecord {
+    fn default() -> Self {
+        Self {
+            samples: 20,
+            clock: |_| MAX_CLOCK,
+            reasons: Some(|_| 0),
+            processes: |_| vec![(LOOP, GpuOwner::Run, Some(80))],
+            nodes: vec![(0, 1)],
+            gpu_node: "0 1 0:21,1:10",
+            refused: "",
+        }
+    }
+}
+
+impl StateRecord {
+    fn bytes(&self) -> Vec<u8> {
+        let mut builder = Builder::new(1, ClockKind::Monotonic);
+        let facts = [
+            (Info::Boot, "boot"),
+            (Info::GpuNode, self.gpu_node),
+            (Info::Refused, self.refused),
+        ];
+        for (key, text) in facts.into_iter().filter(|(_, text)| !text.is_empty()) {
+            let (key, value) = (Some(key), builder.string(1, text).into());
+            builder.push(1, &Event::new(START, 0, What::Info { key, value }));
+        }
+        let name = builder.string(1, "trainer");
+        for n in 0..self.samples {
+            let start = START + n * SAMPLE;
+            let mut metric = |metric, value: u64| {
+                let what = What::GpuMetric {
+                    device: 0,
+                    metric: Some(metric),
+                    thousandths: value * 1000,
+                };
+                builder.push(1, &Event::new(start, SAMPLE, what));
+            };
+            metric(Metric::SmClock, (self.clock)(n));
+            metric(Metric::MaxSmClock, MAX_CLOCK);
+            metric(Metric::Energy, 40);
+            if let Some(reasons) = self.reasons {
+                metric(Metric::ClockReasons, reasons(n));
+            }
+            for (pid, owner, sm) in (self.processes)(n) {
+                let name = if owner == GpuOwner::Other { name } else { 0 };
+                let what = What::GpuProcess {
+                    device: 0,
+                    owner,
+                    sm,
+                    name,
+                    pid,
+                };
+                builder.push(1, &Event::new(start, SAMPLE, what));
+            }
+        }
+        for (n, node) in &self.nodes {
+            let (pid, tid) = (LOOP, MAIN);
+            let what = What::ThreadNode {
+                node: *node,
+                pid,
+                tid,
+            };
+            builder.push(1, &Event::new(START + n * SAMPLE, 0, what));
+        }
+        builder.bytes()
+    }
+
+    fn report(&self, of: &SyntheticLoop) -> Report {
+        let samples = process("gpu", &self.bytes());
+        Report::new(vec![of.process(), samples])
+    }
+
+    /// Judges a loop of even iterations.
+    #[track_caller]
+    fn says(&self, rule: &str, verdict: Verdict, evidence: &str) {
+        let report = self.report(&even());
+        let finding = find_finding(&report, rule);
+        assert_eq!(
+            (finding.verdict, finding.loss),
+            (verdict, None),
+            "{finding:#?}"
+        );
+        assert!(finding.evidence.contains(evidence), "{finding:#?}");
+    }
+}
+
+/// A loop of 100 iterations, which is in ten samples.
+fn even() -> SyntheticLoop {
+    SyntheticLoop {
+        iterations: 100,
+        ..SyntheticLoop::default()
+    }
+}
+
+#[test]
+fn a_healthy_gpu_has_no_finding_and_its_energy() {
+    let report = StateRecord::default().report(&SyntheticLoop {
+        tokens: Some(|_| 8),
+        ..even()
+    });
+    for rule in STATE_RULES {
+        let finding = find_finding(&report, rule);
+        assert_eq!(finding.verdict, Verdict::No, "{finding:#?}");
+    }
+    let json = json(&report);
+    let state = &json["processes"][0]["gpu_state"][0];
+    // Ten samples of 40 J, for 100 iterations of 8 tokens each.
+    let close = |key: &str, joules: f64| {
+        let found = state[key].as_f64().unwrap();
+        assert!((found / joules - 1.0).abs() < 1e-6, "{key}: {found}");
+    };
+    close("energy_j", 400.0);
+    close("joules_per_step", 4.0);
+    close("joules_per_token", 0.5);
+    assert!(
+        report
+            .text()
+            .contains("GPU 0: 4.00 J a step, 500.000 mJ a token\n"),
+        "{}",
+        report.text()
+    );
+}
+
+#[test]
+fn clocks_that_power_lowers_cost_what_iterations_take_longer() {
+    // Iterations 50 to 99 take 15 ms instead of 10: samples 5 to 12 have lower clocks.
+    let made = StateRecord {
+        clock: |n| if n < 5 { MAX_CLOCK } else { 1320 },
+        reasons: Some(|n| if n < 5 { 0 } else { 0x4 }),
+        ..StateRecord::default()
+    };
+    let report = made.report(&SyntheticLoop {
+        longer: |n| if n < 50 { 0 } else { LENGTH / 2 },
+        ..even()
+    });
+    let finding = find_finding(&report, "throttled");
+    assert_eq!(finding.verdict, Verdict::Yes, "{finding:#?}");
+    assert_eq!(
+        finding.evidence,
+        "the SM clock of GPU 0 is lowered 60.0 % of the time by power (software power cap): 1320 MHz then, \
+         1980 MHz in the rest"
+    );
+    assert!((finding.loss.unwrap() - 0.2).abs() < 0.01, "{finding:#?}");
+}
+
+#[test]
+fn clocks_that_are_low_in_the_whole_window_have_an_unknown_cost() {
+    let made = |reasons| StateRecord {
+        clock: |_| 1000,
+        reasons,
+        ..StateRecord::default()
+    };
+    let heat: Option<fn(u64) -> u64> = Some(|_| 0x40);
+    made(heat).says("throttled", Verdict::Yes, "100 % of the time by heat (hardware thermal slowdown): 1000 MHz then, its maximum is 1980 MHz");
+    // The GPU is idle (0x1), or its clocks are locked.
+    made(Some(|_| 0x1)).says("throttled", Verdict::No, "lowered 0.0 %");
+    made(None).says("throttled", Verdict::Unknown, "does not state the reasons");
+    // A reason without an effect.
+    let full = StateRecord {
+        reasons: Some(|_| 0x4),
+        ..StateRecord::default()
+    };
+    full.says("throttled", Verdict::No, "");
+}
+
+#[test]
+fn clocks_that_have_not_risen_at_the_start_of_the_window() {
+    let made = StateRecord {
+        clock: |n| if n < 2 { 1200 } else { MAX_CLOCK },
+        ..StateRecord::default()
+    };
+    let report = made.report(&SyntheticLoop {
+        longer: |n| if n < 10 { LENGTH } else { 0 },
+        ..even()
+    });
+    let finding = find_finding(&report, "low-clocks");
+    assert_eq!(finding.verdict, Verdict::Yes, "{finding:#?}");
+    assert_eq!(
+        finding.evidence,
+        "the SM clock of GPU 0 is 1200 MHz in the first 200 ms of the window, and 1980 MHz later"
+    );
+    assert!(
+        (finding.loss.unwrap() - 0.1 / 1.1).abs() < 0.01,
+        "{finding:#?}"
+    );
+    let limited = StateRecord {
+        reasons: Some(|n| if n < 2 { 0x4 } else { 0 }),
+        ..made
+    };
+    limited.says("low-clocks", Verdict::No, "has risen");
+}
+
+#[test]
+fn another_process_on_the_gpu() {
+    let made = |processes| StateRecord {
+        processes,
+        ..StateRecord::default()
+    };
+    let busy = made(|n| {
+        let share = if n < 5 { 0 } else { 45 };
+        vec![
+            (LOOP, GpuOwner::Run, Some(50)),
+            (900, GpuOwner::Other, Some(share)),
+        ]
+    });
+    let report = busy.report(&SyntheticLoop {
+        longer: |n| if n < 50 { 0 } else { LENGTH },
+        ..even()
+    });
+    let finding = find_finding(&report, "shared-gpu");
+    assert_eq!(
+        finding.evidence,
+        "other processes use GPU 0: process 900 (trainer) takes up to 45.0 % of the SMs' time"
+    );
+    assert!(
+        (finding.loss.unwrap() - 1.0 / 3.0).abs() < 0.01,
+        "{finding:#?}"
+    );
+
+    made(|_| vec![(LOOP, GpuOwner::Run, None), (900, GpuOwner::Other, Some(0))]).says(
+        "shared-gpu",
+        Verdict::No,
+        "are idle: process 900 (trainer)",
+    );
+    made(|_| vec![(LOOP, GpuOwner::Run, None), (900, GpuOwner::Other, None)]).says(
+        "shared-gpu",
+        Verdict::Unknown,
+        "its utilization is not known: process 900 (trainer)",
+    );
+    let of_host = made(|_| {
+        vec![
+            (5000, GpuOwner::Unknown, Some(50)),
+            (5001, GpuOwner::Unknown, Some(50)),
+        ]
+    });
+    of_host.says("shared-gpu", Verdict::Unknown, "as in a container");
+    made(|_| vec![(5000, GpuOwner::Unknown, Some(50))]).says(
+        "shared-gpu",
+        Verdict::No,
+        "no other process",
+    );
+    made(|_| Vec::new()).says("shared-gpu", Verdict::Unknown, "lists no processes");
+}
+
+#[test]
+fn a_thread_far_from_its_gpu() {
+    let made = |nodes| StateRecord {
+        nodes,
+        ..StateRecord::default()
+    };
+    made(vec![(0, 0)]).says(
+        "far-from-gpu",
+        Verdict::Yes,
+        "100 % of the time on another NUMA node than GPU 0 (node 1), mostly on node 0 (distance 21)",
+    );
+    made(vec![(0, 1), (9, 0)]).says("far-from-gpu", Verdict::No, "10.0 % of the time");
+    let moves = (0..10).map(|n| (n, u16::from(n % 9 != 4))).collect();
+    made(moves).says("far-from-gpu", Verdict::No, "moves between nodes 2 times");
+    made(Vec::new()).says("far-from-gpu", Verdict::Unknown, "was not sampled");
+    let one = StateRecord {
+        gpu_node: "0 0 0:10",
+        nodes: Vec::new(),
+        ..StateRecord::default()
+    };
+    one.says("far-from-gpu", Verdict::No, "one NUMA node");
+    let unknown = StateRecord {
+        gpu_node: "",
+        ..StateRecord::default()
+    };
+    unknown.says(
+        "far-from-gpu",
+        Verdict::Unknown,
+        "does not state the NUMA node",
+    );
+}
+
+#[test]
+fn without_samples_in_the_window_nothing_is_known_and_the_record_says_why() {
+    let none = StateRecord {
+        samples: 0,
+        nodes: Vec::new(),
+        ..StateRecord::default()
+    };
+    for rule in STATE_RULES {
+        none.says(rule, Verdict::Unknown, "");
+    }
+    // The driver of a divided GPU gives samples that are not used, so only the reason is in the record.
+    let divided = StateRecord {
+        samples: 0,
+        refused: "GPU 0 is divided (MIG)",
+        nodes: Vec::new(),
+        gpu_node: "",
+        processes: |_| Vec::new(),
+        ..StateRecord::default()
+    };
+    let report = divided.report(&even());
+    assert_eq!(find_finding(&report, "throttled").verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_comparison_says_that_steps_take_another_energy() {
+    let report = |samples| {
+        let made = StateRecord {
+            samples,
+            ..StateRecord::default()
+        };
+        made.report(&even()).processes
+    };
+    let is_said = |base: &[Process], other: &[Process], what: &str| {
+        let mut bytes = Vec::new();
+        let comparison = Comparison::compare(base, other);
+        comparison.json(&mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap().contains(what)
+    };
+    // Half as many samples cover too little of the window, so its energy is not known.
+    let (all, half) = (report(10), report(5));
+    assert!(!is_said(&all, &all, "energy of a step"));
+    assert!(!is_said(&all, &half, "energy of a step"));
+    let slower = StateRecord::default().report(&SyntheticLoop {
+        longer: |_| LENGTH,
+        ..even()
+    });
+    let expected = "the energy of a step differs: 4.000 and 8.000 J";
+    assert!(is_said(&all, &slower.processes, expected));
+}

@@ -1,0 +1,230 @@
+//! Checks findings on the state of the GPU: the stand-in for NVML and a folder in place of `/sys` say what it is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Scratch, compiler, repo, run, standin};
+use crate::{TEST_TIMEOUT, tllmprof};
+
+/// A program that makes steps until the record of samples has 16 rounds. It adds itself to the processes that the
+/// stand-in for NVML lists, unless the file lists processes already.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include "gpu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int main(int count, char **words)
+{
+    char host[256], path[512];
+    struct stat status;
+    gethostname(host, sizeof host);
+    snprintf(path, sizeof path, "tllmprof-mine/tllmprof-%s-gpu-%d.tllmprof", host, (int)getppid());
+    if (count > 1) {
+        FILE *state = fopen(words[1], "a");
+        fprintf(state, "process %d 50\n", (int)getpid());
+        fclose(state);
+    }
+    gpu_start(0);
+    for (int step = 0; step < 20000; step++) {
+        gpu_launch(10000);
+        gpu_wait();
+        usleep(2000);
+        int is_sampled = getenv("STANDIN_NVML_STATE") != NULL;
+        if (is_sampled ? !stat(path, &status) && status.st_size > 65744 + 16 * 8 * 24 : step > 40) break;
+    }
+}
+"#;
+
+const RULES: [&str; 4] = ["throttled", "low-clocks", "shared-gpu", "far-from-gpu"];
+
+fn compile(output: &Path, source: &Path, options: &[&str]) {
+    let mut cc = compiler();
+    cc.args(["-O2", "-o"]).arg(output).arg(source).args(options);
+    let output = run(&mut cc, TEST_TIMEOUT);
+    assert!(output.status.success(), "{cc:?}\n{}", output.err());
+}
+
+/// Makes a folder like `/sys` of a machine with two nodes. All processors are on node 0.
+fn sysfs(scratch: &Scratch, gpu_node: &str) -> PathBuf {
+    let root = scratch.path("sys");
+    for (path, text) in [
+        ("devices/system/node/node0/cpulist", "0-4095\n"),
+        ("devices/system/node/node0/distance", "10 32\n"),
+        ("devices/system/node/node1/cpulist", "\n"),
+        ("devices/system/node/node1/distance", "32 10\n"),
+        ("bus/pci/devices/0000:1a:00.0/numa_node", gpu_node),
+    ] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+/// Prepares a run of the program. `state` is what the stand-in for NVML says; `None` if there is no NVML.
+fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
+    let source = scratch.path("program.c");
+    fs::write(&source, PROGRAM).unwrap();
+    let include = format!("-I{}", repo().join("examples/slow").display());
+    compile(
+        &scratch.path("program"),
+        &source,
+        &[&include, "-std=gnu11", "-ldl"],
+    );
+    let mut command = tllmprof(scratch);
+    command
+        .args([
+            "run",
+            "--run",
+            "mine",
+            "--window",
+            "2-",
+            "--step",
+            "cuStreamSynchronize",
+            "--no-summary",
+            "--",
+        ])
+        .arg(scratch.path("program"))
+        .env("LD_LIBRARY_PATH", standin())
+        .env("TLLMPROF_CONTROL", "0")
+        .env("TLLMPROF_SYSFS", sysfs(scratch, gpu_node))
+        .env("CUDA_VISIBLE_DEVICES", "0");
+    if let Some(state) = state {
+        let nvml = scratch.path("libnvidia-ml.so.1");
+        compile(
+            &nvml,
+            &repo().join("tests/standin/nvml.c"),
+            &["-shared", "-fPIC"],
+        );
+        let both = format!("{}:{}", standin().display(), scratch.folder().display());
+        let file = scratch.path("state");
+        fs::write(&file, state).unwrap();
+        if !state.contains("process 4") {
+            command.arg(&file);
+        }
+        command
+            .env("LD_LIBRARY_PATH", both)
+            .env("STANDIN_NVML_STATE", file);
+    }
+    command
+}
+
+/// Runs the program and returns the report.
+fn report(scratch: &Scratch, command: &mut Command) -> Value {
+    let ended = run(command, TEST_TIMEOUT);
+    assert!(ended.status.success(), "{}", ended.err());
+    let mut report = tllmprof(scratch);
+    let report = run(
+        report.args(["report", "--json", "tllmprof-mine"]),
+        TEST_TIMEOUT,
+    );
+    assert!(report.status.success(), "{}", report.err());
+    serde_json::from_slice(&report.stdout).unwrap()
+}
+
+/// Returns the verdict and the evidence of a rule.
+fn finding<'a>(report: &'a Value, rule: &str) -> (&'a str, &'a str) {
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|one| one["rule"] == rule).unwrap();
+    (
+        found["verdict"].as_str().unwrap(),
+        found["evidence"].as_str().unwrap(),
+    )
+}
+
+#[test]
+fn a_throttled_shared_and_far_gpu_is_named() {
+    let scratch = Scratch::new("throttled");
+    let own = std::process::id();
+    let state = format!("clock 1200\nreasons 4\nprocess {own} 30\n");
+    let report = report(&scratch, &mut prepare(&scratch, Some(&state), "1\n"));
+    for (rule, part) in [
+        (
+            "throttled",
+            "by power (software power cap): 1200 MHz then, its maximum is 1981 MHz".to_owned(),
+        ),
+        ("shared-gpu", format!("process {own} (")),
+        (
+            "far-from-gpu",
+            "than GPU 0 (node 1), mostly on node 0 (distance 32)".to_owned(),
+        ),
+    ] {
+        let (verdict, evidence) = finding(&report, rule);
+        assert_eq!(verdict, "yes", "{rule}: {evidence}");
+        assert!(evidence.contains(&part), "{rule}: {evidence}");
+    }
+    assert_eq!(finding(&report, "low-clocks").0, "no");
+    let state = &report["processes"][0]["gpu_state"][0];
+    assert!(state["joules_per_step"].as_f64().unwrap() > 0.0, "{state}");
+}
+
+#[test]
+fn a_healthy_gpu_is_not_named() {
+    let scratch = Scratch::new("healthy");
+    let report = report(
+        &scratch,
+        &mut prepare(&scratch, Some("clock 1981\n"), "0\n"),
+    );
+    for rule in RULES {
+        let (verdict, evidence) = finding(&report, rule);
+        assert_eq!(verdict, "no", "{rule}: {evidence}");
+    }
+}
+
+#[test]
+fn a_container_tells_only_how_many_processes_there_are() {
+    let scratch = Scratch::new("container");
+    // No process of this machine has these numbers.
+    let state = "process 4194901 60\nprocess 4194902 40\n";
+    let report = report(&scratch, &mut prepare(&scratch, Some(state), "0\n"));
+    let (verdict, evidence) = finding(&report, "shared-gpu");
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
+    match namespace.to_str() {
+        Some("pid:[4026531836]") => assert!(evidence.contains("process 4194901"), "{evidence}"),
+        _ => assert!(
+            evidence.contains("one whose number is of another PID namespace"),
+            "{evidence}"
+        ),
+    }
+    assert_eq!(verdict, "yes", "{evidence}");
+}
+
+#[test]
+fn without_nvml_or_samples_nothing_is_known() {
+    for (variable, value) in [("TLLMPROF_GPU_STATE", "1"), ("TLLMPROF_GPU_STATE", "0")] {
+        let scratch = Scratch::new("no-nvml");
+        let report = report(
+            &scratch,
+            prepare(&scratch, None, "1\n").env(variable, value),
+        );
+        for rule in RULES {
+            let (verdict, evidence) = finding(&report, rule);
+            assert_eq!(
+                (verdict, evidence),
+                ("unknown", "the state of the GPUs was not sampled"),
+                "{rule}"
+            );
+        }
+        assert_eq!(crate::records(&scratch.path("tllmprof-mine")).len(), 1);
+    }
+    let scratch = Scratch::new("bad");
+    let ended = run(
+        prepare(&scratch, None, "1\n").env("TLLMPROF_GPU_STATE", "maybe"),
+        TEST_TIMEOUT,
+    );
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.err());
+    assert!(
+        ended
+            .err()
+            .starts_with("tllmprof: TLLMPROF_GPU_STATE=\"maybe\": "),
+        "{}",
+        ended.err()
+    );
+}
