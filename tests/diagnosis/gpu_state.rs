@@ -92,27 +92,28 @@ fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
             "--",
         ])
         .arg(scratch.path("program"))
-        .env("LD_LIBRARY_PATH", standin())
         .env("TLLMPROF_CONTROL", "0")
         .env("TLLMPROF_SYSFS", sysfs(scratch, gpu_node))
         .env("CUDA_VISIBLE_DEVICES", "0");
-    if let Some(state) = state {
-        let nvml = scratch.path("libnvidia-ml.so.1");
-        compile(
-            &nvml,
-            &repo().join("tests/standin/nvml.c"),
-            &["-shared", "-fPIC"],
-        );
-        let both = format!("{}:{}", standin().display(), scratch.folder().display());
-        let file = scratch.path("state");
-        fs::write(&file, state).unwrap();
-        if !state.contains("process 4") {
-            command.arg(&file);
-        }
-        command
-            .env("LD_LIBRARY_PATH", both)
-            .env("STANDIN_NVML_STATE", file);
+    let nvml = scratch.path("libnvidia-ml.so.1");
+    let both = format!("{}:{}", standin().display(), scratch.folder().display());
+    command.env("LD_LIBRARY_PATH", both);
+    let Some(state) = state else {
+        // The loader refuses this file, and does not look for the machine's own NVML.
+        fs::write(nvml, "no library").unwrap();
+        return command;
+    };
+    compile(
+        &nvml,
+        &repo().join("tests/standin/nvml.c"),
+        &["-shared", "-fPIC"],
+    );
+    let file = scratch.path("state");
+    fs::write(&file, state).unwrap();
+    if !state.contains("process 4194901") {
+        command.arg(&file);
     }
+    command.env("STANDIN_NVML_STATE", file);
     command
 }
 

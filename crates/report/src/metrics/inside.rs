@@ -9,16 +9,16 @@ use super::samples::MetricSample;
 use crate::events::window::Window;
 
 /// The times of windows that count, in order.
-pub(crate) struct Spans(Vec<(u64, u64)>);
+pub(crate) struct WindowSpans(Vec<(u64, u64)>);
 
 /// Returns the times of windows that count.
-pub(crate) fn spans(windows: &[Window]) -> Spans {
+pub(crate) fn spans(windows: &[Window]) -> WindowSpans {
     let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
     spans.sort_unstable();
-    Spans(spans)
+    WindowSpans(spans)
 }
 
-impl Spans {
+impl WindowSpans {
     /// Returns the length of the part of a time that lies inside.
     pub(crate) fn overlap(&self, start: u64, end: u64) -> u64 {
         let first = self.0.partition_point(|(_, until)| *until <= start);

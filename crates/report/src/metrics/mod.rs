@@ -16,14 +16,14 @@ use tllmprof_record::{GpuOwner, Metric};
 use crate::events::window::Window;
 use placement::Placement;
 pub use samples::MetricSample;
-pub(crate) use samples::Samples;
+pub(crate) use samples::RecordedSamples;
 use state::GpuState;
 
 /// GPU metrics of a process, such as SM utilization.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, one row for each metric of each GPU.
-    // Samples may be in the record of another process on the same machine. In that case the report sets this field and
+    // RecordedSamples may be in the record of another process on the same machine. In that case the report sets this field and
     // those below.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
@@ -38,7 +38,7 @@ pub struct Metrics {
     pub placement: Option<Placement>,
     /// The samples in this record.
     #[serde(skip)]
-    pub samples: Samples,
+    pub samples: RecordedSamples,
 }
 
 /// A record with samples.
@@ -46,7 +46,7 @@ pub(crate) struct SampledRecord<'a> {
     /// The process number of the command that wrote the record.
     pub pid: u32,
     pub run: &'a str,
-    pub samples: &'a Samples,
+    pub samples: &'a RecordedSamples,
     /// The nodes of the GPUs, as the record states them.
     pub gpu_nodes: &'a [String],
     /// The reasons for what is missing.
@@ -64,7 +64,7 @@ pub(crate) struct MeasuredProcess<'a> {
 
 impl Metrics {
     /// Returns the metrics of a process from the samples in its own record.
-    pub(crate) fn new(samples: Samples, windows: &[Window]) -> Self {
+    pub(crate) fn new(samples: RecordedSamples, windows: &[Window]) -> Self {
         Self {
             sums: inside::inside(samples.samples.iter(), windows),
             samples,

@@ -67,7 +67,7 @@ pub struct ThreadOnNode {
 
 /// The samples in a record.
 #[derive(Debug, Default)]
-pub struct Samples {
+pub struct RecordedSamples {
     pub samples: Vec<MetricSample>,
     pub processes: Vec<ProcessSample>,
     pub threads: Vec<ThreadOnNode>,
@@ -77,7 +77,7 @@ pub struct Samples {
     name_ids: BTreeMap<u32, StringId>,
 }
 
-impl Samples {
+impl RecordedSamples {
     /// Adds an event if it is a sample.
     pub fn add(&mut self, clock: &Clock, event: &Event) {
         let start = clock.ns(event.start);

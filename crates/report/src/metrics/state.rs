@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{GpuOwner, Metric};
 
-use super::inside::{Spans, spans};
-use super::samples::Samples;
+use super::inside::{WindowSpans, spans};
+use super::samples::RecordedSamples;
 use crate::events::iteration::Iteration;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
@@ -152,7 +152,7 @@ impl GpuState {
 }
 
 /// Returns the state of a GPU inside windows.
-pub(crate) fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuState {
+pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) -> GpuState {
     let spans = spans(windows);
     let clocks = clocks(device, record, &spans);
     let iterations = || windows.iter().flat_map(Window::qualified);
@@ -184,7 +184,7 @@ pub(crate) fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuStat
     }
 }
 
-fn clocks(device: u8, record: &Samples, spans: &Spans) -> Vec<ClockSample> {
+fn clocks(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Vec<ClockSample> {
     let mut found: BTreeMap<u64, ClockSample> = BTreeMap::new();
     for sample in &record.samples {
         let inside = spans.overlap(sample.start, sample.end());
@@ -212,7 +212,7 @@ fn mean_clock<'a>(clocks: impl Iterator<Item = &'a ClockSample>) -> Option<f64> 
     (all > 0).then(|| sum / all as f64)
 }
 
-fn energy(device: u8, record: &Samples, spans: &Spans) -> Option<f64> {
+fn energy(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Option<f64> {
     let samples = record.samples.iter();
     let of = samples.filter(|sample| sample.device == device && sample.metric == Metric::Energy);
     // A window that the samples do not cover has an unknown energy.
@@ -295,7 +295,7 @@ fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
 /// Processes of other runs on a GPU, and the times in which they are known to be busy.
 type OtherUse = (Option<Vec<OtherProcess>>, Vec<(u64, u64)>);
 
-fn others(device: u8, record: &Samples, spans: &Spans) -> OtherUse {
+fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {
     let mut found: BTreeMap<u32, OtherProcess> = BTreeMap::new();
     let (mut is_listed, mut unknown, mut busy) = (false, BTreeMap::<u64, u32>::new(), Vec::new());
     for one in record.processes.iter().filter(|one| one.device == device) {

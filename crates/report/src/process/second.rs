@@ -18,7 +18,7 @@ use crate::iterations::joined::whole;
 use crate::kernels::{KernelTally, Kernels};
 use crate::layers::{LayerTally, Layers, RawLayers};
 use crate::ledger::slow::{self, Slow, Steps};
-use crate::metrics::Samples;
+use crate::metrics::RecordedSamples;
 use crate::routing::{LayerLoad, Loads};
 
 /// The analyses that the second pass passes its events to.
@@ -29,7 +29,7 @@ pub(crate) struct SecondPass<'a> {
     kernels: KernelTally<'a>,
     layers: Option<(LayerTally, LaunchTally<'a>)>,
     collectives: CollectiveTally<'a>,
-    samples: Samples,
+    samples: RecordedSamples,
     loads: Loads,
     kinds: &'a [CallKind; 256],
     launchers: Launchers,
@@ -47,7 +47,7 @@ pub(crate) struct SecondResults {
     pub busiest: Option<DeviceActivity>,
     pub layers: Option<Layers>,
     pub collectives: Collectives,
-    pub samples: Samples,
+    pub samples: RecordedSamples,
     pub experts: Vec<LayerLoad>,
     /// The thread that launches the work of other threads' iterations; `None` if there is no such thread.
     pub launcher: Option<u32>,
@@ -100,7 +100,7 @@ impl<'a> SecondPass<'a> {
             kernels: KernelTally::new(clock, iterations, &known.qualified),
             layers,
             collectives: CollectiveTally::new(clock, &known.strings, records),
-            samples: Samples::default(),
+            samples: RecordedSamples::default(),
             loads: Loads::default(),
             kinds: &known.kinds,
             launchers: Launchers::default(),
