@@ -135,9 +135,6 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         set_records(&mut command, records.as_ref(), &settings);
     }
     let stuck = settings.stuck.clone().filter(|_| records.is_some());
-    if stuck.is_some() {
-        command.env(variable::watched, "1");
-    }
     let is_service = inherited::notices_are_expected();
     let stays = options.gpu_metrics() || stuck.is_some();
     if is_service && stays && settings.log >= Level::Warn {
@@ -147,7 +144,6 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         return Err(run_in_place(&mut command, records, settings.log));
     }
     let sampled = sample_scope(options, has_state, records.as_ref());
-    let watches = !is_profiled && settings.log >= Level::Warn;
     let start = |sampled| start_sampler(records.as_ref(), &settings, &run, sampled);
     let mut sampler = sampled.and_then(start);
     let mut watch = None;
@@ -158,7 +154,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         }
         stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
         // A profiler's processes also load the driver without the library, so the watch would report them.
-        if watches {
+        if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }
     });
@@ -213,6 +209,9 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
         return;
     };
     command.env(variable::trace, &records.variable);
+    if settings.stuck.is_some() {
+        command.env(variable::watched, "1");
+    }
     if let Some(ring) = records.ring()
         && settings.ring.is_none()
         && env::var_os(variable::ring).is_none()
