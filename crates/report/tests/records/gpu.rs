@@ -187,6 +187,40 @@ fn lost_edges_of_kernel_windows_lose_no_kernels() {
 }
 
 #[test]
+fn a_kernel_that_the_driver_copies_with_is_a_copy() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let names = ["gemm", "memcpy32_post"].map(|name| builder.string(7, name));
+    let mut put = |at, long, what| builder.push(7, &Event::new(at, long, what));
+    for n in 0..10 {
+        put(1000 * n, 900, What::Iteration { n, excluded: false });
+        for (name, start) in names.into_iter().zip([100, 300]) {
+            let kernel = What::GpuKernel {
+                device: 0,
+                stream: 0,
+                name,
+                correlation: 0,
+            };
+            put(1000 * n + start, 100, kernel);
+        }
+    }
+    let report = Report::new(vec![process("a", &builder.bytes())]);
+    let found = &json(&report)["processes"][0];
+    let kernels = found["kernels"].as_array().unwrap();
+    assert_eq!(kernels.len(), 1);
+    assert_eq!(
+        (&kernels[0]["name"], &kernels[0]["count"]),
+        (&"gemm".into(), &10.into())
+    );
+    let copies = found["copies"].as_array().unwrap();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(
+        (&copies[0]["kind"], &copies[0]["count"]),
+        (&"DtoD".into(), &10.into())
+    );
+    assert_eq!(found["kernel_window"]["busy_ns"], 2000);
+}
+
+#[test]
 fn gpu_metrics_go_to_the_processes_of_their_machine() {
     let (builder, truths) = Server::rank(0).record();
     let server = process("a", &builder.bytes());
