@@ -176,11 +176,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let metrics = metrics
         .filter(|path| sampled != Some(SampleScope::State) || keep_state(path, records.as_ref()));
     let status = status.map_err(|error| cannot_start(command.get_program(), &error));
-    if status.is_err() {
-        records.map(Records::finish);
-    } else if let Some(records) = records {
-        let summarises = !arguments.no_summary && !manners::is_quiet();
-        end_run(records, metrics, &run, settings.log, summarises);
+    let summarises = !arguments.no_summary && !manners::is_quiet();
+    match records {
+        Some(records) if status.is_err() => records.finish(),
+        Some(records) => end_run(records, metrics, &run, settings.log, summarises),
+        None => {}
     }
     status.map(end_as)
 }
