@@ -20,7 +20,8 @@ OURS = "tllmprof:"
 # times, at 64 or above, and the control socket, which has such a number except while it is being
 # created. The compared programs that use CUDA have no sockets of their own.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# gdb numbers a program's children, and the library's threads also take numbers.
+# The number that gdb gives a child process. It is masked before outputs are compared: gdb numbers threads in the same
+# sequence, so that the library's threads change the numbers of children.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",

@@ -44,7 +44,8 @@ class Surrounding:
         return program.is_direct or not self.direct_only
 
 
-# gdb stops only at a crash. Otherwise it would print addresses and the list of threads.
+# gdb must stop only at a crash. At any other stop, such as SIGTERM, it would print addresses and the list of threads,
+# which differ from run to run, so that outputs could not be compared.
 GDB = ("gdb", "-nx", "-q", "-batch", "-return-child-result", "-ex", "set print thread-events off",
        "-ex", "set startup-with-shell off", "-ex", "handle SIGTERM nostop noprint pass", "-ex", "run", "-ex", "bt", "--args")
 ALL = [

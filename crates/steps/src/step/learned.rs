@@ -41,7 +41,7 @@ pub enum Learnt {
     Unsure,
     /// A pattern was found, but it has stopped recurring.
     Gone,
-    /// The pattern of an iteration is understood.
+    /// A pattern was found that still recurs, so the learner knows at which call each iteration begins.
     Understood,
 }
 

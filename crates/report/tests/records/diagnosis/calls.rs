@@ -15,8 +15,8 @@ fn small_kernels() -> SyntheticLoop {
     }
 }
 
-/// Returns a loop whose iterations repeat four times: a kernel of 1 ms, a wait for it, and 1 ms of
-/// code. `waits` is the row of the waiting function in the table of calls.
+/// Returns a loop. Each of its iterations does this four times: it launches a kernel of 1 ms, waits
+/// for the kernel, and runs host code for 1 ms. `waits` is the row of the waiting function in the table of calls.
 fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
     SyntheticLoop {
