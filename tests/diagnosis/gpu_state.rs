@@ -25,7 +25,7 @@ int main(int count, char **words)
     char host[256], path[512];
     struct stat status;
     gethostname(host, sizeof host);
-    snprintf(path, sizeof path, "tllmprof-mine/tllmprof-%s-gpu-%d.tllmprof", host, (int)getppid());
+    snprintf(path, sizeof path, "tllmprof-gpu-state/tllmprof-%s-gpu-%d.tllmprof", host, (int)getppid());
     if (count > 1) {
         FILE *state = fopen(words[1], "a");
         fprintf(state, "process %d 50\n", (int)getpid());
@@ -83,7 +83,7 @@ fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
         .args([
             "run",
             "--run",
-            "mine",
+            "gpu-state",
             "--window",
             "2-",
             "--step",
@@ -123,7 +123,7 @@ fn report(scratch: &Scratch, command: &mut Command) -> Value {
     assert!(ended.status.success(), "{}", ended.err());
     let mut report = tllmprof(scratch);
     let report = run(
-        report.args(["report", "--json", "tllmprof-mine"]),
+        report.args(["report", "--json", "tllmprof-gpu-state"]),
         TEST_TIMEOUT,
     );
     assert!(report.status.success(), "{}", report.err());
@@ -213,7 +213,7 @@ fn without_nvml_or_samples_nothing_is_known() {
                 "{rule}"
             );
         }
-        assert_eq!(crate::records(&scratch.path("tllmprof-mine")).len(), 1);
+        assert_eq!(crate::records(&scratch.path("tllmprof-gpu-state")).len(), 1);
     }
     let scratch = Scratch::new("bad");
     let ended = run(

@@ -89,9 +89,12 @@ impl StuckCause {
             )
         } else if thread.state == 'R' || thread.ran && thread.call.is_none() {
             (VerdictKind::Busy, format!("runs{function}"))
-        } else {
-            let call = thread.call.as_deref().unwrap_or("an unknown system call");
+        } else if let Some(call) = &thread.call {
             (VerdictKind::Idle, format!("sleeps in {call}{function}"))
+        } else {
+            // The thread may have been about to run, so nothing can be concluded from its sleep.
+            let text = format!("sleeps in an unknown system call{function}");
+            (VerdictKind::Unclear, text)
         };
         Self { kind, text }
     }

@@ -196,10 +196,14 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         };
         return HangVerdict::new(answer, VerdictKind::Busy, vec![*index], text);
     }
-    match causes.first() {
+    match of_kind(VerdictKind::Idle).or(causes.first()) {
         Some((index, cause)) => {
             let text = format!("{same}{}", about(*index, cause));
-            HangVerdict::new(Answer::NotStuck, VerdictKind::Idle, part.to_vec(), text)
+            let answer = match cause.kind {
+                VerdictKind::Idle => Answer::NotStuck,
+                _ => Answer::CannotTell,
+            };
+            HangVerdict::new(answer, cause.kind, part.to_vec(), text)
         }
         None => {
             let text = format!("{same}the threads of {} cannot be read", names(ranks, part));

@@ -379,6 +379,22 @@ fn a_rank_that_is_at_work_for_long_may_as_well_wait() {
 }
 
 #[test]
+fn a_thread_whose_system_call_is_unknown_is_not_accused() {
+    let mut ranks = ranks();
+    for rank in &mut ranks {
+        rank.threads[0] = asleep(rank.pid, "wait_for_work");
+        rank.threads[0].call = None;
+    }
+    let (answer, kind, _, text) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
+    assert!(text.contains("sleeps in an unknown system call"), "{text}");
+    // One that sleeps in a known call decides.
+    ranks[3].threads[0] = asleep(ranks[3].pid, "wait_for_work");
+    let (answer, kind, _, _) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));
+}
+
+#[test]
 fn ranks_that_move_or_wait_for_work_are_not_stuck() {
     let mut moving = without_last(2);
     moving[0].ring.collectives_begun += 1;
