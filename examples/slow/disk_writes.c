@@ -12,7 +12,7 @@
 
 enum { STEPS = 30, KERNEL_NS = 5000000, WRITES_NS = 6000000 };
 
-/* Reads lines from the pipe, and confirms each line when it is written. */
+/* Reads lines from the pipe like a slow disk, and confirms each line through the other pipe when it is written. */
 static void write_log(int lines, int confirmed)
 {
     char line;
