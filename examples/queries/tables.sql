@@ -1,6 +1,6 @@
--- Defines the tables of an export in ./tables as views. DuckDB reads this file before a query: duckdb -init tables.sql <
--- slowest-ranks.sql
--- An export always has a file for every table, so views of tables without rows (such as `experts` without routers) are empty.
+-- Defines the tables of an export in ./tables as views. DuckDB reads this file before a query:
+--     duckdb -init tables.sql < slowest-ranks.sql
+-- A table without rows, such as `experts` of a program without routers, is an empty view.
 create or replace view processes as from read_parquet('tables/processes/**/*.parquet', hive_partitioning = true);
 create or replace view threads as from read_parquet('tables/threads/**/*.parquet', hive_partitioning = true);
 create or replace view windows as from read_parquet('tables/windows/**/*.parquet', hive_partitioning = true);

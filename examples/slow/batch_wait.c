@@ -19,7 +19,7 @@ static void *make_batches(void *count)
 {
     for (int batch = 0; batch < *(int *)count; batch++) {
         struct timespec time = {0, MAKES_NS};
-        nanosleep(&time, NULL); /* stands for a request to another process */
+        nanosleep(&time, NULL); /* stands for a request to another process, which takes this long */
         pthread_mutex_lock(&lock);
         batches++;
         pthread_cond_signal(&is_there);

@@ -16,7 +16,7 @@ STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 def make_batches():
     for batch in range(STEPS):
-        time.sleep(MAKES)  # stands for a request to another process
+        time.sleep(MAKES)  # stands for a request to another process, which takes this long
         batches.put(batch)
 
 
