@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+# Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
+# folder have names of standard modules.
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
