@@ -49,7 +49,8 @@ def asked(command, folder):
 
 
 def is_final(fault, answer, ranks):
-    """Returns True if all ranks have reached the point at which rank 1 hangs, so that the verdict can be judged."""
+    """Returns True if the verdict can be judged: it includes all ranks, and says that they are stuck, or, without a
+    fault, that they make progress."""
     if answer is None or len(answer["ranks"]) < ranks:
         return False
     kind = answer["verdict"]["kind"]
