@@ -334,8 +334,9 @@ def drift(given):
 
 
 def busy(bench, report, what, words, steps, names):
-    """Compares the GPU time of recorded steps with the program's own measurement while other threads keep the GPU
-    busy. `names`: the names of the kernels of a step, and their numbers."""
+    """Checks the recording of kernels in many short windows while other threads keep the GPU busy: the recorded
+    kernels, and that steps are not slower afterwards. `names`: the names of the kernels of a step, and their
+    numbers."""
     windows = ",".join(f"{2 * steps + i * (STEPS + GAP)}-{2 * steps + i * (STEPS + GAP) + STEPS - 1}" for i in range(WINDOWS))
     parts = [str(n) for n in (THREADS, steps, steps, WINDOWS * (STEPS + GAP), steps)]
     label, inner = f"{what}, {THREADS} busy threads, {WINDOWS} windows", STEPS - 1

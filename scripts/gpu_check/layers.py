@@ -35,9 +35,9 @@ MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
 # The models in torch that are checked. WAYS has the ways to run them, each with the minimum share of the kernels'
 # time that must have a module.
 MODELS = ("llama", "mixtral", "gpt_oss")
-# For llama.cpp: the window, the numbers of repetitions and of rows that are printed, and the rule for scopes. A scope
-# is an operation, that is, a function of libggml-cuda whose name matches. Its hundreds of attention templates are
-# left out, because the number of scopes is limited.
+# For llama.cpp: the window, the number of rounds that the program makes, and the number of rows that are printed. A
+# scope is an operation, that is, a function of libggml-cuda whose name matches LLAMA_SCOPES. Its hundreds of
+# attention templates are left out, because the number of scopes is limited.
 LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
 LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
 LLAMA_LEAST = 0.8  # minimum share of the kernels' time that must have a scope
