@@ -297,7 +297,7 @@ static void native_stop_words()
     }
 }
 
-// Works for some milliseconds. Called in one step of ten.
+// Computes over the whole cache, which takes several milliseconds. Called in one step of ten.
 FUNCTION void compact_cache(std::vector<long> &blocks)
 {
     for (size_t pass = 0; pass < 12; pass++)

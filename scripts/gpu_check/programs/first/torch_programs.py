@@ -282,7 +282,8 @@ def route_tokens(gate):
 
 @program
 def router_items():
-    """Reads from the GPU in each layer which expert its tokens go to (`.item()`)."""
+    """Reads a number from the GPU in each layer (`.item()`), like a router on the host that chooses the way of a
+    layer's tokens."""
     net, x = dense(12), batch(512)
     for _ in steps():
         y = x
