@@ -50,7 +50,7 @@ class Tools:
 
 
 def read(command, folder, files=()):
-    """Reads a run as described above. Returns the JSON object that this script prints."""
+    """Lets the reader read a run. Returns the object that this script prints as JSON."""
     tools = Tools(command, folder)
     try:
         of = {"files": list(files)} if files else {}

@@ -1,7 +1,15 @@
 /* Shows how CUPTI numbers the nodes of a CUDA graph. Makes one graph of one kind, replays it twice while kernels
  * are recorded, and prints each node in the order of creation and each kernel that ran:
  *   graph_nodes CASE CUPTI [CUDA]
- * CASE: plain, others, empty, child, grandchild, children, if, while, relaxed, thread-local, global. */
+ * CASE: plain, others, empty, child, grandchild, children, if, while, relaxed, thread-local, global.
+ * CUPTI: the path of libcupti. CUDA: the toolkit's folder, only for `while`, whose kernel needs the toolkit's
+ * device runtime.
+ *   made GRAPH INDEX KIND NAME ID  a node: number INDEX of GRAPH (root, or root/1 for the graph in root's node 1),
+ * and CUPTI's number ID
+ *   exec NUMBER                    CUPTI's number of the executable graph that is replayed
+ *   ran NAME GRAPH EXEC NODE       a kernel: graphId, and the upper and lower half of graphNodeId
+ * A kernel's name is k and its number, in the order in which kernels were created. Exits with status 3. If a call
+ * fails, prints the call. */
 #define _GNU_SOURCE
 #ifdef STANDIN
 #include "standin_driver.h"
@@ -105,8 +113,7 @@ static void load_kernels(void)
     }
 }
 
-/* Prints a node that was just added to its graph, with its index in the graph and the number that CUPTI gives it.
- * */
+/* Prints a node that was just added to its graph: its index in the graph, and the number that CUPTI gives it. */
 static void made(const char *graph, int index, const char *kind, const char *name, CUgraphNode node)
 {
     uint64_t id = 0;
