@@ -129,8 +129,8 @@ class PerfectRouter(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        # Implementations of experts. The second is used if the first fails, which some versions of PyTorch cannot
-        # capture.
+        # Implementations of experts. The second is used if the first fails, because some versions of PyTorch cannot
+        # capture the first.
         ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
         kernels = {"TLLMPROF_KERNELS": INNER}
         # These runs may overlap, because only other runs (RoutedPace) measure the speed.
