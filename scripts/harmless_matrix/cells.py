@@ -170,9 +170,9 @@ def streams(seen, says=""):
 
 
 def without_ours(found, uses, setting, records="/records/"):
-    """Removes from a run's result what the library may add: its lines on standard error, its threads, and the
-    descriptors of its record, its socket and a file of /proc. Nothing may be added, and nothing is removed, if the
-    program uses neither CUDA nor Python."""
+    """Removes from a run's result what the library may add. If the program uses CUDA or Python: the library's lines
+    on standard error, its threads, and the descriptors of its record, its socket and a file of /proc. If the library
+    has a bad value in its settings: its lines on standard error. In all other cases the library may add nothing."""
     if setting.name == "bare":
         return found
     found = dict(found)
