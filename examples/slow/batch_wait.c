@@ -1,4 +1,4 @@
-/* Suffers from a thread that makes batches too slowly: each step waits for the next batch.
+/* An example that suffers from a thread that makes batches too slowly: each step waits for the next batch.
  *
  *   cc -O2 batch_wait.c -o batch_wait -ldl -lpthread
  *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./batch_wait 80    # 80 steps

@@ -1,4 +1,4 @@
-/* Suffers from reads in the middle of each step: four times, the host reads four bytes from the GPU (a .item() in
+/* An example that suffers from reads in the middle of each step: four times, the host reads four bytes from the GPU (a .item() in
  * PyTorch), and then computes with them.
  *
  *   cc -O2 blocking_reads.c -o blocking_reads -ldl

@@ -1,4 +1,4 @@
-/* Suffers from other processes on its processor: its work before each launch has to wait until it gets the
+/* An example that suffers from other processes on its processor: its work before each launch has to wait until it gets the
  * processor.
  *
  *   cc -O2 busy_neighbour.c -o busy_neighbour -ldl

@@ -1,4 +1,4 @@
-/* Suffers from a log: each step writes to it and waits until the line is on the disk (here through a pipe to a slow
+/* An example that suffers from a log: each step writes to it and waits until the line is on the disk (here through a pipe to a slow
  * writer).
  *
  *   cc -O2 disk_writes.c -o disk_writes -ldl

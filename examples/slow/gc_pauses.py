@@ -1,4 +1,4 @@
-"""Suffers from Python's garbage collector: the program holds many objects and runs a collection in every third
+"""An example that suffers from Python's garbage collector: the program holds many objects and runs a collection in every third
 step.
 
     tllmprof run --window 5-24 --step cuStreamSynchronize --gc -- python3 gc_pauses.py

@@ -1,4 +1,4 @@
-/* Suffers from a graph that is captured again in every 50th step, for example because it depends on a growing
+/* An example that suffers from a graph that is captured again in every 50th step, for example because it depends on a growing
  * length.
  *
  *   cc -O2 graph_recapture.c -o graph_recapture -ldl

@@ -1,4 +1,4 @@
-/* Suffers from host waits: six times in each step, the host waits for a result of the GPU (a .item() in PyTorch) and
+/* An example that suffers from host waits: six times in each step, the host waits for a result of the GPU (a .item() in PyTorch) and
  * computes with it before it launches the next kernel.
  *
  *   cc -O2 host_waits.c -o host_waits -ldl

@@ -1,4 +1,4 @@
-/* Suffers from page faults: each step maps new host memory for its work space, and the kernel provides every page,
+/* An example that suffers from page faults: each step maps new host memory for its work space, and the kernel provides every page,
  * cleared, when it is first used. A buffer that is kept would cause no page faults.
  *
  *   cc -O2 page_faults.c -o page_faults -ldl

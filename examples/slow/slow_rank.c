@@ -1,4 +1,4 @@
-/* Suffers from one slow rank: three ranks do the same, but rank 1 has more work on its host. If the ranks waited for
+/* An example that suffers from one slow rank: three ranks do the same, but rank 1 has more work on its host. If the ranks waited for
  * each other (an all-reduce in each layer), all would be as slow as rank 1. Ranks that share a GPU delay each other
  * by a few milliseconds, so the kernels are long.
  *

@@ -1,4 +1,4 @@
-/* Suffers from small copies: the data of each request in the batch is copied to the GPU separately. One copy for all
+/* An example that suffers from small copies: the data of each request in the batch is copied to the GPU separately. One copy for all
  * requests would be enough.
  *
  *   cc -O2 small_copies.c -o small_copies -ldl

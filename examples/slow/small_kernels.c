@@ -1,4 +1,4 @@
-/* Suffers from small kernels: each ends before the host has launched the next one. A CUDA graph of them, or one
+/* An example that suffers from small kernels: each ends before the host has launched the next one. A CUDA graph of them, or one
  * kernel in their place, would help.
  *
  *   cc -O2 small_kernels.c -o small_kernels -ldl

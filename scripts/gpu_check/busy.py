@@ -135,7 +135,7 @@ def check(bench, report, loop):
 
 
 def check_engine(bench, report, own, run):
-    """Compares the busy times of an engine (engines.py)."""
+    """Compares the busy times by tllmprof and by nsys for an engine (engines.py)."""
     what, ours, theirs = f"{own.name}, {run.label}", [], []
     window = (ENGINE_FIRST, ENGINE_FIRST + MANY - 1)
     for turn in range(ENGINE_ROUNDS):

@@ -506,8 +506,8 @@ def unlike_split(process, first, wanted):
     wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
     if len(right) != wanted or any(one["n"] < first for one in held):
         wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
-    # The window is closed while the condition does not hold, so it has several parts. It stays open for at least
-    # 100 ms, even if the condition stops to hold.
+    # The window is closed while the condition does not hold, so it has several parts. But a part stays open for at
+    # least 100 ms, even if the condition does not hold any more.
     if len(process["windows"]) < 2:
         wrong.append("it was never closed in between")
     return wrong

@@ -19,8 +19,8 @@ NAME = "kernels"
 ROUNDS, BEFORE, WINDOW, INNER, AFTER = 3, 400, 60, 40, 400
 KINDS = ("graph", "eager", "long")
 OF_STEP = {"graph": 300, "eager": 300, "long": 60}
-# Expected slowdown of a step while its kernels are recorded, as a share of the step. It is only shown beside the
-# measured one, because machines differ.
+# Expected slowdown of a step while its kernels are recorded, as a share of the step. The page shows it together
+# with the measured slowdown. No check uses it, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
 # Number of pairs of runs. Recording has a lasting cost only if every pair shows it.
