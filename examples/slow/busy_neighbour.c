@@ -1,5 +1,5 @@
-/* An example that suffers from other processes on its processor: its work before each launch has to wait until it gets the
- * processor.
+/* An example that suffers from other processes on its processor: its work before each launch has to wait until it
+ * gets the processor.
  *
  *   cc -O2 busy_neighbour.c -o busy_neighbour -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./busy_neighbour

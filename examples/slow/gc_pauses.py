@@ -1,5 +1,5 @@
-"""An example that suffers from Python's garbage collector: the program holds many objects and runs a collection in every third
-step.
+"""An example that suffers from Python's garbage collector: the program holds many objects and runs a collection in
+every third step.
 
     tllmprof run --window 5-24 --step cuStreamSynchronize --gc -- python3 gc_pauses.py
 """

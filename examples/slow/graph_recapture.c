@@ -1,5 +1,5 @@
-/* An example that suffers from a graph that is captured again in every 50th step, for example because it depends on a growing
- * length.
+/* An example that suffers from a graph that is captured again in every 50th step, for example because it depends on
+ * a growing length.
  *
  *   cc -O2 graph_recapture.c -o graph_recapture -ldl
  *   tllmprof run --window 10-160 --step cuStreamSynchronize -- ./graph_recapture

@@ -1,4 +1,5 @@
-"""An example that suffers from a thread that makes batches too slowly: each step waits for the next batch in a queue.
+"""An example that suffers from a thread that makes batches too slowly: each step waits for the next batch in a
+queue.
 
     tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 queue_wait.py 80       # 80 steps
 """
