@@ -43,7 +43,8 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 enum { CU_STREAM_NON_BLOCKING = 1, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
 
-/* A function, the CUDA version that introduced the form to use, and its parameters. */
+/* The driver functions that this program uses. Each entry has the function's name, the CUDA version that introduced
+ * the wanted form of the function, and its parameters. */
 #define DRIVER_FUNCTIONS(X)                                                                  \
     X(cuInit, 2000, (unsigned int flags))                                                    \
     X(cuGetErrorName, 6000, (CUresult error, const char **name))                             \
@@ -208,7 +209,7 @@ static void step(struct engine *engine, int n, int graphs, int prefill)
     CHECK(cuStreamSynchronize(engine->stream));
 }
 
-/* Returns a hash (FNV-1a) of the state, to which all steps contributed. */
+/* Returns a hash (FNV-1a) of the state that the kernels have computed in all steps. */
 static uint64_t result(struct engine *engine)
 {
     uint64_t hash = UINT64_C(14695981039346656037);

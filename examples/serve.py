@@ -14,7 +14,7 @@ from gpu import Gpu  # noqa: E402
 KERNEL_NS, REQUESTS = 1_000_000, 30_000
 
 gpu = Gpu()
-# Objects that a garbage collection has to visit.
+# Objects that a garbage collection has to visit. They make a collection take longer.
 cache = [{"request": n, "tokens": [n]} for n in range(REQUESTS)]
 for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 300):
     gpu.launch(KERNEL_NS)

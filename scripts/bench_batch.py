@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the cost of reading a batch, and of checking in every step if a window opens because of it. This is the part
-of scripts/bench that runs bench/batch.py in one CPython of each version.
+"""Measures the cost of reading a step's batch, and of checking in every step if the batch meets the condition for a
+window. This is the part of scripts/bench that runs bench/batch.py in one CPython of each version.
 
     scripts/bench_batch.py [LIBRARY] [ROUNDS]
 """
@@ -28,7 +28,8 @@ def named(formulas):
     return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
 
 
-# Each entry: the variables, the number of requests in a batch, and the entry that it is compared with.
+# The cases that are measured. Each has the library's variables, the number of requests in a batch, and
+# the name of the case with which it is compared.
 KINDS = {
     "without the library": (None, 16, None),
     "counted": (COUNTED, 16, "without the library"),
@@ -60,7 +61,8 @@ def run(python, shim, driver, kind):
 
 
 def measure(shim, driver, rounds):
-    """Nanoseconds of each kind, in one Python of each version, all in turn."""
+    """Returns the nanoseconds of each case of KINDS in one Python of each version. All cases run in
+    turn."""
     versions = {}
     for python in bench_python.listed():
         versions.setdefault((python.version.rsplit(".", 1)[0], python.gil), python)
@@ -74,7 +76,8 @@ def measure(shim, driver, rounds):
 
 
 def table(pythons):
-    """A row for each Python: a call without the library, and what each kind adds to the kind before it."""
+    """Yields a row for each Python: the duration of a call without the library, and the time that each
+    case of KINDS adds to the case it is compared with."""
     yield "| Python | " + " | ".join(KINDS) + " |"
     yield "|---|" + "---|" * len(KINDS)
     for python in pythons:

@@ -8,10 +8,11 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHILD_SECONDS = 120
 
-# All options are on. A function is a step, so its calls are counted, and the window is never reached.
+# Turns all options on. A Python function is the step, so its calls are counted, but the window's
+# first iteration is never reached.
 EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_STEP": "py:__main__:step",
               "TLLMPROF_START_STOP": "1000000000000"}
-# The measurements of bench/python.py and their titles, a column each.
+# The measurements that bench/python.py prints, and the title of the table's column for each.
 MEASURED = {
     "handoff": "the GIL dropped and taken",
     "collection": "a collection of generation 0",
@@ -21,7 +22,7 @@ MEASURED = {
 
 
 class Python:
-    """An interpreter, as scripts/list-pythons lists it."""
+    """A Python interpreter, from a line of the output of scripts/list-pythons."""
 
     def __init__(self, line):
         self.path, self.version, self.linkage, self.gil, _ = line.split()
@@ -45,7 +46,7 @@ class Python:
 
 
 def listed():
-    """Returns every CPython from 3.8 on."""
+    """Returns every CPython from version 3.8 on that scripts/list-pythons finds."""
     lines = subprocess.run([os.path.join(ROOT, "scripts", "list-pythons")], capture_output=True, text=True,
                            check=True, timeout=300).stdout
     return [Python(line) for line in lines.splitlines()]
@@ -63,7 +64,8 @@ def measure(shim, library, rounds, turns=5):
 
 
 def table(pythons):
-    """Yields a row for each Python, with the time that the features add to the time without the shim."""
+    """Yields a row for each Python: for each measurement, the time that the library's features add to
+    the time without the library."""
     yield "| Python | in | " + " | ".join(f"{what}, ns" for what in MEASURED.values()) + " |"
     yield "|---|---|" + "---|" * len(MEASURED)
     for python in pythons:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what sampled stacks cost the thread that makes steps. This is the part of scripts/bench that runs
-bench/stacks.py in one CPython of each version.
+"""Measures the time that sampling of stacks costs the thread that makes steps. This is the part of
+scripts/bench that runs bench/stacks.py in one CPython of each version.
 
     scripts/bench_stacks.py [LIBRARY] [ROUNDS] [SECONDS]
 """
@@ -21,8 +21,8 @@ KINDS = {
     "1000 Hz": RECORDED | {"TLLMPROF_STACKS": "1000"},
     "and native": RECORDED | {"TLLMPROF_STACKS": "1000", "TLLMPROF_NATIVE_STACKS": "1"},
 }
-# Measurements of the step's thread. "ns" includes time that the thread loses if the sampler has no processor for
-# itself.
+# Measurements of the thread that makes steps. "ns" also includes the time for which the thread waits because the
+# sampler's thread uses its processor.
 MEASURED = {"cpu": "CPU time", "ns": "time"}
 
 
@@ -40,7 +40,8 @@ def run(python, shim, driver, kind, seconds):
 
 
 def measure(shim, driver, rounds, seconds=2):
-    """Returns the times of steps in one Python of each version, with all kinds in turn."""
+    """Returns the durations of steps, for each kind of sampling, in one Python of each version. All
+    kinds run in turn."""
     versions = {}
     for python in bench_python.listed():
         versions.setdefault((python.version.rsplit(".", 1)[0], python.gil), python)
@@ -54,7 +55,8 @@ def measure(shim, driver, rounds, seconds=2):
 
 
 def table(pythons):
-    """A row for each Python: what a recorded step takes, and what each kind takes beyond that, in percent."""
+    """Yields a row for each Python: the duration of a step that is only recorded, and the additional time of
+    each kind of sampling, in percent."""
     kinds = list(KINDS)[1:]
     heads = [f"{kind}: {what}" for kind in kinds for what in MEASURED.values()]
     yield "| Python | a step, µs | " + " | ".join(heads) + " |"

@@ -1,11 +1,14 @@
-# Fetches Debian packages without root. It uses apt with separate lists and settings, so that the machine's packages and
-# lists are not changed. To be sourced by a script that defines `work`, an empty folder, and the function `cannot
-# MESSAGE`, which ends the script.
+# Defines functions that fetch Debian packages without root. They use apt with separate lists and settings, so that the
+# machine's installed packages and lists do not change. A script that sources this file must define `work`, an empty
+# folder, and the function `cannot MESSAGE`, which ends the script.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-own_public= # if set, own_mirror only uses this mirror, and the machine's mirrors whose names have the same ending
+# address of a mirror; if set, own_mirror uses only this mirror and the machine's mirrors with the
+# same last part
+own_public=
 
-# own_begin ARCHITECTURE...: checks that the required tools and keys exist.
+# own_begin ARCHITECTURE...: checks that the required tools and keys exist, and prepares apt's separate lists for
+# packages of these architectures.
 own_begin() {
     for tool in apt-get apt-cache dpkg-deb; do
         command -v "$tool" >/dev/null || cannot "there is no $tool"
@@ -53,7 +56,8 @@ own_mirror() {
         for entry; do
             echo "deb [arch=$architectures signed-by=$keyring] $site $entry"
         done >"$work/sources.list"
-        # Errors must fail: by default, apt-get update also succeeds with stale or missing lists.
+        # With this option, errors make the command fail. By default, apt-get update also succeeds with stale or
+        # missing lists.
         if own apt-get update -o APT::Update::Error-Mode=any >"$work/log" 2>&1 &&
             own apt-cache show "$wanted" >/dev/null 2>&1; then
             return
@@ -76,9 +80,9 @@ own_unpack() {
     done
 }
 
-# own_family FAMILY FOLDER KEYRINGS: makes own_mirror look for packages of Debian or Ubuntu (FAMILY), for $architecture,
-# and work in FOLDER. Debian has a package with Ubuntu's keys, and Ubuntu one with Debian's. Keys that this machine
-# lacks are fetched into KEYRINGS by one process, while others wait.
+# own_family FAMILY FOLDER KEYRINGS: makes the functions above fetch packages of Debian or Ubuntu (FAMILY) for
+# $architecture, in FOLDER. Their signatures are checked with the distribution's keys, which Debian and Ubuntu package
+# for each other. If this machine lacks the keys, one process fetches them into KEYRINGS, and other processes wait.
 own_family() {
     (
         exec 8>"$3/.$1-keyring.lock"

@@ -8,12 +8,12 @@ TOKEN = re.compile(
     re.S,
 )
 
-# Code that is compiled only for tests.
+# Matches the attribute of Rust code that is compiled only for tests.
 FOR_TESTS = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]")
 
 
 def code_of(text, mark=""):
-    """Returns the text without comments, and with `mark` in place of a string on each of its lines. Line numbers stay
+    """Returns Rust code without its comments and strings. `mark` replaces each line of a string. Line numbers stay
     the same."""
 
     def shortened(found):
@@ -24,7 +24,7 @@ def code_of(text, mark=""):
 
 
 def closing(text, start):
-    """Returns the end of the item that starts at `start`: its `;`, or its closing brace."""
+    """Returns the end of the Rust item that begins at `start`: the position of its `;`, or of its closing brace."""
     depth = 0
     for at in range(start, len(text)):
         if text[at] in "{([":
@@ -39,12 +39,14 @@ def closing(text, start):
 
 
 def tests_in(code):
-    """Returns (start, end) of the items that are only for tests, in text without comments and strings."""
+    """Returns (start, end) for each item that is compiled only for tests. `code` must have no comments and
+    strings."""
     return [(found.start(), closing(code, found.end())) for found in FOR_TESTS.finditer(code)]
 
 
 def without_tests(code):
-    """Returns the code with blanks in place of tests. Line numbers stay the same."""
+    """Returns the code with spaces in place of items that are compiled only for tests. Line numbers stay the
+    same."""
     for start, end in tests_in(code):
         code = code[:start] + re.sub(r"[^\n]", " ", code[start:end]) + code[end:]
     return code

@@ -29,7 +29,7 @@ find_library() {
     if [ -n "${TLLMPROF_LIB:-}" ]; then
         [ -f "$TLLMPROF_LIB" ] ||
             fail 2 "TLLMPROF_LIB=\"$TLLMPROF_LIB\": there is no such file (wanted: the path of libtllmprof.so)"
-        # With CDPATH set, cd may enter another folder and prints its name.
+        # CDPATH is emptied, because with it, cd may enter another folder and print its name.
         folder=$(CDPATH='' cd -- "$(dirname -- "$TLLMPROF_LIB")" && pwd)
         library=$folder/$(basename -- "$TLLMPROF_LIB")
         return
@@ -44,9 +44,9 @@ find_library() {
     fail 2 "libtllmprof.so was not found: TLLMPROF_LIB is not set, and there is none in $here, $here/../lib, $here/../target/release"
 }
 
-# Prints the number of items in a list of windows. Adjacent windows are merged, so the number may be
-# too high. nsys then waits for more windows until the program ends, but it has captured all windows
-# that there were.
+# Prints the number of windows in a list like 5-9,20-24. The library merges adjacent windows, so the number may be
+# too high. Then nsys waits for more windows until the program ends, but it has captured all windows that there
+# were.
 count_windows() {
     (
         IFS=,
@@ -57,7 +57,8 @@ count_windows() {
     )
 }
 
-# Succeeds if the user gave nsys an option with one of these names. nsys refuses an option that is given twice.
+# nsys_has NAME...: succeeds if the user has given nsys an option with one of these names. Such an option must not
+# be added, because nsys refuses an option that is given twice.
 nsys_has() {
     for name; do
         case " $nsys_arguments " in
@@ -66,7 +67,7 @@ nsys_has() {
         case $name in
         --*) continue ;;
         esac
-        # A short option may be followed directly by its value.
+        # The value of a short option may follow directly, as in -tcuda.
         case " $nsys_arguments" in
         *" $name"*) return 0 ;;
         esac
@@ -133,18 +134,20 @@ if [ $nsys = yes ]; then
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
-        # By default, nsys ends the program when the profiler stops for the first time.
+        # By default, nsys ends the program when the first window closes. So nsys is told how many windows to
+        # capture.
         end=stop
         [ "$count" -eq 1 ] || end=repeat:$count
         nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"
         nsys_has -c --capture-range || set -- --capture-range=cudaProfilerApi "$@"
     fi
-    # Engines fork their workers. Without this option, nsys does not trace the workers.
+    # Inference engines fork their workers, which nsys does not trace without this option.
     nsys_has --trace-fork-before-exec || set -- --trace-fork-before-exec=true "$@"
     nsys_has -t --trace || set -- --trace=cuda,nvtx,osrt "$@"
     set -- nsys profile "$@"
 fi
 
-# The preload is set only now, so that it does not affect the programs that this script ran.
+# The library is preloaded only from here on, so that it is not loaded into the programs that this script itself has
+# started.
 export LD_PRELOAD="$library${LD_PRELOAD:+:$LD_PRELOAD}"
 exec "$@"

@@ -1,4 +1,4 @@
--- Where does the time of the host go? The causes of all windows, with their part of the run's time.
+-- Where does the time of the host go? Shows the causes in all windows, with their share of the host's time in the run.
 with causes as (
     select run, kind, cause, sum(time_ns) as ns from ledger where side = 'host' group by all
 )

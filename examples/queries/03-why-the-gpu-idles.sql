@@ -1,4 +1,4 @@
--- Why has the GPU nothing to do? What the host does meanwhile, with its part of the GPU's time.
+-- Why has the GPU nothing to do? Shows what the host does while the GPU is idle, with its share of the GPU's time.
 with causes as (
     select run, kind, cause, sum(time_ns) as ns from ledger where side = 'gpu' group by all
 ), shares as (

@@ -1,4 +1,4 @@
--- Which kernels take the time? Of the iterations in which kernels were recorded.
+-- Which kernels take the time? Covers only the iterations in which kernels were recorded.
 with by_name as (
     select name, count(*) as n, sum(dur_ns) as ns from kernels where iteration is not null group by all
 )

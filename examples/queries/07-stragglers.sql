@@ -1,4 +1,4 @@
--- Who keeps the others waiting? Of iterations that several ranks have: how often each was the slowest, and by how much.
+-- Who keeps the others waiting? Shows how often each rank was the slowest in iterations that several ranks have, and by how much.
 with shared as (
     select run, n, rank, dur_ns, max(dur_ns) over step as slowest, min(dur_ns) over step as fastest, count(*) over step as ranks
     from iterations where qualifies

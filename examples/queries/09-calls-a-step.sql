@@ -1,4 +1,4 @@
--- What does a step ask of CUDA? Calls of windows' iterations, by name.
+-- What does a step ask of CUDA? Counts the calls per step by name, in the iterations of all windows.
 with steps as (
     select run, rank, count(*) as steps from iterations group by all
 ), by_name as (

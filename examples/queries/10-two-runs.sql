@@ -1,4 +1,4 @@
--- Did it become faster? The median of each rank, in each pair of runs. `tllmprof compare` says how sure that is.
+-- Did it become faster? Compares each rank's median between all pairs of runs. `tllmprof compare` also says how certain a difference is.
 with by_rank as (
     select run, rank, median(dur_ns) as p50 from iterations where qualifies group by all
 )

@@ -1,5 +1,6 @@
--- The tables of an export in ./tables as views. DuckDB reads them before a query: duckdb -init tables.sql < slowest-ranks.sql
--- A table without a file of rows, such as `experts` without routers, is there all the same, empty.
+-- Defines the tables of an export in ./tables as views. DuckDB reads this file before a query:
+--     duckdb -init tables.sql < slowest-ranks.sql
+-- A table without rows, such as `experts` of a program without routers, is an empty view.
 create or replace view processes as from read_parquet('tables/processes/**/*.parquet', hive_partitioning = true);
 create or replace view threads as from read_parquet('tables/threads/**/*.parquet', hive_partitioning = true);
 create or replace view windows as from read_parquet('tables/windows/**/*.parquet', hive_partitioning = true);
@@ -13,7 +14,7 @@ create or replace view kernels as from read_parquet('tables/kernels/**/*.parquet
 create or replace view copies as from read_parquet('tables/copies/**/*.parquet', hive_partitioning = true);
 create or replace view metrics as from read_parquet('tables/metrics/**/*.parquet', hive_partitioning = true);
 create or replace view experts as from read_parquet('tables/experts/**/*.parquet', hive_partitioning = true);
--- The runs, from their processes.
+-- A view with one row per run, computed from the run's processes.
 create or replace view runs as
 select run, count(*) as processes, count(distinct host) as hosts, any_value(engine) as engine, any_value(command) as command,
        count(*) filter (state = 'damaged') as damaged

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds and runs all programs of causes.txt, and prints the main finding of each. TLLMPROF and PYTHON name the commands
-# to use.
+# Builds and runs all programs of causes.txt, and prints the main finding of each. The environment variables TLLMPROF
+# and PYTHON may name the tllmprof command and the Python to use.
 cd "$(dirname "$0")" || exit 1
 tllmprof=${TLLMPROF:-tllmprof}
 folder=$(mktemp -d) || exit 1

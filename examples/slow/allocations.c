@@ -1,5 +1,5 @@
-/* Suffers from allocations: each step allocates its work space from the driver and frees it, and the driver makes
- * the GPU idle to free memory. A pool would keep the work space.
+/* An example that suffers from allocations: each step allocates its work space from the driver and frees it, and
+ * the driver makes the GPU idle to free memory. A pool would keep the work space.
  *
  *   cc -O2 allocations.c -o allocations -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./allocations

@@ -1,4 +1,4 @@
-/* Suffers from a thread that makes batches too slowly: each step waits for the next batch.
+/* An example that suffers from a thread that makes batches too slowly: each step waits for the next batch.
  *
  *   cc -O2 batch_wait.c -o batch_wait -ldl -lpthread
  *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./batch_wait 80    # 80 steps
@@ -19,7 +19,7 @@ static void *make_batches(void *count)
 {
     for (int batch = 0; batch < *(int *)count; batch++) {
         struct timespec time = {0, MAKES_NS};
-        nanosleep(&time, NULL); /* stands for a request to another process */
+        nanosleep(&time, NULL); /* stands for a request to another process, which takes this long */
         pthread_mutex_lock(&lock);
         batches++;
         pthread_cond_signal(&is_there);

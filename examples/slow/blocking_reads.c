@@ -1,5 +1,5 @@
-/* Suffers from reads in the middle of each step: four times, the host reads four bytes from the GPU (a .item() in
- * PyTorch), and then computes with them.
+/* An example that suffers from reads in the middle of each step: four times, the host reads four bytes from the GPU
+ * (a .item() in PyTorch), and then computes with them.
  *
  *   cc -O2 blocking_reads.c -o blocking_reads -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize/4 -- ./blocking_reads

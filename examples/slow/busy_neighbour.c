@@ -1,5 +1,5 @@
-/* Suffers from other processes on its processor: its work before each launch has to wait until it gets the
- * processor.
+/* An example that suffers from other processes on its processor: its work before each launch has to wait until it
+ * gets the processor.
  *
  *   cc -O2 busy_neighbour.c -o busy_neighbour -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./busy_neighbour
@@ -15,7 +15,7 @@
 
 enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 16000000, PREPARES_NS = 4000000 };
 
-/* Returns the processor time that this thread has used. */
+/* Returns the processor time that this thread has used so far, in ns. */
 static long used_ns(void)
 {
     struct timespec t;
@@ -39,7 +39,8 @@ int main(void)
     }
     gpu_start(0);
     for (int step = 0; step < STEPS; step++) {
-        /* Uses the same processor time in each step, however long it has to wait for the processor. */
+        /* Computes until the thread has used PREPARES_NS of processor time. The time that it waits for the
+         * processor does not count. */
         for (long began = used_ns(); used_ns() - began < PREPARES_NS;)
             ;
         gpu_launch(KERNEL_NS);

@@ -1,4 +1,4 @@
-"""Suffers from a sampler that runs on the host, in Python: the GPU waits for the sampler's tokens.
+"""An example that suffers from a sampler that runs on the host, in Python: the GPU waits for the sampler's tokens.
 
     tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 cpu_sampler.py 80       # 80 steps
 """

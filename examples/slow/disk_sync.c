@@ -1,4 +1,4 @@
-/* Suffers from a checkpoint: each step writes it to the disk and waits until it is there.
+/* An example that suffers from a checkpoint: each step writes it to the disk and waits until it is there.
  *
  *   cc -O2 disk_sync.c -o disk_sync -ldl
  *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./disk_sync 80    # 80 steps

@@ -1,5 +1,5 @@
-/* Suffers from a log: each step writes to it and waits until the line is on the disk (here through a pipe to a slow
- * writer).
+/* An example that suffers from a log: each step writes to it and waits until the line is on the disk (here through
+ * a pipe to a slow writer).
  *
  *   cc -O2 disk_writes.c -o disk_writes -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./disk_writes
@@ -12,7 +12,7 @@
 
 enum { STEPS = 30, KERNEL_NS = 5000000, WRITES_NS = 6000000 };
 
-/* Reads lines from the pipe, and confirms each line when it is written. */
+/* Reads lines from the pipe like a slow disk, and confirms each line through the other pipe when it is written. */
 static void write_log(int lines, int confirmed)
 {
     char line;

@@ -1,4 +1,5 @@
-"""Suffers from Python's garbage collector: the server holds many objects, and collects in every third step.
+"""An example that suffers from Python's garbage collector: the program holds many objects and runs a collection in
+every third step.
 
     tllmprof run --window 5-24 --step cuStreamSynchronize --gc -- python3 gc_pauses.py
 """
@@ -10,7 +11,7 @@ from gpu import Gpu
 STEPS, KERNEL_NS, REQUESTS = 30, 10_000_000, 300_000
 
 gpu = Gpu()
-# Objects that a garbage collection has to visit.
+# Objects that a garbage collection has to visit. They make a collection take longer.
 cache = [{"request": n, "tokens": [n]} for n in range(REQUESTS)]
 for step in range(STEPS):
     gpu.launch(KERNEL_NS)

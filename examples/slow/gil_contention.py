@@ -1,5 +1,5 @@
-"""Suffers from the GIL: while a thread prepares requests in Python, the loop that drives the GPU has to wait for the
-GIL after every call.
+"""An example that suffers from the GIL: while a thread prepares requests in Python, the loop that drives the GPU
+has to wait for the GIL after every call.
 
     tllmprof run --window 5-24 --step cuStreamSynchronize --gil -- python3 gil_contention.py
 """

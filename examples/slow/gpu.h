@@ -69,7 +69,8 @@ static void *find(void *driver, const char *name)
     return function;
 }
 
-/* Prepares the GPU with this number. If there are fewer GPUs, several numbers share one. */
+/* Prepares the GPU with this number for the calling process. If the machine has fewer GPUs, several numbers mean
+ * the same GPU. */
 static void gpu_start(int number)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -109,7 +110,7 @@ static void gpu_start(int number)
     check("cuMemAlloc_v2", mem_alloc(&state, 64));
 }
 
-/* Keeps the GPU busy for a number of nanoseconds, after its present work. */
+/* Launches a kernel that keeps the GPU busy for `ns` nanoseconds, after the work that is already in the stream. */
 static void gpu_launch(uint64_t ns)
 {
     void *parameters[] = {&state, &ns};
@@ -137,7 +138,7 @@ static inline void gpu_free(unsigned long long pointer)
     check("cuMemFree_v2", mem_free(pointer));
 }
 
-/* Copies to the GPU, and returns when the host's memory has been read. */
+/* Copies to the GPU. Returns as soon as the driver has read the host's memory. */
 static inline void gpu_copy_in(unsigned long long to, const void *from, size_t bytes)
 {
     check("cuMemcpyHtoD_v2", copy_in(to, from, bytes));
@@ -155,7 +156,8 @@ static inline void gpu_copy_out(void *to, unsigned long long from, size_t bytes)
     check("cuMemcpyDtoH_v2", copy_out(to, from, bytes));
 }
 
-/* Captures a graph of this number of kernels. It replaces the previous graph. */
+/* Captures a graph of this number of kernels, each of `ns` nanoseconds. Destroys the previous graph in `*graph`, if
+ * any. */
 static inline void gpu_capture(void **graph, int kernels, uint64_t ns)
 {
     void *captured;

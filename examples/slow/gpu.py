@@ -29,7 +29,7 @@ again:
 
 
 class Gpu:
-    """The first GPU."""
+    """The first GPU, with one stream and the kernel."""
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -51,7 +51,8 @@ class Gpu:
             raise RuntimeError(f"{function}: error {error}")
 
     def launch(self, ns):
-        """Keeps the GPU busy for `ns` nanoseconds, after its present work."""
+        """Launches a kernel that keeps the GPU busy for `ns` nanoseconds, after the work that is
+        already in the stream."""
         ns = ctypes.c_uint64(ns)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.state), ctypes.addressof(ns))
         grid = BLOCKS, 1, 1, THREADS, 1, 1, 0

@@ -1,5 +1,5 @@
-/* Suffers from a graph that is captured again in every 50th step, for example because it depends on a growing
- * length.
+/* An example that suffers from a graph that is captured again in every 50th step, for example because it depends on
+ * a growing length.
  *
  *   cc -O2 graph_recapture.c -o graph_recapture -ldl
  *   tllmprof run --window 10-160 --step cuStreamSynchronize -- ./graph_recapture
@@ -15,7 +15,7 @@ int main(void)
     for (int step = 0; step < STEPS; step++) {
         if (step % EVERY == 0) {
             gpu_capture(&graph, KERNELS, KERNEL_NS);
-            gpu_capture(&other, CAPTURED, 0); /* the graph for other lengths */
+            gpu_capture(&other, CAPTURED, 0); /* stands for the graph of another length, which is never launched */
         }
         gpu_launch_graph(graph);
         gpu_wait();

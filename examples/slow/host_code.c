@@ -1,4 +1,5 @@
-/* Suffers from slow host code: before each launch, it samples the next tokens one by one on one processor.
+/* An example that suffers from slow host code: before each launch, it samples the next tokens one by one on one
+ * processor.
  *
  *   cc -O2 host_code.c -o host_code -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./host_code

@@ -1,5 +1,5 @@
-/* Suffers from host waits: six times in each step, the host waits for a result of the GPU (a .item() in PyTorch) and
- * computes with it before it launches the next kernel.
+/* An example that suffers from host waits: six times in each step, the host waits for a result of the GPU (a
+ * .item() in PyTorch) and computes with it before it launches the next kernel.
  *
  *   cc -O2 host_waits.c -o host_waits -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize/6 -- ./host_waits

@@ -1,4 +1,5 @@
-/* Suffers from a lock: a thread that writes statistics holds it most of the time, and each step needs it.
+/* An example that suffers from a lock: a thread that writes statistics holds it most of the time, and each step
+ * needs it.
  *
  *   cc -O2 lock.c -o lock -ldl -lpthread
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./lock

@@ -1,4 +1,4 @@
-/* Suffers from a native function that sleeps: between the steps, it waits 6 ms for new requests.
+/* An example that suffers from a native function that sleeps: between the steps, it waits 6 ms for new requests.
  *
  *   cc -O2 native_sleep.c -o native_sleep -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./native_sleep

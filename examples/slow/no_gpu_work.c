@@ -1,4 +1,5 @@
-/* Suffers from a lack of GPU work: each step sleeps for 6 ms and then waits for a stream on which nothing runs.
+/* An example that suffers from a lack of GPU work: each step sleeps for 6 ms and then waits for a stream on which
+ * nothing runs.
  *
  *   cc -O2 no_gpu_work.c -o no_gpu_work -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./no_gpu_work

@@ -1,5 +1,5 @@
-"""Suffers from nothing. There are few requests, and between them the engine waits in its own function, like vLLM, whose
-function has the same name.
+"""An example without a fault: there are few requests, and between them the engine waits in its own function, like
+vLLM, whose function has the same name.
 
     export TLLMPROF_PY_RANGES=__main__:EngineCoreProc._process_input_queue
     tllmprof run --window 5-24 --step cuStreamSynchronize -- python3 no_requests.py

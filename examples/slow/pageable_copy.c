@@ -1,5 +1,5 @@
-/* Suffers from a copy of pageable memory: the call returns only after the driver has read all of the memory. A copy
- * from pinned memory (cuMemHostAlloc) would return at once.
+/* An example that suffers from a copy of pageable memory: the call returns only after the driver has read all of
+ * the memory. A copy from pinned memory (cuMemHostAlloc) would return at once.
  *
  *   cc -O2 pageable_copy.c -o pageable_copy -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./pageable_copy

@@ -1,4 +1,5 @@
-"""Suffers from a Python function that sleeps: between the steps it waits for more requests, to make larger batches.
+"""An example that suffers from a Python function that sleeps: between the steps it waits for more requests, to make
+larger batches.
 
     tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 python_sleep.py 80       # 80 steps
 """

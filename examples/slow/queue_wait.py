@@ -1,4 +1,5 @@
-"""Suffers from a thread that makes batches too slowly: each step waits for the next batch in a queue.
+"""An example that suffers from a thread that makes batches too slowly: each step waits for the next batch in a
+queue.
 
     tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 queue_wait.py 80       # 80 steps
 """
@@ -16,7 +17,7 @@ STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 def make_batches():
     for batch in range(STEPS):
-        time.sleep(MAKES)  # stands for a request to another process
+        time.sleep(MAKES)  # stands for a request to another process, which takes this long
         batches.put(batch)
 
 

@@ -1,6 +1,6 @@
-/* Suffers from one slow rank: three ranks do the same, but rank 1 has more work on its host. If the ranks waited for
- * each other (an all-reduce in each layer), all would be as slow as rank 1. Ranks that share a GPU delay each other
- * by a few milliseconds, so the kernels are long.
+/* An example that suffers from one slow rank: three ranks do the same, but rank 1 has more work on its host. If the
+ * ranks waited for each other (an all-reduce in each layer), all would be as slow as rank 1. Ranks that share a GPU
+ * delay each other by a few milliseconds, so the kernels are long.
  *
  *   cc -O2 slow_rank.c -o slow_rank -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank    # or `./slow_rank 2`: a rank and its peer

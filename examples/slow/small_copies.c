@@ -1,5 +1,5 @@
-/* Suffers from small copies: the data of each request in the batch is copied to the GPU separately. One copy for all
- * requests would be enough.
+/* An example that suffers from small copies: the data of each request in the batch is copied to the GPU separately.
+ * One copy for all requests would be enough.
  *
  *   cc -O2 small_copies.c -o small_copies -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./small_copies

@@ -1,5 +1,5 @@
-/* Suffers from small kernels: each ends before the host has launched the next one. A CUDA graph of them, or one
- * kernel in their place, would help.
+/* An example that suffers from small kernels: each ends before the host has launched the next one. A CUDA graph of
+ * them, or one kernel in their place, would help.
  *
  *   cc -O2 small_kernels.c -o small_kernels -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./small_kernels

@@ -1,21 +1,21 @@
-"""Finds the commands of a page."""
+"""Finds the commands in a Markdown page of the documentation."""
 import re
 from dataclasses import dataclass, field
 
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.M | re.S)
-# Text that looks like one of our commands, in a block that is not run.
+# Matches text that looks like a command of this project, in a block whose commands are not run.
 COMMAND = re.compile(r"^(?:\$ |(?:eval |[A-Z_]+=\S+ )*(?:tllmprof (?!:)|scripts/|cargo ))", re.M)
 
 
 class Unmarked(Exception):
-    """A command in a block that is not run."""
+    """A page has a command in a block whose commands are not run."""
 
 
 @dataclass
 class Block:
     page: str
     line: int
-    needs: str  # "", "gpu", "repo" or "needs=NAME"
+    needs: str  # requirement of the block: "" (none), "gpu", "repo" or "needs=NAME"
     commands: list = field(default_factory=list)  # (command, expected lines of output)
 
 
@@ -26,7 +26,7 @@ def blocks(page, text):
         language, _, needs = match[2].strip().partition(" ")
         line = text.count("\n", 0, match.start()) + 1
         if language != "console":
-            # A `text` block may show a command together with its output.
+            # A block of the language `text` is allowed to show a command together with its output.
             if language != "text" and (wrong := COMMAND.search(match[3])):
                 raise Unmarked(f"{page}:{line}: {wrong[0].strip()!r} is a command in a block that is not run (wanted: console)")
             continue
@@ -55,21 +55,22 @@ def commands(body):
 
 
 def handled(needs, on_gpu):
-    """Returns what is done with a block's commands: they run ("run"), only their options are checked ("options"), or
-    they only have to exist ("there")."""
+    """Returns the action for a block's commands: run them ("run"), check only their options ("options"), or check
+    only that they exist ("there")."""
     if needs == "repo":
         return "there"
-    # Commands with a placeholder to replace, and commands that change the machine, cannot run anywhere. Only their
-    # options are checked.
+    # Commands with a placeholder for the reader to replace, and commands that change the machine, cannot run
+    # anywhere. Commands that need a GPU cannot run without one. Of all these, only the options are checked.
     return "options" if needs.startswith("needs=") or needs == "gpu" and not on_gpu else "run"
 
 
 def options_of(command):
-    """Yields commands that do nothing and that fail if tllmprof does not know the options of `command`."""
+    """Yields harmless commands with the same options as `command`. They fail if tllmprof does not know an
+    option."""
     for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
         yield inside
     if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
-        # The program is replaced by one that every machine has. No window opens in it.
+        # `true` replaces the program, because every machine has it. Without CUDA calls, no window opens in it.
         yield found[0] + "true"
     elif command.startswith("tllmprof "):
         yield command + " --help"
@@ -81,6 +82,6 @@ def shape(line):
 
 
 def missing(shown, printed):
-    """Returns our lines that should have been printed and were not."""
+    """Returns the lines of tllmprof that the page shows but the command did not print."""
     there = {shape(line) for line in printed.splitlines()}
     return [line for line in shown if line.startswith("tllmprof: ") and shape(line) not in there]

@@ -1,4 +1,4 @@
-"""Runs the commands of the documentation."""
+"""Runs the commands of README.md and docs/."""
 import argparse
 import glob
 import os
@@ -11,9 +11,9 @@ from .blocks import Unmarked, blocks, handled, missing, options_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120
-# The library's path in the documentation, which is replaced by the real path.
+# The library's path in the documentation. In commands, it is replaced by the path of the built library.
 INSTALLED = "/opt/tllmprof/libtllmprof.so"
-# A fake nsys that only runs the program.
+# A replacement for nsys that only runs the program to profile.
 STUB = """#!/bin/sh
 export NSYS_PROFILING_SESSION_ID=1
 while [ $# -gt 0 ]; do
@@ -21,14 +21,14 @@ while [ $# -gt 0 ]; do
     shift
 done
 """
-# A fake server: it makes steps of the example and then ends by itself.
+# A replacement for an inference server: it makes 300 steps of the example engine and then ends.
 SERVER = """#!/bin/sh
 exec "$(dirname "$0")/engine" --steps 300
 """
 
 
 class Place:
-    """A folder in which the commands of a page run."""
+    """A temporary folder in which the commands of one page run."""
 
     def __init__(self, on_gpu):
         self.folder = tempfile.mkdtemp(prefix="tllmprof-docs-")
@@ -85,7 +85,8 @@ class Place:
 
 
 def there(command):
-    """Returns the reason why a command of the repository does not exist; None if it does."""
+    """Checks that a command of the repository, such as a script, exists. Returns None if it does, else the reason
+    why not."""
     name = command.split()[0]
     if name.startswith("scripts/") and not os.access(os.path.join(ROOT, name), os.X_OK):
         return f"there is no {name}"
@@ -93,7 +94,8 @@ def there(command):
 
 
 def parses(place, command):
-    """Returns the reason why tllmprof refuses the options of a command that cannot run here; None if it accepts them."""
+    """Checks the options of a command that cannot run here. Returns None if tllmprof accepts them, else the reason why
+    not."""
     for checked in options_of(command):
         status, output = place.run(checked)
         if status != 0:
@@ -107,7 +109,8 @@ def pages():
 
 
 def check(block, place, on_gpu):
-    """Runs a block. Returns (number that ran, number skipped, errors)."""
+    """Runs or checks the commands of a block. Returns (number of commands that ran, number of skipped commands,
+    errors)."""
     ran, skipped, wrong = 0, 0, []
     done = handled(block.needs, on_gpu)
     for command, shown in block.commands:
@@ -129,7 +132,8 @@ def check(block, place, on_gpu):
 
 
 def run(files, on_gpu, log):
-    """Runs the commands of these pages. Returns (number that ran, number skipped, errors)."""
+    """Runs or checks the commands of these pages. Returns (number of commands that ran, number of skipped commands,
+    errors)."""
     total, left, failed = 0, 0, []
     for page in map(os.path.abspath, files):
         began, name = time.monotonic(), os.path.relpath(page, ROOT)

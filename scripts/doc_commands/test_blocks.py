@@ -1,4 +1,4 @@
-"""Tests which commands are found, and which are errors."""
+"""Tests that the right commands are found in a page, and that misplaced commands are errors."""
 import unittest
 
 from .blocks import Unmarked, blocks, handled, missing, options_of

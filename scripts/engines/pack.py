@@ -25,10 +25,10 @@ from .slim import slim
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, GLIBC_MINOR, ARCH = "3.12", 39, 90
 
-# Rules for each engine. drop: removes files that match (a folder with `folder/*`, at any depth). slim: reduces device
-# code to ARCH, with the options of slim.slim. strip: removes debug symbols from all libraries except the engine's own.
-# move: {from: to}. cublas12: adds a libcublas.so.12 that forwards to CUDA 13's, and an empty libcublasLt.so.12. stubs:
-# adds the packages in stubs/.
+# Rules to make each engine's files smaller or usable. drop: removes files that match (a folder with `folder/*`, at any
+# depth). slim: keeps only the device code for sm_ARCH, with the options of slim.slim. strip: removes debug symbols
+# from all libraries except the engine's own. move: {from: to}. cublas12: adds a libcublas.so.12 that calls CUDA 13's
+# libcublas, and an empty libcublasLt.so.12. stubs: adds the packages in stubs/.
 RULES = {
     "vllm": dict(
         drop=[
@@ -36,7 +36,8 @@ RULES = {
             "vllm/vllm-rs",  # front end in Rust, not needed with VLLM_USE_RUST_FRONTEND=0
             "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # 305 MB, not needed: sm_90 uses FlashAttention 3
             "vllm/_qutlass_C.abi3.so",
-            "vllm/third_party/deep_gemm/include/*",  # sources for its compiler, not needed with VLLM_USE_DEEP_GEMM=0
+            # sources for DeepGEMM's compiler at run time, not needed with VLLM_USE_DEEP_GEMM=0
+            "vllm/third_party/deep_gemm/include/*",
             "vllm/third_party/deep_gemm/_C.cpython-310-*",
             "vllm/third_party/deep_gemm/_C.cpython-311-*",
             "vllm/third_party/deep_gemm/_C.cpython-313-*",
@@ -80,7 +81,7 @@ RULES = {
 
 
 def versions(name):
-    """Returns the engine's section of versions.txt."""
+    """Returns the lines of the engine's section in versions.txt."""
     found, section = [], None
     with open(os.path.join(HERE, "versions.txt")) as lines:
         for line in lines:
@@ -113,7 +114,7 @@ def add_cublas12(site):
     cc = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC"]
     subprocess.run(cc + [f"-Wl,-soname,libcublas.so.12,--version-script,{HERE}/cublas12.map", f"{HERE}/cublas12.c",
                          "-ldl", "-o", f"{out}/libcublas.so.12"], check=True)
-    # TurboMind is linked to this library but calls nothing in it.
+    # TurboMind is linked to libcublasLt.so.12 but calls none of its functions, so an empty library is enough.
     subprocess.run(cc + ["-Wl,-soname,libcublasLt.so.12", "-x", "c", "-", "-o", f"{out}/libcublasLt.so.12"],
                    input=b"void cublasLt12_stub(void) {}\n", check=True)
 
@@ -151,7 +152,8 @@ def plain(member):
 
 
 def compress(site, target):
-    # Similar files are next to each other, and the window of the compressor covers many of them.
+    # Sorts files by extension, so that similar files follow each other. The compressor's window (192 MiB) covers
+    # many of them.
     order = sorted(files(site), key=lambda f: (os.path.splitext(f)[1], f))
     filters = [dict(id=lzma.FILTER_LZMA2, preset=6, dict_size=192 << 20)]
     with lzma.open(target, "wb", filters=filters) as xz, tarfile.open(fileobj=xz, mode="w|") as tar:

@@ -1,11 +1,10 @@
-"""Zeroes, in place, the device code in a library that a GPU of one architecture never loads.
+"""Overwrites device code with zeroes, in place, in a library that is only used on GPUs of one architecture.
 
-CUDA libraries carry each kernel several times (cubins by architecture, PTX), grouped in fatbins inside ELF sections
-named *fatbin*. In every fatbin this keeps what the driver would pick: the cubins of sm_ARCH; else those of the same
-major version that run on it; else the newest PTX up to ARCH (where PTX is wanted). The bytes of all other entries become 0.
-No offset or header changes, so that the library loads as before, and zeroes pack to nothing. Device code for other GPUs
-is then broken: the result serves sm_ARCH only.
-"""
+A CUDA library contains each kernel several times: as machine code (cubins) for several architectures and as PTX. They are
+grouped in fatbins inside ELF sections named *fatbin*. Of each fatbin, this script keeps what the driver would load: the
+cubins of sm_ARCH; else cubins of the same major version that run on sm_ARCH; else the newest PTX up to ARCH, if PTX is
+wanted. All other entries become zeroes, which compress well. No offset or header changes, so that the library loads as
+before, but it works only on sm_ARCH."""
 import collections
 import mmap
 import os
@@ -17,7 +16,7 @@ SHT_NOBITS = 8
 
 
 def fatbin_sections(elf):
-    """(offset, size) of the 64-bit ELF file's sections that hold fatbins."""
+    """Yields (offset, size) of the sections of a 64-bit ELF file that contain fatbins."""
     table, = struct.unpack_from("<Q", elf, 0x28)
     entry_size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * entry_size) for i in range(count)]
@@ -29,7 +28,7 @@ def fatbin_sections(elf):
 
 
 def fatbins(elf, offset, size):
-    """(start, end) of the payload of each fatbin in the section."""
+    """Yields (start, end) of the contents of each fatbin in a section."""
     at, end = offset, offset + size
     while (at := elf.find(MAGIC, at, end)) >= 0:
         version, header, length = struct.unpack_from("<HHQ", elf, at + 4)
@@ -37,11 +36,11 @@ def fatbins(elf, offset, size):
             yield at + 16, at + 16 + length
             at += 16 + length
         else:
-            at += 4  # these four bytes were not a header
+            at += 4  # these bytes only look like the begin of a fatbin
 
 
 def entries(elf, at, end):
-    """(kind, arch, offset, size) of each entry of one fatbin."""
+    """Yields (kind, arch, offset, size) of each entry of one fatbin."""
     while at + 64 <= end:
         kind, _, header, size = struct.unpack_from("<HHIQ", elf, at)
         arch, = struct.unpack_from("<I", elf, at + 28)
@@ -60,7 +59,8 @@ def wanted(found, arch, ptx):
 
 
 def slim(path, arch=90, ptx=True):
-    """Slims the file. Returns a line that describes what was kept and what was zeroed."""
+    """Zeroes the unneeded device code in a file. Returns a line that describes what was kept and what was
+    zeroed."""
     kept, gone, number = collections.Counter(), collections.Counter(), 0
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as elf:
         for section in list(fatbin_sections(elf)):

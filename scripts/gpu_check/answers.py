@@ -1,8 +1,7 @@
-"""Checks the first answer about a real engine: `tllmprof run -- ENGINE` without options (docs/first-report.md).
+"""Checks the first report about a real program: `tllmprof run -- PROGRAM` without options (docs/first-report.md).
 
-The window must have iterations. The ledger must explain the host's and the GPU's time. The GPU's busy time per step
-must match nsys's for the same load.
-"""
+The window must have iterations. The ledger (the report's list of causes) must explain the host's and the GPU's
+time. The GPU's busy time per step must match nsys's for the same load."""
 import os
 import shutil
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ TITLE = ("## The first answer about engines", "", "Each once by `tllmprof run --
 @dataclass(frozen=True)
 class Loop:
     program: str
-    count: int  # number of steps; for llama.cpp, number of rounds
+    count: int  # number of steps; for llama.cpp, the number of rounds
     rule: str = "auto"
 
 
@@ -29,7 +28,7 @@ LOOPS = (Loop("jax_jit", 8000), Loop("hf_generate", 2000), Loop("llama.cpp", 100
 
 
 def wrap(bench):
-    """Returns the words in front of a program's command."""
+    """Returns the words that are put in front of a program's command, so that `tllmprof run` starts the program."""
     return ["env", f"TLLMPROF_LIB={bench.shim}", bench.command, "run", "--"]
 
 
@@ -47,8 +46,8 @@ def shown(rows):
 
 
 def check(bench, report, what, folder, by_nsys):
-    """Judges the newest run in a folder. `by_nsys(window)` runs the same under nsys and returns the median step of
-    (first, last)."""
+    """Judges the newest record in a folder. `by_nsys(window)` runs the same program under nsys and returns (busy
+    time, duration) of the median step among iterations (first, last)."""
     answer = output_of(bench.command, "report", "--json", folder=folder)
     process = max(answer["processes"], key=lambda one: len(iterations_of(one)), default=None)
     iterations = iterations_of(process) if process else []
@@ -64,14 +63,15 @@ def check(bench, report, what, folder, by_nsys):
     if not measured:
         report.check(f"{what}: busy", "kernels were taken in no iteration", False)
         return
-    # The windows must have the same iterations, because an iteration's work grows with the tokens generated before.
+    # Both runs are compared in the same iterations, because an iteration's work grows with the number of tokens
+    # generated before.
     window = measured[0]["n"], measured[-1]["n"]
     ours = busy.median([(one["gpu_busy_ns"], one["dur_ns"]) for one in measured])
     busy.compare(report, f"{what}: busy", [ours], [by_nsys(window)])
 
 
 def check_engine(bench, report, own, run):
-    """Checks an engine (engines.py)."""
+    """Makes this check for a real engine (engines.py)."""
     what, folder = f"{own.name}, {run.label}", own.records(run)
     if run.is_server:
         made = own.made(run, NAME, folder=folder, WRAP=" ".join(wrap(bench)))

@@ -1,9 +1,8 @@
-"""Measures the library's cost while its window is far off, in processor time per step.
+"""Measures the library's cost in processor time per step, while the first iteration of its window is never reached.
 
-Several processes of one program run on one core in turn, a short block each, like in throughput.py. Two of them are
-without the library. One process may be slower than an equal one for its whole life. So the processes are started again
-several times, and each start gives one value. The interval over the starts is by Student's t.
-"""
+Several processes of one program run on one core in turn, a short block of steps each, like in throughput.py. Two of
+them run without the library. One process may be slower than an equal one for its whole life. So the processes are
+started several times, and each start gives one value. The 95 % interval over these values is by Student's t."""
 import os
 import statistics
 
@@ -14,7 +13,7 @@ NAME = "armed"
 AIM = 0.998
 ROUNDS, BLOCK_SECONDS = 12, 0.06
 STEP_ROUNDS, STEP_SECONDS = 20, 0.25
-# Student's t for a 95 % interval, by the number of starts.
+# Student's t for a 95 % interval, by the number of values (starts).
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
          f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise. Of replays, the steps a second, too.")
@@ -28,26 +27,29 @@ def loops(programs):
 
 
 def ways(folder):
-    """Returns the ways to run a program, in the form of throughput.WAYS."""
+    """Returns the ways to run a program: [(name, the library's variables; None: without the library)], like
+    throughput.WAYS."""
     recorded = dict(throughput.closed("auto"), TLLMPROF_TRACE=os.path.join(folder, "armed-%p.tllmprof"))
     return (("without", None), ("again", None), ("auto", throughput.closed("auto")), ("auto, with a record", recorded))
 
 
 def of_starts(starts):
-    """Returns for each way except the first the median ratio, plain ÷ this way, of each start. `starts`: the results of
-    throughput.run_in_turn for each start."""
+    """Returns for each way except the first (without the library) one ratio per start: processor time without the
+    library ÷ with this way, the median over the rounds. `starts`: the results of throughput.run_in_turn for each
+    start."""
     ratios = [throughput.ratios(times) for times in starts]
     return [[1 / statistics.median(start[way]) for start in ratios] for way in range(1, len(ratios[0]))]
 
 
 def interval(values):
-    """Returns (mean, lowest, highest) of the interval."""
+    """Returns (mean, lowest, highest) of the 95 % interval of the values."""
     mean, half = statistics.mean(values), STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
     return mean, mean - half, mean + half
 
 
 def judge(values):
-    """Returns (description, True or False for the aim being met; None if the interval does not decide)."""
+    """Returns (description, verdict). The verdict is True if the whole interval meets AIM, False if none of it
+    does, and None if AIM lies within it."""
     mean, least, most = interval(values)
     return f"{mean:.4f} ({least:.4f}–{most:.4f}) in {len(values)} starts", True if least >= AIM else False if most < AIM else None
 
@@ -69,7 +71,8 @@ def measured(bench, report, loop, ways=ways):
 
 
 def ways_of_layers(folder):
-    """Like `ways`. The graphs are captured with layers on, and are replayed after all windows."""
+    """Returns the ways to run a program like `ways`, here with recorded layers. CUDA graphs are captured while
+    layers are recorded, and are replayed after all windows."""
     def passed(**more):
         return dict(throughput.closed("cudaGraphLaunch"), TLLMPROF_TRACE=os.path.join(folder, "layers-%p.tllmprof"), TLLMPROF_KERNELS=20, **more)
 
@@ -77,8 +80,9 @@ def ways_of_layers(folder):
 
 
 def judge_steps(ratios, noise):
-    """Returns (description, True if the two 95 % intervals of medians overlap). The ratios are steps per second to
-    those without the library; the noise is the same for a second process without the library."""
+    """Compares the speed with the library to the noise. Returns (description, True if the two 95 % intervals
+    overlap). `ratios`: steps per second relative to those without the library. `noise`: the same for a second
+    process without the library."""
     (ratio, least, most), (_, noise_least, noise_most) = inside.interval(ratios), inside.interval(noise)
     return (f"{ratio:.4f} ({least:.4f}–{most:.4f}) of the steps a second in {len(ratios)} blocks in turn; again {noise_least:.4f}–{noise_most:.4f}",
             least <= noise_most and noise_least <= most)

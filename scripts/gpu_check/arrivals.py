@@ -1,8 +1,8 @@
-"""Checks ranks of which one is late for the collectives. The report must name that rank and the cause, and no rank if
-none is late.
+"""Checks reports about several ranks of which one is late for the collectives. The report must name this rank and the
+cause of its delay, and no rank if none is late.
 
-For an engine with tensor parallelism, it compares the times that ranks wait and transfer in our records with nsys's.
-"""
+For an engine with tensor parallelism, compares the times that the ranks wait and transfer in tllmprof's records with
+those in nsys's."""
 import glob
 import json
 import math
@@ -16,27 +16,28 @@ from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
-# The first step of the window is not judged, because the ranks wait for each other in it while
-# CUPTI attaches.
+# The first recorded step. It is not judged, because CUPTI attaches during it at a different time in each rank, so
+# that ranks wait for each other.
 FIRST, LAST, STEPS = 12, 32, 40
-# Numbers of ranks. Each rank has its own GPU.
+# The numbers of ranks with which the check runs. Each rank has its own GPU.
 RANKS = (2, 4)
-# For each cause planted in rank 1: the texts of the report that may name this cause, each with its
-# detail.
+# The causes that the program can plant in rank 1. For each: the texts by which the report may name the cause,
+# including the detail.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
-# The ways in which the ranks launch their reductions, each with the rule that counts the ranks' steps.
+# The two ways in which the ranks launch their all-reduce, and for each the rule by which the library counts steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
-# In an engine: the first recorded step, the number of steps, and patterns of the collectives' kernel names.
+# For an engine: the first recorded step, the number of recorded steps, and SQL patterns that match the names of
+# collectives' kernels.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
-# Maximum difference between our record's and nsys's share of the collectives' time that the ranks wait.
+# In the collectives' time, the share that ranks wait may differ by this much between tllmprof's record and nsys's.
 APART = 0.05
 
 
 def unlike_sums(report):
-    """Returns errors in the ranks' sums: waits, transfers and unmatched time must add up to the time of the
-    collectives' kernels."""
+    """Checks the sums of each rank. Its waiting time, transfer time and unmatched time must add up to the time of
+    the collectives' kernels. Returns the errors."""
     wrong = []
     for process in report["processes"]:
         ns = sum(one["total_ns"] for one in process["kernels"] if is_collective(one["short_name"]))
@@ -64,7 +65,7 @@ def judge(cause, report):
         wrong.append("; ".join(found["notes"]))
     finding = next(one for one in report["findings"] if one["rule"] == "arrival-skew")
     if cause == "none":
-        # No rank may be late by more than 5 % of its time.
+        # Without a planted cause, no rank may be late by more than 5 % of its iterations' time.
         if any(rank["late_ns"] > 0.05 * rank["iteration_ns"] * len(found["iterations"]) for rank in found["ranks"]):
             wrong.append(f"a rank is late by {[rank['late_ns'] for rank in found['ranks']]} ns")
         return got, wrong
@@ -83,8 +84,8 @@ def judge(cause, report):
 
 
 def reported(bench, words, base, rule, ranks, variables, **more):
-    """Runs `words` in each rank and returns (the output of `tllmprof report --json`, or None; the reason why there is
-    none). `variables`: a function of a window and a rule."""
+    """Runs the command `words` once per rank, at the same time. Returns (the output of `tllmprof report --json`,
+    None), or (None, the reason why there is no report). `variables(window, rule, …)` returns a rank's environment."""
     port = free_port()
 
     def one(rank):
@@ -103,8 +104,8 @@ def reported(bench, words, base, rule, ranks, variables, **more):
 
 
 def measured(bench, command, base, cause, way, ranks, variables):
-    """Runs ranks of which the second is late. Returns (description, True if all is right). `variables`: a function of a
-    window and a rule."""
+    """Runs ranks with the cause planted in the second one, and judges the report. Returns (description, True if the
+    report is right). `variables(window, rule, …)` returns a rank's environment."""
     batch = "__main__:step=requests:requests,tokens:tokens,decode_tokens:tokens"
     report, why = reported(bench, [*command, str(STEPS), cause, way], base, WAYS[way], ranks, variables, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_BATCH=batch)
     if report is None:
@@ -114,8 +115,8 @@ def measured(bench, command, base, cause, way, ranks, variables):
 
 
 def judge_splits(report):
-    """Judges communicators that were split from another one: each rank must have one for all ranks and one for its
-    pair. Returns (description, True if right)."""
+    """Judges the report about communicators that torch split from the one of all ranks. Each rank must have two
+    communicators: one for all ranks and one for its pair. Returns (description, True if right)."""
     parts, wrong, ranks = {}, [], len(report["processes"])
     for process in report["processes"]:
         rank, made = process["rank"], process["communicators"]
@@ -157,7 +158,8 @@ class LateRank(OfRanks):
 
 
 class Splits(OfRanks):
-    """A check with pairs of ranks, whose communicators torch splits from the one of all ranks."""
+    """A check with pairs of ranks. torch splits the communicator of each pair from the communicator of all
+    ranks."""
 
     def __init__(self, program, ranks):
         super().__init__(program, ranks, "", WAYS["eager"], "the communicator of each pair is known by both")
@@ -174,7 +176,7 @@ def checks(programs):
 
 
 def check_custom(bench, report, own, run):
-    """Like LateRank, with an engine's own all-reduce (engines.py)."""
+    """Makes the check of LateRank with an engine's own all-reduce (engines.py)."""
     def variables(window, rule, **more):
         return own.variables(LD_PRELOAD=bench.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, CUSTOM=own.name, **more)
 
@@ -189,9 +191,9 @@ def check_custom(bench, report, own, run):
 
 def waiting(ranks):
     """Returns (the share of the collectives' time that ranks wait for the last rank, the median duration in ns, the
-    number). The argument is each rank's kernels of collectives, as ordered [(start, end)]. The n-th kernel of one rank
-    belongs to the n-th of the others, except for kernels at the ends that a rank lacks. Ranks leave a collective at the
-    same time."""
+    number). The argument has for each rank an ordered list of (start, end), one for each kernel of a collective. The
+    n-th kernel of one rank belongs to the n-th of the others, except for kernels at the ends that some rank lacks.
+    Ranks leave a collective at the same time, so the last rank's kernel is the shortest."""
     first, *others = ranks
     columns = [first]
     for other in others:
@@ -208,7 +210,7 @@ def waiting(ranks):
 
 
 def by_nsys(database):
-    """Returns `waiting` for an nsys export, in which each GPU is a rank."""
+    """Returns the result of `waiting` for an nsys export, in which each GPU is a rank."""
     names = " OR ".join("s.value LIKE ?" for _ in COLLECTIVE)
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         rows = db.execute("SELECT k.deviceId, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName "
@@ -219,7 +221,8 @@ def by_nsys(database):
 
 
 def check_engine(bench, report, own, run):
-    """Makes the same check for an engine (engines.py) whose ranks share its model."""
+    """Compares waits and transfers by tllmprof and by nsys, for an engine (engines.py) whose ranks share one
+    model."""
     what, ranks = f"{own.name}, {run.label}", run.variables["TP"]
     if bench.gpus < ranks:
         return report.check(what, f"{bench.gpus} GPU", None)
@@ -235,8 +238,8 @@ def check_engine(bench, report, own, run):
     found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
     if not found:
         return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
-    # Ranks open their windows at different times. At the ends of a window, a rank has kernels of collectives that other
-    # ranks did not record.
+    # Ranks open their windows at different times. So at the ends of a window, a rank has kernels of collectives that
+    # other ranks did not record.
     matched = sum(one["matched"] for process in shown["processes"] for one in process["collectives"])
     all_of_them = sum(one["count"] for process in shown["processes"] for one in process["collectives"])
     wrong = unlike_sums(shown) + (found["notes"] if matched < 0.9 * all_of_them else [])

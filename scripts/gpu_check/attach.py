@@ -1,5 +1,5 @@
-"""Attaches to programs that started without the library, captures, and detaches, repeatedly. Windows must be exact, and
-nothing may be left."""
+"""Tests `tllmprof attach` with programs that started without the library: attaches, records a window, and detaches,
+several times. Windows must be exact, and the program must be as fast afterwards as before."""
 import contextlib
 import glob
 import math
@@ -25,12 +25,13 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# A loop and its twin run blocks in turn. Minimum and maximum number of blocks. After the minimum, the check stops when
-# the interval of the ratio is at most NARROW to either side.
+# Minimum and maximum number of rounds, in each of which a loop and its twin (the same program, never attached to) run
+# one block. After the minimum, the check stops as soon as the interval of their ratio is at most NARROW to either
+# side.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
-# Share of the GPU's memory for each of two JAX programs. By default, one takes three quarters.
+# Share of the GPU's memory that each of two JAX programs may take. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
-# Steps per second after the last detach, as a share of those before the first attach.
+# Minimum of steps per second after the last detach, relative to those before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, and the 95 % interval of the "
@@ -40,21 +41,22 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
 ENGINE_ROUNDS = 300
 # Seconds for which an engine's steps are measured before the first attach, after each detach, and after the last one.
 ENGINE_SECONDS = 8
-# Number of an engine's steps whose median counts as one value, and the minimum number of such values.
+# An engine's steps are measured in groups of SPAN consecutive steps. The median of a group counts as one value, and
+# FEWEST_SPANS is the minimum number of values.
 SPAN, FEWEST_SPANS = 40, 5
 LLAMA_RULE = "sym:^llama_decode$"
-# Layers and width of llama.cpp's model (2.5 GB). With this size, a step depends on the GPU: the speed of a processor
-# varies by more than the limit.
+# Number of layers and width of llama.cpp's model (2.5 GB). With a model of this size, the GPU determines how long a
+# step takes. The speed of a processor varies by more than this check tolerates.
 LLAMA = (8, 4096)
-# Options of the first attach that make the library enter Python.
+# Options of the first `tllmprof attach`, with which the library also records inside Python.
 PYTHON = ("--gc", "--gil", "--stacks")
-# Creates a container's namespaces, in which the program is the first process.
+# The command that starts a program as the first process of new namespaces, like in a container.
 CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc")
 
 
 def loops(programs, folder):
-    """Returns for each loop that can run blocks on request: (name, program, its arguments, its rule, more options of
-    the first attach, words in front of the program)."""
+    """Returns the loops to test, each as (name, program, its arguments, its rule, further options of the first
+    attach, words in front of the program)."""
     llama = llama_with(programs["llama.cpp"], os.path.join(folder, "wide.gguf"), *LLAMA)
     plain = [(f"{name}, {rule}", programs[name], ["--decode"], rule, (), ())
              for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
@@ -66,8 +68,8 @@ def loops(programs, folder):
 
 
 class Command:
-    """The command for one process, or for the process that makes an engine's steps (`--engine`, and the PID of its
-    parent)."""
+    """Runs `tllmprof attach` and `tllmprof detach` for one process. With `--engine` in `more`, `pid` is the parent
+    of an engine's processes, and the command chooses the one that makes the steps."""
 
     def __init__(self, bench, pid, folder, *more):
         self.bench, self.target, self.folder = bench, [*more, str(pid)], folder
@@ -89,13 +91,14 @@ class Command:
 
 
 def about_driver(said):
-    """Returns the part of the command's output about the driver's functions."""
+    """Returns the sentence in the command's output that tells how many of the driver's functions were hooked."""
     found = re.findall(r"\d+: (\d+ of \d+ functions of the driver.*)", said)
     return found[0] if found else "no word of the driver's functions"
 
 
 def judge(process):
-    """Returns errors in a record's windows. Each must have STEPS iterations, complete and in order. None: no errors."""
+    """Checks a record's windows: each must have STEPS iterations, complete and in order. Returns the errors, or
+    None."""
     wrong = []
     held = [[one["n"] for one in window["iterations"]] for window in process["windows"]]
     for numbers in held:
@@ -109,7 +112,8 @@ def judge(process):
 
 
 def judge_speed(before, after):
-    """Judges the steps per second. Returns (description, True or False; None if the interval does not decide)."""
+    """Judges steps per second after all detaches relative to those before. Returns (description, verdict): True or
+    False, or None if the interval does not decide."""
     return judge_ratio(*interval([later / one for one, later in zip(before, after)]), before)
 
 
@@ -119,22 +123,22 @@ def judge_ratio(ratio, least, most, before):
 
 
 def attached(command, rule, more=(), numbers=range(TIMES)):
-    """Attaches and detaches once for each number. Returns (the first attach's output, the longest duration of an
-    attach). `more`: options of number 0."""
+    """Attaches and detaches once for each number in `numbers`. Returns (the output of the first attach, the longest
+    duration of an attach). `more`: options of the attach with number 0."""
     found = [command.attach_and_detach(number, rule, more) for number in numbers]
     return found[0][0], max(took for _, took in found)
 
 
 def outcome(process, first, longest):
-    """Judges a record's windows. Returns (description, True if all is right). `first`, `longest`: the results of
-    `attached`."""
+    """Judges the windows in a record. Returns (description, True if all are right). `first`, `longest`: the results
+    of `attached`."""
     wrong = judge(process)
     return f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None
 
 
 @contextlib.contextmanager
 def going_on(block):
-    """Keeps the program making steps in the meantime."""
+    """Makes the program run steps in another thread, while the body of the `with` statement runs."""
     ends = threading.Event()
 
     def run():
@@ -151,12 +155,12 @@ def going_on(block):
 
 
 def first_child(pid):
-    """Returns the process number, outside the namespaces, of the process that `unshare` started in them."""
+    """Returns the PID, outside the namespaces, of the process that `unshare` started inside them."""
     return children(pid)[0]
 
 
 def children(pid):
-    """Returns the children of all threads of a process."""
+    """Returns the PIDs of the children of a process."""
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children") as file:
@@ -165,7 +169,7 @@ def children(pid):
 
 
 def unlike_python(process):
-    """Returns what a record lacks of Python's data; None: nothing."""
+    """Returns the kinds of Python's data that a record lacks, or None if it has all."""
     seen = {"stacks": process["stacks"] and process["stacks"]["counts"]["samples"],
             "the GIL": process["gil_handoffs"] or process["gil_hold"]["count"]}
     missing = [what for what, there in seen.items() if not there]
@@ -208,7 +212,8 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
 
 
 def speeds_of(block, twin):
-    """Returns the steps per second of a loop's blocks and of its twin's blocks, which run in turn."""
+    """Runs blocks of a loop and of its twin in turn. Returns the steps per second of each block: (those of the
+    loop, those of the twin)."""
     own, others = [], []
     while len(own) < FEWEST_ROUNDS or len(own) < MOST_ROUNDS and not is_narrow(own, others):
         own.append(block.median_rate(BLOCK_SECONDS))
@@ -221,22 +226,23 @@ def is_narrow(own, others):
 
 
 def of_twins(own, others):
-    """Returns the median of a loop's steps per second relative to its twin's, and the larger half of the interval
-    relative to the median."""
+    """Returns (the median ratio of a loop's steps per second to its twin's, half of the ratio's interval relative
+    to the median). If the interval is not symmetric, its larger half counts."""
     middle, least, most = interval([one / other for one, other in zip(own, others)])
     return middle, max(middle - least, most - middle) / middle
 
 
 def judge_twins(own, others):
-    """Like judge_speed, for (before, after) of a loop relative to its twin."""
+    """Judges the speed of a loop relative to its twin, before all attaches and after all detaches. `own`, `others`:
+    (before, after) of the loop and of the twin. Returns the same as judge_speed."""
     (before, before_half), (after, after_half) = map(of_twins, own, others)
     ratio, half = after / before, math.hypot(before_half, after_half)
     return judge_ratio(ratio, ratio * (1 - half), ratio * (1 + half), own[0])
 
 
 def check_whole(bench, report, name, program, steps, rule):
-    """Attaches to a program that makes this number of steps and prints their result, which must be the same as without
-    an attach."""
+    """Attaches to a program that makes this number of steps and prints a result. The result must be the same as
+    without an attach."""
     if program.missing:
         return report.check(name, program.missing, None)
     folder = private()
@@ -282,7 +288,8 @@ def drives_gpu(pid):
 
 
 def check_engine(bench, report, own, run):
-    """Makes the same check for an engine's server (engines.py) under load: the process that makes its steps."""
+    """Makes the same check with an engine's server (engines.py) under load. Attaches to the server's process that
+    makes the steps."""
     what, folder = f"{own.name}, {run.label}", private()
     truth = os.path.join(folder, "truth")
     more = dict(run.variables, ROUNDS=ENGINE_ROUNDS, TRUTH_FILE=truth, LOG=f"{folder}/log", PORT=free_port())
@@ -306,7 +313,7 @@ def check_engine(bench, report, own, run):
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
         raise
     finally:
-        # SIGINT lets the driver end by itself, so it also stops its server.
+        # With SIGINT, the driver ends by itself, and stops its server before.
         driver.send_signal(signal.SIGINT)
         try:
             driver.wait(40)
@@ -338,13 +345,14 @@ def check_engine(bench, report, own, run):
 
 
 def steps_by(truth):
-    """Returns the process that makes an engine's steps: the one with the most rows."""
+    """Returns the PID of the process that makes an engine's steps: of all processes that wrote rows to `truth`, the
+    one that wrote most."""
     return int(max(glob.glob(glob.escape(truth) + ".*"), key=os.path.getsize).rpartition(".")[2])
 
 
 def on_cores_of_its_own(pid, parent):
-    """Reserves half of the cores for the threads of a process. All other processes that `parent` started get the
-    rest."""
+    """Reserves half of the processor cores for the threads of process `pid`. All other processes that `parent`
+    started get the remaining cores."""
     cores = sorted(os.sched_getaffinity(0))
     for process in with_children(parent):
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -357,22 +365,23 @@ def with_children(pid):
 
 
 def quiet_span():
-    """Waits without doing anything to the engine. Returns (begin, end) of this time."""
+    """Sleeps for ENGINE_SECONDS, in which no command attaches or detaches. Returns (begin, end) of this time in
+    ns."""
     began = time.monotonic_ns()
     time.sleep(ENGINE_SECONDS)
     return began, time.monotonic_ns()
 
 
 def rates_in(rows, began, ended):
-    """Returns steps per second in an engine's rows between two times, for each step that has the most frequent batch
-    and a successor with the same batch."""
+    """Returns steps per second in an engine's rows between two times. Only steps with the most frequent batch whose
+    next step has the same batch are used."""
     commonest = statistics.mode(row[2:5] for row in rows)
     return [1e9 / (later[0] - row[0]) for row, later in zip(rows, rows[1:])
             if began < row[0] and later[0] < ended and row[2:5] == later[2:5] == commonest]
 
 
 def of_spans(values):
-    """Returns the medians of spans of SPAN values."""
+    """Returns the median of each group of SPAN consecutive values."""
     return [statistics.median(values[at:at + SPAN]) for at in range(0, len(values) - SPAN + 1, SPAN)]
 
 

@@ -1,8 +1,7 @@
-"""Compares the GPU's busy time per step in our ledger, by our recorded kernels, with nsys's, in alternating runs.
+"""Compares the GPU's busy time per step by tllmprof (its ledger, from recorded kernels) with nsys's. The two tools run
+in turn, because only one at a time can use CUPTI.
 
-CUPTI can only be used by one tool at once. nsys's figure is computed here, from its own records of kernels, copies and
-memsets.
-"""
+nsys's busy time is computed here from its records of kernels, copies and memsets."""
 import glob
 import os
 import sqlite3
@@ -15,7 +14,8 @@ from .record_file import process_of
 
 NAME = "busy"
 MANY = 60
-# Fewer rounds and iterations for vLLM, which takes long to start.
+# For vLLM: numbers of rounds, and of iterations before the window. The rounds are fewer, because vLLM takes long to
+# start.
 ENGINE_ROUNDS, ENGINE_FIRST = 2, 300
 WITHIN = 0.03
 WORK = ("KERNEL", "MEMCPY", "MEMSET")
@@ -29,7 +29,7 @@ class Loop:
     rule: str
     rounds: int = 5
     first: int = 200
-    steps: object = 400  # None: the program knows the number
+    steps: object = 400  # number of steps to request; None if the program always makes the same number
 
 
 LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 2),
@@ -37,7 +37,7 @@ LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphL
 
 
 def union(spans):
-    """Merges overlapping spans of time. Returns them in order."""
+    """Merges overlapping spans of time (start, end). Returns the merged spans in order."""
     found = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -48,7 +48,7 @@ def union(spans):
 
 
 def busy_of(steps, work):
-    """Returns [(the GPU's busy time, the step's duration)] for the steps."""
+    """Returns (the GPU's busy time, the duration) of each step, in ns. `work`: ordered spans without overlap."""
     found, at = [], 0
     for start, end in steps:
         while at < len(work) and work[at][1] <= start:
@@ -62,7 +62,7 @@ def busy_of(steps, work):
 
 
 def of_nsys(database):
-    """Like busy_of, for the ranges `iteration N` in an nsys export."""
+    """Returns the same as busy_of for an nsys export, in which each range `iteration N` is a step."""
     trace = nsys.Trace(database)
     steps = [(one.start, one.end) for one in trace.ranges if one.text.startswith("iteration ") and one.end]
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
@@ -74,13 +74,14 @@ def of_nsys(database):
 
 
 def of_record(command, path):
-    """Like busy_of, for the steps in a record whose kernels were recorded."""
+    """Returns the same as busy_of for the steps of a record in which kernels were recorded."""
     steps = [one for window in process_of(command, path)["windows"] for one in window["iterations"]]
     return [(one["gpu_busy_ns"], one["dur_ns"]) for one in steps if one["gpu_busy_ns"] is not None]
 
 
 def median(steps):
-    """Returns the medians without the first and the last step, of which the tools record different parts."""
+    """Returns the median busy time and the median duration. Leaves out the first and the last step, of which the
+    tools record different parts."""
     inner = steps[1:-1]
     if not inner:
         raise RuntimeError(f"{len(steps)} steps are in it")
@@ -88,7 +89,8 @@ def median(steps):
 
 
 def by_nsys(bench, name, run):
-    """Returns the median step by nsys. `run(base)` runs the program under nsys, and the report must be named `base`."""
+    """Returns `median` of a run under nsys. `run(base)` must run the program under nsys and give the report the name
+    `base`."""
     base = nsys.report_base(bench.folder, name)
     ended = run(base)
     traces = nsys.read(bench.nsys, base, ended)
@@ -100,12 +102,13 @@ def by_nsys(bench, name, run):
 
 
 def under_nsys(bench, base, words, window, rule):
-    """Runs a program under nsys with the library."""
+    """Runs a program under nsys, with the library, which opens the window for nsys."""
     return child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], bench.shimmed(window, rule))
 
 
 def compare(report, what, ours, theirs):
-    """Compares the medians of runs: [(busy, duration)] for each run."""
+    """Compares the results of several runs by tllmprof (`ours`) and by nsys (`theirs`), each a list of (busy time,
+    duration)."""
     own, other = (statistics.median(busy for busy, _ in runs) for runs in (ours, theirs))
     shown = [f"{statistics.median(busy for busy, _ in runs) / 1000:.1f} us of {statistics.median(took for _, took in runs) / 1000:.1f} us"
              for runs in (ours, theirs)]
@@ -132,7 +135,7 @@ def check(bench, report, loop):
 
 
 def check_engine(bench, report, own, run):
-    """Makes the same check for an engine (engines.py)."""
+    """Compares the busy times by tllmprof and by nsys for an engine (engines.py)."""
     what, ours, theirs = f"{own.name}, {run.label}", [], []
     window = (ENGINE_FIRST, ENGINE_FIRST + MANY - 1)
     for turn in range(ENGINE_ROUNDS):
@@ -154,6 +157,6 @@ def table(bench, _cuda, log):
     for loop in LOOPS:
         try:
             check(bench, report, loop)
-        except Exception as error:  # an error of one program must not lose the rows of the others
+        except Exception as error:  # an error of one program must not lose the results of the others
             report.check(loop.program, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

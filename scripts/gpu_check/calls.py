@@ -1,5 +1,5 @@
-"""Measures the shim's cost per call on this machine's processor: the rows of scripts/bench that throughput depends
-on."""
+"""Measures the shim's cost per call on this machine's processor. Uses those rows of scripts/bench that affect the
+throughput of programs."""
 import os
 import subprocess
 from importlib.machinery import SourceFileLoader
@@ -12,7 +12,7 @@ ROUNDS = 5
 
 
 def load_bench():
-    """Loads scripts/bench as a module. It has no .py suffix to be imported by."""
+    """Loads scripts/bench as a module, with a special loader because the file has no .py suffix."""
     loader = SourceFileLoader("bench", os.path.join(programs.ROOT, "scripts", "bench"))
     module = module_from_spec(spec_from_loader("bench", loader))
     loader.exec_module(module)
@@ -20,7 +20,8 @@ def load_bench():
 
 
 def cases(bench, shim):
-    """Returns cases with calls through pointers from cuGetProcAddress, which a CUDA runtime of any linkage makes."""
+    """Returns cases in which a program calls through pointers from cuGetProcAddress, as the CUDA runtime does
+    however it is linked."""
 
     def far(rule):
         return {"TLLMPROF_START_STOP": throughput.FAR, "TLLMPROF_STEP": rule}
@@ -35,8 +36,8 @@ def cases(bench, shim):
 
 
 def table(shim, folder):
-    """Returns lines of Markdown. The driver is scripts/bench's own, which does nothing. So only the call and the shim
-    are measured."""
+    """Returns lines of Markdown with the costs. The calls go to scripts/bench's own driver, whose functions do
+    nothing, so that only the call and the shim are measured."""
     bench = load_bench()
     bench.BUILT = os.path.join(folder, "bench")
     try:

@@ -1,9 +1,8 @@
-"""Makes captures on demand one after the other in a running program. Each window must have exactly the iterations that
-were named.
+"""Requests captures one after the other in a running program. Each window must have exactly the iterations that the
+library announced for it.
 
-The script asks on the control socket (docs/live.md): its answers name the iterations, and the start of a command does
-not add to the times.
-"""
+The script uses the control socket (docs/live.md) instead of the command: the socket's answers name the iterations, and
+no command has to be started, which would add to the times."""
 import glob
 import json
 import os
@@ -24,20 +23,22 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# Number of windows for an engine. It is larger, because an engine's steps vary more than the effect
-# that is looked for after a window.
+# Number of windows for an engine. There are more than for a loop, because the durations of an engine's steps vary
+# more than the slowdown that the check looks for.
 ENGINE_MANY = 400
 PROFILED = 20
-# A window's first iteration may be at most this number after the count at the time when the request was confirmed.
+# A window's first iteration may be at most this number after the last iteration that was counted when the library
+# confirmed the request.
 SOON = 2
-# A capture must not delay a step by more than this.
+# Maximum delay of a step at the begin or end of a capture, in ns.
 DELAY_NS = 50_000_000
 PATIENCE = 120
-# Pause between two captures of an engine, in seconds, so that steps after a window are not those before the next
-# window.
+# Pause between two captures of an engine, in seconds. It separates the steps after one window from those before the
+# next.
 PAUSE = 0.05
 AROUND = 8
-# Maximum slowdown of steps after a window against steps before it, and the minimum number of windows for a result.
+# LEFT: maximum slowdown of steps after a window compared with steps before it. LEAST_WINDOWS: minimum number of
+# windows for a verdict.
 LEFT, LEAST_WINDOWS = 0.005, 10
 TITLE = ("## Captures on demand", "", f"{MANY} in a row of {STEPS} iterations of one process: windows that hold exactly the iterations that "
          f"were named, and how far behind the count the first one was, at most {SOON} is wanted.")
@@ -45,7 +46,7 @@ LOOPS = (("torch_graph", "cudaGraphLaunch", 50_000_000), ("llama.cpp", "sym:^lla
 
 
 class Client:
-    """A connection to a process's control socket, which exchanges lines of JSON."""
+    """A connection to a process's control socket. Requests and answers are lines of JSON."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -57,7 +58,7 @@ class Client:
         self.socket.sendall((json.dumps(what) + "\n").encode())
 
     def answer(self, *events):
-        """Returns the next of these events."""
+        """Returns the next answer that is one of these events, and skips all others."""
         while True:
             line = self.lines.readline()
             if not line:
@@ -73,8 +74,8 @@ class Client:
 
 @dataclass
 class Captured:
-    before: int  # number of iterations when the window was requested
-    after: int  # number of iterations when the window was confirmed
+    before: int  # number of iterations that were counted when the window was requested
+    after: int  # number of iterations that were counted just after the library confirmed the request
     first: int
     last: int
     why: str = ""
@@ -92,7 +93,8 @@ def capture(client):
 
 
 def busiest(folder):
-    """Waits until a process listens in `folder` and makes steps. Returns a connection to it."""
+    """Waits until a process with a control socket in `folder` has counted more than 100 iterations. Returns a
+    connection to it."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for path in glob.glob(f"{folder}/*.sock"):
@@ -116,13 +118,12 @@ def in_a_row(folder, many=MANY, pause=0.0):
 
 
 def judge(found, process, seconds, many=MANY):
-    """Judges the captures, and the process in the record. Returns (description, True if all is right)."""
+    """Judges the captures by the record of the process. Returns (description, True if all are right)."""
     held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # The count of iterations may have increased between the confirmation of a window and the second
-    # query, but not decreased.
+    # `after` was queried after the confirmation, so it may be higher than the count at that time, but not lower.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "
@@ -130,9 +131,9 @@ def judge(found, process, seconds, many=MANY):
 
 
 def steps_around(rows, found, apart):
-    """Returns, by the engine's own rows, the longest delay of a step at a window's ends in ns, and for each window the
-    ratio of the median step after it to the median step before it. Windows that are too close to each other are left
-    out."""
+    """Returns, from an engine's own rows, the longest delay of a step at the begin or end of a window in ns, and for
+    each window the ratio: median step after it ÷ median step before it. Windows that are too close to another one give
+    no ratio."""
     ns = [later[0] - row[0] for row, later in zip(rows, rows[1:])]
     median = statistics.median(ns)
     at_ends = {n for one in found for n in (one.first - 1, one.first, one.last, one.last + 1)}
@@ -150,7 +151,8 @@ def steps_around(rows, found, apart):
 
 
 def judge_behind(ratios):
-    """Returns (description, True if windows leave no slowdown; None if the interval does not decide)."""
+    """Judges if steps after a window are slower than steps before it. Returns (description, verdict): True if not,
+    False if so, None if the interval does not decide."""
     if len(ratios) < LEAST_WINDOWS:
         return f"{len(ratios)} windows that are far enough apart", None
     ratio, least, most = interval(ratios)
@@ -164,7 +166,7 @@ def settings(bench, folder):
 
 
 def private():
-    """Returns a new folder for sockets. It has a short path because a socket's path has a maximum length."""
+    """Returns a new folder for control sockets. Its path is short, because a socket's path has a maximum length."""
     return tempfile.mkdtemp(prefix="tllmprof-")
 
 
@@ -188,7 +190,7 @@ def check_loop(bench, report, name, rule, steps):
 
 
 def check_profiler(bench, report, name, rule, steps):
-    """Checks a capture with `--profiler`, which starts an nsys that waits for it, and stops it."""
+    """Checks `tllmprof capture --profiler`, which starts and stops an nsys that waits in the background."""
     program = bench.programs[name]
     what = f"{name}, nsys waits"
     if program.missing:
@@ -221,7 +223,7 @@ def check_profiler(bench, report, name, rule, steps):
 
 
 def check_engine(bench, report, own, run):
-    """Makes the same check for an engine (engines.py), which is under load meanwhile."""
+    """Makes the same check for an engine (engines.py) under load."""
     from .engines import largest, unlike_facts
 
     what, folder = f"{own.name}, {run.label}", private()

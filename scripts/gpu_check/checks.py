@@ -1,4 +1,5 @@
-"""The checks. Each gives a row of the table: the expectation, the capture, and if they agree."""
+"""Defines the checks that the plan (plan.py) consists of. Each check gives a row of the page's table: what was
+expected, what was captured, and if both agree."""
 import csv
 import io
 import os
@@ -18,7 +19,7 @@ class Row:
     rule: str
     wanted: str
     got: str
-    ok: object  # True, False, or None if it was skipped
+    ok: object  # True, False, or None if the check was skipped
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Bench:
     nsys: str
     ncu: str
     shim: str
-    command: str  # the tllmprof command, or None
+    command: str  # path of the tllmprof command, or None
     folder: str
     programs: dict
     gpus: int
@@ -36,7 +37,8 @@ class Bench:
 
     def variables(self, **more):
         return child.variables(TRUTH_LIBRARY=os.path.join(self.folder, "bin", "libtruth.so"),
-                               # otherwise JAX takes most of the GPU's memory from other programs
+                               # without this, JAX takes most of the GPU's memory, and other programs have too
+                               # little
                                XLA_PYTHON_CLIENT_PREALLOCATE="false", TOKENIZERS_PARALLELISM="false",
                                HF_HUB_OFFLINE="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **more)
 
@@ -52,7 +54,7 @@ class Check:
 
     def __init__(self, program, label, rule_text, wanted, apart=False):
         self.program, self.label, self.rule_text, self.wanted = program, label, rule_text, wanted
-        self.apart = apart  # must not run at the same time as other checks
+        self.apart = apart  # True if it must not run at the same time as other checks
 
     @property
     def name(self):
@@ -75,7 +77,7 @@ class Check:
 
 
 class Windows(Check):
-    """Checks windows whose contents follow from the program's source."""
+    """Checks windows under nsys whose expected contents are known from the program's source."""
 
     def __init__(self, program, label, rule, expected, window=None, words=(), variables=None, steps=STEPS, needs_gpus=1):
         self.window = window or f"{FIRST}-{LAST}"
@@ -112,7 +114,7 @@ class Windows(Check):
 
 
 class ByCommand(Windows):
-    """Makes the same check through `tllmprof run --nsys`."""
+    """Checks the same windows as its base class, with the program started by `tllmprof run --nsys`."""
 
     def skip(self, bench):
         return super().skip(bench) or (None if bench.command else "no tllmprof command built")
@@ -127,8 +129,9 @@ class ByCommand(Windows):
 
 
 class Learnt(Check):
-    """Checks the rule `auto`: the number of iterations must be right, with one step of the program in each. The rule
-    decides where the count begins."""
+    """Checks windows that are counted by the rule `auto`. A window must have the right number of iterations, each
+    with exactly one step of the program. The window may begin at any step, because `auto` decides where the count
+    begins."""
 
     def __init__(self, program, steps=STEPS * 2):
         self.steps = steps
@@ -149,7 +152,7 @@ class Learnt(Check):
 
 
 class Closed(Check):
-    """Checks that a process opens no window: nsys must make no report."""
+    """Checks a program whose library opens no window. nsys must write no report."""
 
     def __init__(self, program, label, words, variables):
         super().__init__(program, label, f"cudaGraphLaunch, {FIRST}-{LAST}", "nothing captured")
@@ -168,7 +171,8 @@ class Closed(Check):
 
 
 class AgainstWholeRun(Check):
-    """Checks windows whose expected contents are computed from a whole run of the program without the shim."""
+    """Checks windows of a program whose expected contents are computed from a whole run under nsys without the
+    shim."""
 
     def __init__(self, program, candidates, label="", words=(), steps=STEPS + 20, warmup=None):
         super().__init__(program, label, f"{FIRST}-{LAST}", "as in a whole run without the shim")
@@ -178,7 +182,8 @@ class AgainstWholeRun(Check):
         words = self.program.words(self.steps, *self.words)
         _, (whole,) = nsys.traces(bench.nsys, words, bench.variables(), bench.folder, self.name + " whole", None,
                                   bench.graph_trace)
-        # The rule is derived from steps 90 to 160, because a program may do more in its first steps.
+        # The rule is chosen by steps around the window only, because a program may make other calls in its first
+        # steps.
         rule = (steady_rule(whole, self.candidates, FIRST - 10, LAST + 10) if whole.marks else self.candidates[0])
         if not rule:
             return self.row("no call that every step makes equally often: "
@@ -198,11 +203,11 @@ class AgainstWholeRun(Check):
 
 
 class StepsInARow(Check):
-    """A window that may begin at any of the program's steps: as many consecutive ones as it has iterations.
+    """Checks a window that may begin at any step of the program. It must have consecutive steps, one for each of its
+    iterations.
 
-    For a program that makes the counted call before its loop, too, and as often as it likes: JAX does so some 250 times
-    while XLA tries out its kernels.
-    """
+    This is for a program that makes the counted call an unknown number of times before its loop. JAX does so about 250
+    times while XLA tries out its kernels."""
 
     def __init__(self, program, rule, first, last, steps):
         self.rule, self.steps, self.window = rule, steps, f"{first}-{last}"
@@ -223,8 +228,8 @@ class StepsInARow(Check):
 
 
 class KernelsUnderNcu(Check):
-    """Checks that ncu profiles exactly the kernels of the window. A kernel's grid size identifies the step that
-    launched it."""
+    """Checks that ncu profiles exactly the kernels of the window. The step that launched a kernel is known from the
+    kernel's grid size."""
 
     WINDOW = (10, 13)
 
@@ -263,8 +268,8 @@ def grid_sizes(text):
 
 
 class Unharmed(Check):
-    """Checks a run without a profiler: standard output and exit status are the same as without the shim, and the window
-    opened and closed."""
+    """Checks that the shim does not disturb a program without a profiler: standard output and exit status must be the
+    same as without the shim, and the window must open and close."""
 
     def __init__(self, program, rule, words=(), steps=STEPS, warmup=None, label="without nsys"):
         super().__init__(program, label, f"{rule}, {FIRST}-{LAST}", "output and status as without the shim")
@@ -293,12 +298,12 @@ class Unharmed(Check):
 
 
 def timeless(text):
-    """Returns the output without lines that report a speed."""
+    """Returns the output without lines that report a speed, which differs between runs."""
     return "\n".join(line for line in text.split("\n") if "steps/s" not in line)
 
 
 class RankWindows(Windows):
-    """Checks the rank that opens windows, on the second GPU if there is one."""
+    """Checks a program in which only one rank opens windows. It uses the second GPU if there is one."""
 
     def skip(self, bench):
         self.words = ("--device", str(min(1, bench.gpus - 1)))

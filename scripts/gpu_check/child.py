@@ -1,4 +1,4 @@
-"""Runs a program with a time limit that applies to all processes that it starts."""
+"""Runs programs with a time limit. When it is reached, all processes that the program started are killed."""
 import argparse
 import os
 import signal
@@ -6,8 +6,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-# Process groups that are running. They are killed when the check ends, because a server that stays keeps its port and
-# the GPU's memory.
+# Process groups of running programs. When gpu-check ends, they are killed, because a remaining server would keep its
+# port and GPU memory.
 _running = set()
 
 
@@ -21,14 +21,14 @@ class Ended:
         return " / ".join(line for line in self.err.split("\n") if line.startswith("tllmprof:"))[-300:] or "nothing"
 
     def why(self):
-        """Returns the program's last line, for a cell of the table."""
+        """Returns the exit status and the end of the program's output, short enough for a cell of the table."""
         lines = [line.strip() for line in (self.err + "\n" + self.out).split("\n") if line.strip()]
         return f"status {self.status}" + (f": {' / '.join(lines[-3:])[-300:]}" if lines else "")
 
 
 def variables(**more):
-    """Returns this environment without variables that control the shim, and with `more`. A value of None removes a
-    variable."""
+    """Returns the environment of this process without variables that control the shim or set a rank, plus the
+    variables in `more`. A value of None in `more` removes a variable."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TLLM", "LD_PRELOAD", "ENABLE_PERFECT_ROUTER"))
             and k not in ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")}
     kept.update({k: str(v) for k, v in more.items() if v is not None})
@@ -36,8 +36,8 @@ def variables(**more):
 
 
 def options(doc, out, budget, at_end, names=None):
-    """Returns a parser with the options of the parts that can run on their own. `out` says what the folder gets, `at_end`
-    what happens after `budget` seconds, and `names` what the names select, if the part has programs with names."""
+    """Returns a command-line parser for a part of gpu-check that can also run separately. `out`: the help text of --out.
+    `at_end`: what happens after `budget` seconds. `names`: what the arguments NAME select, if the part takes names."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     if names:
         parser.add_argument("names", metavar="NAME", nargs="*", help=f"{names} (default: all)")
@@ -49,7 +49,8 @@ def options(doc, out, budget, at_end, names=None):
 
 
 def end_with_us():
-    """Makes SIGTERM, for example from `timeout`, also end the processes that were started."""
+    """Handles SIGTERM, for example from `timeout`, by killing the programs that this process started and then
+    ending."""
     def end(number, _frame):
         for group in list(_running):
             _kill(group)
@@ -76,7 +77,7 @@ def run(command, environment, seconds=150, folder=None):
         _kill(child.pid)
         try:
             out, err = child.communicate(timeout=10)
-        except subprocess.TimeoutExpired:  # a process in another session still has the pipe open
+        except subprocess.TimeoutExpired:  # a process that left the group still has the pipe open
             out = err = ""
         return Ended("time-out", out, err)
     finally:

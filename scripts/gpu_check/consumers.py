@@ -1,5 +1,5 @@
-"""Checks other users of CUPTI in the same process. They must get the same as without the library, both if the library
-came first and if they did."""
+"""Checks programs with another profiler that uses CUPTI. The profiler must get the same results as without the
+library, whether the library or the profiler is the first to use CUPTI."""
 import os
 import shutil
 import subprocess
@@ -12,8 +12,8 @@ from .record_file import Record
 
 NAME = "consumers"
 STEPS, WINDOW, INNER = 100, "20-80", 60
-# Steps in which the program's own profiler runs: while the library has CUPTI, before the library wants CUPTI, and after
-# the library has removed it.
+# Steps in which the program's own profiler runs: it begins while the library uses CUPTI (DURING), before the library
+# wants to use CUPTI (BEFORE), or after the library has detached CUPTI (AFTER).
 DURING, BEFORE, AFTER = (40, 50), (5, 90), (90, 95)
 YIELDED = "another profiler in this process takes CUPTI: no kernels from here"
 REFUSED = "no kernels: another profiler has CUPTI"
@@ -21,7 +21,8 @@ TITLE = ("## Other users of CUPTI", "", "Each program without the library and wi
 
 
 def build(cuda, folder):
-    """Builds the programs. Returns {how the profiler gets CUPTI: its program}, and CUPTI's folder."""
+    """Builds the programs and the profiler. Returns ({the way in which the profiler loads CUPTI: its program}, the
+    folder of CUPTI's library)."""
     folders = [os.path.join(cuda, *parts) for parts in (("extras", "CUPTI", "lib64"), ("lib64",))]
     cupti = next((one for one in folders if os.path.exists(os.path.join(one, "libcupti.so.13"))), None)
     if not cupti:
@@ -41,8 +42,8 @@ def build(cuda, folder):
 
 
 def compare(bench, report, what, command, line, windows=None, **more):
-    """Compares a program's output without and with the library. `line` is the message with which the library gives
-    CUPTI up, and `windows` are the iterations with recorded kernels."""
+    """Runs a program without and with the library and compares its output. `line`: the message by which the library
+    reports that it gives CUPTI up. `windows`: the iterations whose kernels the library must have recorded."""
     plain = child.run(command, bench.variables(**more))
     trace, variables = environment(bench, "consumer", WINDOW, INNER, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_GIL=1, **more)
     armed = child.run(command, variables)
@@ -62,7 +63,7 @@ def programs_own(bench, report, cuda, folder):
     made, cupti = build(cuda, folder)
     for how, program in made.items():
         for use in ("both", "buffers", "subscription"):
-            # A window ends before the iteration in which the profiler begins.
+            # In the first case, the recorded window ends one iteration before the profiler begins.
             for when, (first, last), line, windows in (
                     ("comes during", DURING, YIELDED, [(20, DURING[0] - 1)]), ("was there before", BEFORE, REFUSED, []),
                     ("comes after", AFTER, None, [(20, 79)])):

@@ -15,7 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+# Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
+# folder have names of standard modules.
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -25,9 +26,10 @@ from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E
 NAME = "counting"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
 PYTHON, NATIVE, BUILT = "python_loops.py", "recapture.cu", "native"
-# For JAX's loop: number of starts, windows per start, and their length, first iteration and distance.
+# For JAX's loop: the number of times that the program is started; in each run, the number of windows; and their
+# length, their first iteration, and the distance from one window to the next, in iterations.
 STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
-# Minimum share of iterations that contain exactly one step.
+# Minimum share of iterations that must contain the begin of exactly one step.
 SHARE = 0.98
 BUDGET, REPORTS, LEAST = 110, 30, 5
 TITLE = ("## What auto counts", "", "Each once by `tllmprof run`, with no option but the window. *One step each*: the part of the iterations of "
@@ -39,7 +41,7 @@ class Counted:
     name: str
     file: str
     words: tuple
-    windows: tuple = ()  # (first, last); empty: the default window
+    windows: tuple = ()  # (first, last) of each window; empty: the default window of `tllmprof run`
     module: object = None
 
     @property
@@ -52,7 +54,8 @@ def every_window():
 
 
 def queues():
-    """Returns the programs in queues that run at the same time."""
+    """Returns the programs in several queues. The queues run at the same time, and the programs of one queue one
+    after the other."""
     jax = [Counted(f"jax_decode {start}", PYTHON, ("jax_decode", str(FIRST + (WINDOWS + 5) * APART)), every_window(), "jax")
            for start in range(1, STARTS + 1)]
     return jax, [Counted("recapture", NATIVE, ("600",), ((200, 399),)),
@@ -68,12 +71,13 @@ def chosen(names):
 
 
 def steps_in(began, start, end):
-    """Returns the number of steps that began from `start` until before `end`."""
+    """Returns the number of steps that began at or after `start` and before `end`. `began`: the times when steps
+    began, in order."""
     return bisect.bisect_left(began, end) - bisect.bisect_left(began, start)
 
 
 def judge(counted, ended, report):
-    """Returns (the counted and the true steps in words, the errors)."""
+    """Compares the library's iterations with the program's own steps. Returns (a description, the errors)."""
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
         return ended.why(), ["the program failed"]
@@ -104,7 +108,7 @@ def judge(counted, ended, report):
 
 
 def build(folder):
-    """Builds the native program. Returns the compiler's error, or None."""
+    """Builds the native program, unless it exists. Returns the compiler's error, or None."""
     cuda = host.find_cuda()
     if not cuda:
         return "no nvcc"
@@ -118,16 +122,16 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # path of tllmprof
-    lib: object  # path of the library; None: the one that the command finds
+    command: str  # path of the tllmprof command
+    lib: object  # path of the library, or None to use the one that the command finds
     folder: str
-    until: float  # deadline for all programs, by time.monotonic
+    until: float  # time by which all programs must have ended, by time.monotonic
 
     def left(self):
         return self.until - time.monotonic()
 
     def run(self, counted):
-        """Runs a program. Returns (description, errors; None: it did not run)."""
+        """Runs a program. Returns (description, errors), or (the reason why it did not run, None)."""
         if counted.module and not host.has_module(counted.module):
             return f"no {counted.module}", None
         error = build(self.folder) if counted.file == NATIVE else None
@@ -150,13 +154,13 @@ class Runner:
     def guarded(self, counted):
         try:
             return self.run(counted)
-        except Exception as error:  # an error of one program must not lose the rows of the others
+        except Exception as error:  # an error of one program must not lose the results of the others
             return f"{type(error).__name__}: {error}", ["failed"]
 
 
 def run_all(runner, names, log):
-    """Runs the programs that `names` select; queues run at the same time. Returns [(name, description, errors or
-    None)]."""
+    """Runs the programs that `names` select, all queues at the same time. Returns [(name, description, errors;
+    None: it did not run)]."""
     def run_queue(queue):
         rows = []
         for one in queue:

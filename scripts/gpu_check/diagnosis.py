@@ -1,5 +1,5 @@
-"""Checks programs that are slow for one reason each (examples/slow/causes.txt). The first finding must name the reason,
-and no other cause may be named.
+"""Checks the report about programs that are slow for one reason each (examples/slow/causes.txt). The first finding must
+name the reason, and no other finding may name a cause.
 
 tests/diagnosis.rs uses the same table on the stand-in for CUDA.
 """
@@ -19,14 +19,14 @@ NAME = "diagnosis"
 FOLDER = os.path.join(ROOT, "examples", "slow")
 TABLE = os.path.join(FOLDER, "causes.txt")
 NONE = "-"
-# Number of runs of each program. The cause has to be found in every run.
+# Number of runs of each program. The report must find the cause in every run.
 TIMES = 3
 TITLE = ("## Planted causes", "", f"Each program {TIMES} times by `tllmprof run`: what is found first, and all causes that are found.")
 
 
 @dataclass(frozen=True)
 class Planted:
-    program: tuple  # the file and its arguments
+    program: tuple  # the program's file in FOLDER, and its arguments
     finds: str
     says: str
     step: str
@@ -51,7 +51,7 @@ def planted_in(text):
 
 
 def start(planted, folder):
-    """Returns the command line of the program, which is built if necessary."""
+    """Returns the command line of the program. Builds the program if it is in C."""
     file, *words = planted.program
     source = os.path.join(FOLDER, file)
     if file.endswith(".py"):
@@ -64,7 +64,7 @@ def start(planted, folder):
 
 
 def judge(planted, findings):
-    """Returns errors in the findings; None: no errors."""
+    """Compares the report's findings with the planted cause. Returns the errors, or None."""
     yes = [one for one in findings if one["verdict"] == "yes" and one["kind"] in ("cause", "note")]
     rules = [one["rule"] for one in yes]
     if planted.finds == NONE:
@@ -79,7 +79,8 @@ def judge(planted, findings):
 
 
 def once(bench, planted, words, folder):
-    """Runs a program once. Returns (errors, the first finding's evidence, how the run ended)."""
+    """Runs a program once with the library. Returns (errors, the evidence of the first finding, how the run
+    ended)."""
     for old in glob.glob(f"{folder}/*.tllmprof"):
         os.remove(old)
     ended = child.run([bench.command, "run", "--window", planted.window, "--step", planted.step, "--trace",
@@ -118,6 +119,6 @@ def table(bench, _cuda, log):
     for one in planted:
         try:
             check(bench, report, one)
-        except Exception as error:  # an error of one program must not lose the rows of the others
+        except Exception as error:  # an error of one program must not lose the results of the others
             report.check(one.name, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

@@ -1,10 +1,10 @@
-"""Checks the routers of real engines (`--engine vllm --only "vllm, router"`), for a model with experts: learned,
-balanced, and in turn.
+"""Checks how the library replaces the routers of a real engine (`--engine vllm --only "vllm, router"`), for a model
+with experts. A router chooses the experts for each token: the model's own (learned) router, or the library's, which
+loads all experts equally (balanced).
 
-Four runs have the same load: without the library, with the library, with balanced routers, and with these in one
-window. An operator in the engine counts each layer's chosen experts where they are used
-(scripts/engines/drivers/truth), also in captured graphs.
-"""
+The engine runs four times under the same load: without the library; with the library and learned routers; with
+balanced routers; and with balanced routers in one window. An operator in the engine counts the experts that each
+layer uses, also in captured graphs (scripts/engines/drivers/truth)."""
 import glob
 import json
 import os
@@ -17,7 +17,8 @@ from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
 from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
-# The window is in the first round. All other rounds are outside.
+# First and last iteration of the window. It lies in the first round of the load, so all other rounds have learned
+# routers.
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
@@ -25,13 +26,15 @@ BATCH = 16
 
 
 def loads(rows, apart=0):
-    """Returns {iteration: difference between the experts' loads} for steps with more than one token, which can be
-    uneven."""
+    """Returns {iteration: difference in tokens between the busiest and the idlest expert}. Leaves out steps with a
+    single token, whose experts cannot be loaded equally. `apart`: the number of the iteration that belongs to the
+    first row."""
     return {at + apart: row[5] for at, row in enumerate(rows) if row[3] > 1 and row[5] >= 0}
 
 
 def judge_loads(perfect, window):
-    """Returns (description, errors). `perfect`, `window`: results of `loads`."""
+    """Judges the differences between the experts' loads. Returns (description, errors). `perfect`: the result of
+    `loads` for the run with balanced routers. `window`: the same for the run with one window."""
     inside = [one for n, one in window.items() if FIRST <= n <= LAST]
     outside = [one for n, one in window.items() if not FIRST <= n <= LAST]
     if not perfect or not outside or len(inside) != LAST - FIRST + 1:
@@ -44,23 +47,23 @@ def judge_loads(perfect, window):
 
 
 def judge_outputs(plain, learned, window):
-    """Judges the outputs by round and request. Returns (description, True or False; None if the engine's outputs vary
-    between equal runs)."""
+    """Compares the requests' outputs after the window's round with those of the run without the library. Returns
+    (description, verdict): True or False, or None if the engine's outputs differ between equal runs."""
     after = [(one, other) for mine, theirs in zip(plain[1:], window[1:]) for one, other in zip(mine, theirs)]
     same = sum(one == other for one, other in after)
     inside = sum(one != other for one, other in zip((plain or [[]])[0], (window or [[]])[0]))
     repeats = plain == learned
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
-    # The engines' own dummy weights are so small that experts do not change the output. Then only the loads show that
-    # other experts were chosen.
+    # The random weights that engines make by themselves are so small that the choice of experts does not change the
+    # output. In such a model, only the loads can show that other experts were chosen.
     if not after:
         return said, False
     return said, same == len(after) if repeats else None
 
 
 def gate_of(own, config):
-    """Returns the kernels that a single gate of the model launches."""
+    """Returns the names of the kernels that one gate of the model launches (gate_alone.py)."""
     # Releases of transformers use different names for the number of experts.
     words = [config["hidden_size"], config.get("num_experts") or config["num_local_experts"], BATCH]
     ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())
@@ -77,7 +80,7 @@ def check(bench, report, own, run):
         one = own.made(run, kind, settings)
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
 
-    # Servers run at the same time. vLLM by itself runs one after the other, because it counts memory that other
+    # Servers run at the same time. vLLM without a server runs in turn, because it would count GPU memory that other
     # processes take meanwhile as its own.
     with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
         found = dict(zip(KINDS, pool.map(made, KINDS)))
@@ -105,7 +108,7 @@ def check(bench, report, own, run):
     report.check(f"{what}: gates", "; ".join([got, *wrong]), not wrong)
     for kind, one in (("perfect", perfect), ("window", window)):
         got, wrong = judge_proof(one.log, layers)
-        if run.is_server:  # a server is killed before the library's last message
+        if run.is_server:  # a server is killed before the library can write its last message
             got, wrong = "killed at its end", [line for line in one.log.split("\n") if "router stays" in line or "keeps its" in line
                                                or "routers stay" in line]
         if "output is intentionally wrong" not in one.log:

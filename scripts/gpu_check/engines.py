@@ -1,10 +1,9 @@
-"""Runs real inference engines, plain and with the library (`--engine NAME --engines FOLDER`). The outputs must be the
-same, and the library must count the engine's own steps.
+"""Runs real inference engines without and with the library (`--engine NAME --engines FOLDER`). Both runs must give
+the same outputs, and the library must count the engine's own steps.
 
-Each engine runs under a known load three times: plain, with the library (windows and a record, steps by `auto`), and
-with the library under nsys. The engine's own count of its steps is written from inside (scripts/engines/drivers), one
-row per step.
-"""
+Each engine runs three times under the same load: without the library; with the library, which counts steps by `auto`
+and writes a record of some windows; and with the library under nsys. Code inside the engine (scripts/engines/drivers)
+counts its own steps and writes one row per step."""
 import glob
 import hashlib
 import json
@@ -28,22 +27,24 @@ from .router_ranks import free_port
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
-# A model whose step reads 21 GB of weights, so the GPU determines how long the step takes.
+# A model with 21 GB of weights. Each step reads all of them, so the GPU determines how long a step takes.
 WIDE_MODEL = "wide-llama"
 # A model of the shape of Llama 3 8B.
 MODEL_8B = "llama-8b"
-# Models by their number of layers.
+# The models of the check "blocks", by their number of layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
           WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
-# nsys captures the first window, too. The other windows show the cost of a step inside and outside
-# windows in one process.
+# First and last iteration of the first window, which nsys captures, too. The other windows alternate with as many
+# steps outside windows, to measure the cost of recording in one process.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-FEW = 4  # a number of launches that is smaller than that of any model's layer
-LONE = 3  # a step longer than this number of medians contains the pause between two rounds
+# an iteration with at most this number of launches did not run the model, because any layer of a
+# model makes more
+FEW = 4
+LONE = 3  # a step longer than this number of medians contains the pause between two rounds of the load
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 
@@ -89,7 +90,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine. packed: the archive's name, if any. environment: a function of the unpacked folder."""
+    """An engine. packed: the name of its archive, or None if it is installed on the host. environment: a function
+    that returns the engine's variables for the folder of the unpacked archive."""
 
     packed: str
     environment: object
@@ -97,7 +99,8 @@ class Engine:
 
 
 def before(name, *folders):
-    """Returns a path variable with `folders` in front."""
+    """Returns {name: value} for a path variable such as PYTHONPATH, with `folders` in front of its present
+    value."""
     return {name: ":".join([*folders, *filter(None, [os.environ.get(name)])])}
 
 
@@ -124,7 +127,8 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# Iterations that a split window must have, and its condition, which does not hold for the prompts of a round.
+# For the check "split": the window's requested first and last iteration, whose number is the number of iterations
+# that must meet the condition; and the condition, which excludes the prompts at the begin of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
@@ -142,7 +146,7 @@ ENGINES = {
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in arrivals.RANKS),
         *(Run(f"arrivals of {ranks} ranks, {way}", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks, WAY=way))
           for ranks in arrivals.RANKS for way in arrivals.WAYS),
-        # A graph from the engine's compile cache has no modules (docs/layers.md), so the cache is off.
+        # vLLM's compile cache is off, because a graph from this cache has no modules (docs/layers.md).
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
         Run("layers, runner V1", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
@@ -161,8 +165,8 @@ ENGINES = {
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
-        # The library logs a message about the routers when the process ends. With one process, which ends by itself, the
-        # message is seen.
+        # The library logs a message about the routers when the process ends. vLLM kills its worker processes, so it runs
+        # in one process here.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
@@ -204,7 +208,8 @@ ENGINES = {
 
 
 def unpack(folder, name, into):
-    """Unpacks the engine once. Its archive in FOLDER is made if it does not exist."""
+    """Unpacks an engine into a folder, unless that was done before. Makes its archive in FOLDER if it does not
+    exist."""
     site = os.path.join(into, name)
     if os.path.isdir(site):
         return site
@@ -238,10 +243,11 @@ def make_model(name, into, variables):
 
 @dataclass
 class Made:
-    """The results of a run: the driver's output, the engine's own rows of its steps, and the engine's log."""
+    """The results of an engine's run: the driver's output, the rows that the engine wrote for its own steps, and
+    the engine's log."""
 
     ended: object
-    said: dict  # {label: [values]}
+    said: dict  # values that the driver printed, by the word at the begin of the line: {word: [values]}
     rows: list
     log: str = ""
 
@@ -250,12 +256,13 @@ class Made:
         return [one["outputs"] for one in self.said.get("ROUND", [])]
 
     def tokens_a_second(self):
-        """Returns the tokens per second of each round, without the first, in which the engine warms up."""
+        """Returns the tokens per second of each round. Leaves out the first round, in which the engine warms up."""
         rounds = self.said.get("ROUND", [])[1:] or self.said.get("ROUND", [])
         return [one["tokens"] / one["seconds"] for one in rounds]
 
     def processor_us(self):
-        """Returns the processor time of the engine's process per step: the median over the steps of the last half."""
+        """Returns the processor time per step of the engine's process, in µs. This is the median over the last half
+        of the steps."""
         used = [later[1] - row[1] for row, later in zip(self.rows, self.rows[1:])]
         return statistics.median(used[len(used) // 2:]) / 1000 if len(used) > 1 else None
 
@@ -266,7 +273,7 @@ def read(path):
 
 
 def rows_of(path):
-    """Returns the rows of the process that made the most steps."""
+    """Returns the rows of the process that wrote the most rows to files with this path's prefix."""
     found = []
     for file in glob.glob(glob.escape(path) + ".*"):
         with open(file, "rb") as rows:
@@ -285,7 +292,7 @@ def said_in(text):
 
 
 class Bench:
-    """The files and environment of one engine."""
+    """The files and the environment with which one engine is run."""
 
     def __init__(self, bench, folder, name):
         self.bench, self.name, self.engine = bench, name, ENGINES[name]
@@ -306,15 +313,15 @@ class Bench:
                 *(make_model(word, self.own, self.variables()) if word in MODELS else word for word in words)]
 
     def records(self, run, label=""):
-        """Returns an empty folder for a run's records."""
+        """Returns a new, empty folder for the records of a run."""
         folder = os.path.join(self.own, f"records-{self.name}-{run.label}{label}".replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         return folder
 
     def made(self, run, label, settings=None, wrap=(), folder=None, **variables):
-        """Runs the engine in `folder`. `settings`: the library's variables, which are set in the server's process if
-        there is a server."""
+        """Runs the engine in `folder`. `settings`: the library's variables. If the engine has a server, only the
+        server gets them."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
         more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log", PORT=free_port())
         if settings and run.is_server:
@@ -325,12 +332,13 @@ class Bench:
         return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
     def settings(self, *windows, **more):
-        """Returns the library's variables for windows (first, last)."""
+        """Returns the library's variables for windows, each (first iteration, last iteration)."""
         given = ",".join(f"{first}-{last}" for first, last in windows)
         return {"LD_PRELOAD": self.bench.shim, "TLLM_PROFILE_START_STOP": given, "TLLMPROF_STEP": "auto", **more}
 
     def recorded(self, run, label, *windows, **more):
-        """Returns (the results of a run, the process with the most iterations among its records, that record's file)."""
+        """Runs the engine with a record of the windows. Returns (the results of the run; the report of the process with
+        the most iterations; the file of its record)."""
         folder = self.records(run)
         made = self.made(run, label, self.settings(*windows, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **more))
         return (made, *largest(self.bench.command, glob.glob(f"{folder}/*.tllmprof")))
@@ -340,26 +348,28 @@ class Bench:
         return os.path.join(self.own, f"{self.name}-{label}.tllmprof".replace(" ", "-"))
 
     def under_nsys(self, run, base, settings, graph_trace, capture_end="stop"):
-        """Runs the engine under nsys, with a report named `base`. capture_end None: the whole run is recorded."""
+        """Runs the engine under nsys, with a report named `base`. With capture_end None, nsys records the whole
+        run."""
         return self.made(run, "nsys", settings, (self.bench.nsys, "profile", "--trace-fork-before-exec=true",
                                                  *nsys.profile_arguments(base, capture_end, graph_trace)))
 
 
 def largest(command, paths):
-    """Returns the process of the record with the most iterations, and the record's file."""
+    """Returns (the report of the process with the most iterations among these records, the file of its record)."""
     found = [(process_of(command, path), path) for path in paths]
     return max(found, key=lambda one: counted(one[0]), default=(None, None))
 
 
 def counted(process, text=""):
-    """Returns the number of all iterations, from the line at exit. If there is none, it comes from the record, which
-    lacks iterations from before the step was learnt."""
+    """Returns the number of all iterations of a process. It comes from the line that the library logs at exit (in
+    `text`). Without that line it comes from the record, which lacks iterations before `auto` learned the step."""
     said = re.findall(r"(\d+) iterations by ", text)
     return int(said[-1]) if said else process["outside"]["iterations"] + (process["inside"] or {"iterations": 0})["iterations"]
 
 
 def wrong_windows(process, asked, steps):
-    """Returns errors in a record's windows: each window that could open must have all its iterations, once each."""
+    """Compares a record's windows with the windows that were requested, as far as the run was long enough. Each
+    must have all its iterations, once each. Returns the errors."""
     wrong = []
     held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
     for first, last in asked:
@@ -370,11 +380,11 @@ def wrong_windows(process, asked, steps):
 
 
 def unlike_facts(process, rows):
-    """Returns (number of compared iterations, number of those whose batch differs from the engine's own row, the
-    difference between their numbers).
+    """Compares the batches of iterations with those of the engine's own rows. Returns (number of compared
+    iterations, number of mismatches, offset).
 
-    Iterations and rows begin to count at different steps. The difference is the one with the fewest mismatches.
-    """
+    The library and the engine begin to count at different steps. Row n belongs to iteration n + offset. The offset
+    is the one with the fewest mismatches."""
     batches = {one["n"]: one["batch"] for window in process["windows"] for one in window["iterations"] if not one["cut"]}
     known = [row[2:5] for row in rows]
 
@@ -392,7 +402,8 @@ def unlike_facts(process, rows):
 
 
 def inside_and_outside(rows, windows, apart):
-    """Returns the median durations of the engine's own steps with equal batches, inside and outside windows, in ns."""
+    """Returns the median durations in ns of steps inside and outside windows, by the engine's own rows. Only steps
+    with equal batches are used."""
     steps = [(at + apart, later[0] - row[0], row[2:5]) for at, (row, later) in enumerate(zip(rows, rows[1:]))]
     if not steps:
         return None
@@ -405,14 +416,14 @@ def inside_and_outside(rows, windows, apart):
 
 
 def alike(made, other):
-    """Returns (number of outputs that two runs have in common, number of outputs)."""
+    """Compares the outputs of two runs. Returns (number of equal outputs, number of outputs)."""
     pairs = [(one, another) for mine, theirs in zip(made.outputs, other.outputs) for one, another in zip(mine, theirs)]
     return sum(one == another for one, another in pairs), len(pairs)
 
 
 def check_outputs(report, what, plain, armed, again):
-    """Checks that the outputs with the library are those of the plain run, as far as these are the same in each round
-    and in a second plain run, `again()`."""
+    """Checks that the outputs with the library are the same as without it. An output counts only if it is the same in
+    each round and in a second run without the library, which `again()` makes."""
     same, of = alike(plain, armed)
     steady = [len({outputs[at] for outputs in plain.outputs[1:]}) == 1 for at in range(len((plain.outputs or [[]])[0]))]
     by_itself = f"{sum(steady)} of {len(steady)} requests have the same output in each round of the plain run"
@@ -445,7 +456,7 @@ def check_run(bench, report, own, run):
     shutil.copy(path, own.kept(run.label))
     report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
     steps = counted(process, armed.ended.err)
-    # If the process is killed, the step in progress may be missing.
+    # If the process is killed, its record may lack the step in progress.
     killed = int(process["state"] == "unfinished")
     if run.kernel:
         guarded(report, f"{what}: steps", check_kernel, bench, report, own, run)
@@ -454,7 +465,7 @@ def check_run(bench, report, own, run):
                      len(armed.rows) > 0 and run.extra[0] - killed <= steps - len(armed.rows) <= run.extra[1])
     wrong = wrong_windows(process, WINDOWS, steps)
     if process["rule"] == "auto" and wrong and wrong[0].startswith(f"window {FIRST[0]}"):
-        wrong = wrong[1:]  # this window may pass while the step is being learnt
+        wrong = wrong[1:]  # with `auto`, the first window may pass before the step is learned
     report.check(f"{what}: windows", "; ".join(wrong) or f"{len(process['windows'])}, with all their iterations; record "
                  f"{process['state']}, {process['dropped']} dropped", not wrong and not process["dropped"])
     apart = 0
@@ -470,8 +481,8 @@ def check_run(bench, report, own, run):
 
 
 def check_kernel(bench, report, own, run):
-    """Checks the steps of an engine that does not count them. The number must be that of a kernel which each step
-    launches once."""
+    """Checks the number of steps of an engine that does not count its steps. It must be the number of times that a
+    certain kernel ran, which each step launches once."""
     what = f"{own.name}, {run.label}: steps"
     base, trace = nsys.report_base(bench.folder, what), os.path.join(own.records(run, "-steps"), "record.tllmprof")
     made = own.under_nsys(run, base, own.settings((0, ""), TLLMPROF_TRACE=trace), bench.graph_trace, capture_end=None)
@@ -482,19 +493,21 @@ def check_kernel(bench, report, own, run):
 
 
 def empty_steps(process):
-    """Returns the number of iterations of a record in which the model did not run."""
+    """Returns the number of iterations in a record's windows that did not run the model: those with at most FEW
+    launches."""
     return sum(one["launches"] <= FEW for window in process["windows"] for one in window["iterations"])
 
 
 def unlike_split(process, first, wanted):
-    """Returns errors in a split window, which must have this number of iterations that qualify, by the batch of each."""
+    """Checks a window that is split by a condition. It must have `wanted` iterations whose batches meet the condition,
+    and each iteration must be marked by its batch. Returns the errors."""
     held = [one for window in process["windows"] for one in window["iterations"]]
     right = [one for one in held if one["batch"] and one["batch"]["phase"] == "decode" and one["batch"]["requests"] >= 16]
     wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
     if len(right) != wanted or any(one["n"] < first for one in held):
         wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
-    # A part of the window closes before the first iteration that does not qualify, but not within 100 ms of its
-    # opening.
+    # The window is closed while the condition does not hold, so it has several parts. But a part stays open for at
+    # least 100 ms, even if the condition does not hold any more.
     if len(process["windows"]) < 2:
         wrong.append("it was never closed in between")
     return wrong
@@ -530,7 +543,7 @@ def check_cost(report, what, plain, armed, apart):
 def check_nsys(bench, report, own, run, what):
     base = nsys.report_base(bench.folder, what)
     first, last = FIRST
-    # With a learnt rule, steps are counted only after the rule is learnt, so the window is later.
+    # With the rule `auto`, steps are counted only after they have been learned, so the window is later.
     later = 180 if run.rule == "^auto$" else 0
     made = own.under_nsys(run, base, own.settings((first + later, last + later)), bench.graph_trace)
     try:
@@ -543,7 +556,8 @@ def check_nsys(bench, report, own, run, what):
 
 
 def guarded(report, what, act, *arguments):
-    """Returns the result of `act`. An error of `act` must not lose the rows of the others."""
+    """Returns the result of `act(…)`. An error of `act` becomes a failed check, so that the results of other checks
+    are not lost."""
     try:
         return act(*arguments)
     except Exception as error:

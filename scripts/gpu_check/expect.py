@@ -1,15 +1,16 @@
-"""Computes what a window must have: from the program's source, or from a whole run without the shim."""
+"""Computes the contents that a window must have: from the program's source, or from a whole run without the
+shim."""
 from dataclasses import dataclass, field
 from math import inf
 
-RESET = -1  # mark at which the count starts again
+RESET = -1  # number of the mark at which the program's count of iterations starts again
 
 
 @dataclass(frozen=True)
 class Rule:
-    name: str  # like in TLLMPROF_STEP, without /N
-    kind: str  # kind of its calls in a trace
-    opens: bool  # True: a call begins an iteration when it is entered. False: the next iteration begins when it returns
+    name: str  # name of the counted call, like in TLLMPROF_STEP, without /N
+    kind: str  # kind of the counted calls in a trace (trace.KINDS)
+    opens: bool  # True: an iteration begins when a call is entered. False: an iteration begins when a call returns
     every: int = 1
 
     @property
@@ -27,21 +28,22 @@ LLAMA_DECODE = Rule("sym:^llama_decode$", "graph launch", True)
 
 @dataclass
 class Expected:
-    """The expected contents of a window. A field that is None is not compared."""
+    """The expected contents of a window. Fields with the value None are not compared."""
 
     first: int
     last: int
     marks: list
-    calls: dict = field(default_factory=dict)  # number of calls by kind
+    calls: dict = field(default_factory=dict)  # number of calls in the window by kind
     graphs: int = None  # number of graphs that the GPU ran
-    grids: list = None  # grid sizes of the kernels outside graphs
-    steps: list = None  # numbers in the names of the program's own ranges
+    grids: list = None  # grid sizes of the kernels that ran outside graphs
+    steps: list = None  # numbers N of the ranges `step N` that the program itself opens
 
 
 def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
-    """Returns the contents for a program whose step i launches these numbers of graphs and kernels (None: its framework
-    decides), makes the mark i, and waits once. grids: the grid sizes of its kernels identify their step. waits_after:
-    the number of waits after its last step, for a window that lasts until its end."""
+    """Returns the expected contents of a window, for a program with known steps. Step i launches these numbers of
+    graphs and kernels (kernels=None: not known, because a framework decides), makes the mark i, and waits once. grids:
+    True if the grid size of a kernel identifies its step. waits_after: the number of waits after the last step, for a
+    window that lasts until the program's end."""
     steps = range(first, last + 1)
     calls = {"graph launch": graphs * len(steps), "stream wait": len(steps) + waits_after}
     if kernels is not None:
@@ -50,15 +52,15 @@ def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
 
 
 def after_reset(trace):
-    """Returns the calls and marks after the last reset."""
+    """Returns the calls and the marks after the last mark RESET, or all if there is none."""
     since = max((ns for ns, n in trace.marks if n == RESET), default=-inf)
     return ([call for call in trace.calls if call.start >= since],
             [(ns, n) for ns, n in trace.marks if ns > since])
 
 
 def steady_rule(trace, candidates, first, last):
-    """Returns the first candidate whose calls occur equally often in every step of the program; None if there is
-    none."""
+    """Returns the first candidate rule whose calls occur equally often in each step between marks `first` and
+    `last`, or None."""
     calls, marks = after_reset(trace)
     at = {n: ns for ns, n in marks}
     for rule in candidates:
@@ -73,8 +75,8 @@ def steady_rule(trace, candidates, first, last):
 
 
 def from_whole_run(trace, rule, first, last):
-    """Returns the contents of iterations `first` to `last` by `rule` in the trace of a whole run; None if the run is
-    too short."""
+    """Returns the expected contents of iterations `first` to `last`, counted by `rule`, from the trace of a whole
+    run. Returns None if the run has too few iterations."""
     calls, marks = after_reset(trace)
     counted = [call for call in calls if call.kind == rule.kind]
 
@@ -96,8 +98,8 @@ def from_whole_run(trace, rule, first, last):
 
 
 def not_in_a_row(trace, kind, count):
-    """Returns errors if the trace does not have `count` consecutive steps, each with one call of that kind before its
-    mark (None: with any calls)."""
+    """Checks that a trace has `count` consecutive steps, and that each step has one call of this kind before its mark
+    (kind None: any calls). Returns the errors."""
     numbers = [n for _, n in trace.marks]
     if not numbers or numbers != list(range(numbers[0], numbers[0] + count)):
         return [f"marks {runs(numbers)}, not {count} in a row"]
@@ -110,7 +112,7 @@ def not_in_a_row(trace, kind, count):
 
 
 def runs(numbers):
-    """[1, 2, 3, 7] -> 1–3, 7"""
+    """Writes numbers in words, with ranges: [1, 2, 3, 7] -> "1–3, 7"."""
     parts, numbers = [], list(numbers)
     while numbers:
         end = 1
@@ -134,12 +136,12 @@ def plural(kind, n):
 
 
 def number(iteration):
-    """Returns N of the range `iteration N`."""
+    """Returns N of a range with the text `iteration N`."""
     return int(iteration.text.split()[1])
 
 
 def found(trace, kinds):
-    """Describes the contents of a trace in the same words."""
+    """Describes the contents of a trace in the same words as `described` describes the expected contents."""
     numbers = [number(r) for r in trace.ranges if r.text.startswith("iteration ")]
     words = [f"iterations {runs(numbers)}"]
     words += [f"{trace.count(kind)} {plural(kind, trace.count(kind))}" for kind in kinds]
@@ -153,9 +155,9 @@ def found(trace, kinds):
 def differences(trace, expected, late_by_one=()):
     """Returns all differences between a captured window and its expected contents, in words.
 
-    late_by_one: kinds of calls whose first record the profiler may lack, because it started during that call. A runtime
-    that is linked into the program is entered before the driver call that the shim sees.
-    """
+    late_by_one: kinds of calls of which the profiler may lack the first one, because it starts during this call. This
+    happens if a CUDA runtime that is linked into the program makes the driver call at which the shim starts the
+    profiler."""
     wrong = []
     iterations = [r for r in trace.ranges if r.text.startswith("iteration ")]
     wanted = list(range(expected.first, expected.last + 1))

@@ -16,7 +16,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+# Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
+# folder have names of standard modules.
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -27,10 +28,12 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "f
 TABLE = os.path.join(FOLDER, "programs.txt")
 HEALTHY, IDLE = "healthy", "idle"
 WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may name a function
-# Findings whose loss is time in which the GPU is idle.
+# Findings about time in which the GPU is idle. Their cost is measured as a part of that time.
 OF_IDLE_GPU = ("host-bound", "host-blocked")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
-SECONDS, STARTS, REPORTS = 8, 90, 60  # duration of a program's loop; limits for its start and end, and for a report
+# SECONDS: duration of a program's loop. STARTS, REPORTS: time limits for the program's start and
+# end, and for a report
+SECONDS, STARTS, REPORTS = 8, 90, 60
 SHOWN = 160
 TITLE = ("## The first answer", "", "Each program once by `tllmprof run -- PROGRAM`, with no option.")
 
@@ -41,10 +44,10 @@ class Planted:
     file: str
     finds: tuple
     names: tuple
-    multiples: tuple  # allowed numbers of the program's own steps per iteration
+    multiples: tuple  # the numbers of own steps that an iteration may contain
     modules: tuple
     gpus: int
-    seconds: float  # minimum duration
+    seconds: float  # minimum duration of the program's loop
 
     @property
     def wanted(self):
@@ -67,8 +70,8 @@ def planted_in(text):
 
 
 def table_of_programs(names=()):
-    """Returns the rows of the table that `names` select, each by its whole name or by a part of it. Without names,
-    returns all rows."""
+    """Returns the programs of the table that `names` select. A name is a program's whole name, or else a part of
+    it. Without names, returns all programs."""
     with open(TABLE) as text:
         table = planted_in(text.read())
     whole = {one.name for one in table}
@@ -79,7 +82,8 @@ def table_of_programs(names=()):
 
 
 def own_steps(out):
-    """Returns the program's last line: its process ID and the time when each step began; None if the line is missing."""
+    """Returns the program's own data from the last line of its output: its process ID, and the time when each step
+    began. Returns None if the line is missing."""
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             try:
@@ -101,8 +105,8 @@ def iterations_of(process):
 
 
 def process_of(report, pid):
-    """Returns the program's own process in the report, or else the one with the most iterations; None if there is no
-    process."""
+    """Returns the process with this PID from the report. If it is missing, returns the process with the most
+    iterations. Returns None if the report has no process."""
     processes = report["processes"]
     own = [one for one in processes if one["pid"] == pid]
     return max(own or processes, key=lambda one: len(iterations_of(one)), default=None)
@@ -128,7 +132,8 @@ def lengths(began):
 
 
 def window_faults(planted, began, process):
-    """Returns (a description of the window, its errors)."""
+    """Compares a window's iterations with the steps that the program itself lists. Returns (a description of the
+    window, its errors)."""
     iterations = iterations_of(process)
     if not iterations:
         return "none", [f"no window: {process['rule']}: {process['rule_why']}"]
@@ -137,7 +142,8 @@ def window_faults(planted, began, process):
     ratio = len(within) / len(iterations)
     text = f"{len(iterations)} iterations of {duration(statistics.median(one['dur_ns'] for one in iterations))}, {len(within)} steps"
     faults = []
-    # In a short window, both ends together may be off by one iteration.
+    # In a short window, one iteration more or less at the ends changes the mean number of steps per iteration, so
+    # the tolerance is larger.
     if not within or all(abs(ratio - multiple) > max(RATIO, multiple / len(iterations)) for multiple in planted.multiples):
         faults.append(f"{ratio:.2f} of its steps an iteration, not {' or '.join(map(str, planted.multiples))}")
     if len(within) > 2:
@@ -173,8 +179,8 @@ def values_of(key, value):
 
 
 def span_share(process):
-    """Returns the share of the iterations' time from the first to the last work on the GPU; None if it was not
-    measured."""
+    """Returns the share of the iterations' time between the first and the last work on the GPU. Returns None if it
+    was not measured."""
     return process.get("gpu_span_share")
 
 
@@ -200,7 +206,7 @@ def contradictions(process, findings):
 
 
 def reader_faults(planted, said):
-    """Returns errors of the scripted reader, which sees only the brief and the tools."""
+    """Checks that the scripted reader (reader.py) finds the planted cause. Returns the errors."""
     found = reader.faults(said)
     if planted.finds in ((HEALTHY,), (IDLE,)):
         return found
@@ -227,7 +233,8 @@ class Row:
 
 
 def judge(planted, ended, report):
-    """Returns the row of a run. `report`: the report's JSON, or None."""
+    """Judges a run of a program. Returns its row of the table. `report`: the output of `tllmprof report --json`, or
+    None."""
     row = Row(planted.name, [], wanted=planted.wanted)
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
@@ -256,7 +263,8 @@ def build(folder):
     if not cuda:
         return None, "no nvcc"
     libraries = next((p for p in (f"{cuda}/lib64", f"{cuda}/targets/x86_64-linux/lib", f"{cuda}/lib") if os.path.isdir(p)), "")
-    # The library path must be an RPATH, which also applies to libraries that NVRTC opens.
+    # The library path is an RPATH instead of a RUNPATH. Only an RPATH also applies to libraries that NVRTC itself
+    # opens.
     command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-std=c++17", "-arch=native", "-o", built, os.path.join(FOLDER, "native.cu"),
                f"-L{libraries}", "-lnvrtc", "-Xlinker", "--disable-new-dtags", "-Xlinker", f"-rpath={libraries}"]
     try:
@@ -268,8 +276,8 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # path of tllmprof
-    lib: object  # path of the library; None: the one that the command finds
+    command: str  # path of the tllmprof command
+    lib: object  # path of the library, or None to use the one that the command finds
     folder: str
     seconds: float = SECONDS
     gpus: int = 1
@@ -300,7 +308,7 @@ class Runner:
         seconds = max(self.seconds, planted.seconds)
         given = child.variables(TLLMPROF_LIB=self.lib, SECONDS_EACH=seconds, PYTHONDONTWRITEBYTECODE=1, TOKENIZERS_PARALLELISM="false")
         ended = child.run([self.command, "run", "--", *words], given, seconds + STARTS, folder)
-        # Without a name, `report` reads the newest run in this folder.
+        # Without an argument, `tllmprof report` reads the newest run in this folder.
         reported = child.run([self.command, "report", "--json"], child.variables(), REPORTS, folder)
         for name, text in (("stdout", ended.out), ("stderr", ended.err), ("report.json", reported.out), ("report.err", reported.err)):
             with open(os.path.join(folder, name), "w") as file:
@@ -315,7 +323,7 @@ class Runner:
     def guarded(self, planted):
         try:
             return self.run(planted)
-        except Exception as error:  # an error of one program must not lose the rows of the others
+        except Exception as error:  # an error of one program must not lose the results of the others
             return Row(planted.name, [f"{type(error).__name__}: {error}"], wanted=planted.wanted)
 
 
@@ -327,8 +335,8 @@ def parsed(text):
 
 
 def run_all(runner, planted, budget, log):
-    """Runs the programs. Returns (rows, {name: the reason why it did not run}). No program starts after `budget`
-    seconds. `log` gets each row's line."""
+    """Runs the programs one after the other. Returns (rows, {name: the reason why the program did not run}). After
+    `budget` seconds, no program is started. Passes each row's text to `log`."""
     began, rows, left_out = time.monotonic(), [], {}
     for one in planted:
         why = runner.missing(one)
@@ -343,7 +351,7 @@ def run_all(runner, planted, budget, log):
 
 
 class Part:
-    """This check as a part of gpu-check's page."""
+    """The check of this module, in the form in which gpu-check calls it."""
 
     NAME = NAME
 
@@ -369,8 +377,8 @@ class Part:
 
 
 def parts(only):
-    """Returns the part that gpu-check's option --only names: `first` runs all programs, and `first: NAME` some. Without
-    the option it does not run, because it takes too long."""
+    """Returns the checks that gpu-check's option --only selects: `first` selects all programs, and `first: NAME` the
+    programs with this name. Without the option, the check does not run, because it takes too long."""
     asked = [words for words in only if re.match(rf"{NAME}(:|$)", words)]
     names = [words.partition(":")[2].strip() for words in asked]
     return [Part([] if "" in names else names)] if asked else []

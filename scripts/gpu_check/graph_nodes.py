@@ -1,5 +1,5 @@
-"""Measures how CUPTI numbers the nodes of graphs (programs/graph_nodes.c), for each type of node and of capture, and
-compares the numbers with possible rules."""
+"""Finds out by which rule CUPTI numbers the nodes of CUDA graphs. Runs programs/graph_nodes.c for each type of node
+and of capture, and compares CUPTI's numbers with several possible rules."""
 import glob
 import os
 import subprocess
@@ -9,7 +9,7 @@ from . import child
 from .programs import HERE
 
 CASES = ("plain", "others", "relaxed", "thread-local", "global", "empty", "child", "grandchild", "children", "if", "while")
-ENDS = 3  # exit status of the program
+ENDS = 3  # exit status of graph_nodes.c if it succeeds
 SECONDS = 60
 CONTAINERS = ("child", "if", "while", "type4", "type13")
 Node = namedtuple("Node", "graph index kind name")
@@ -17,7 +17,8 @@ Ran = namedtuple("Ran", "name graph exec node")
 
 
 def parse(text):
-    """Returns (nodes in the order of creation, numbers of the executable graphs, kernels that ran)."""
+    """Parses the output of graph_nodes.c. Returns (nodes in the order of creation, CUPTI's numbers of the
+    executable graphs, kernels that ran)."""
     made, execs, ran = [], [], []
     for words in (line.split() for line in text.splitlines()):
         match words:
@@ -31,8 +32,8 @@ def parse(text):
 
 
 def named(made, ran):
-    """Names the nodes of captured kernels, which have no names: they were launched in the order of the kernels'
-    numbers."""
+    """Sets the names of captured kernel nodes, which the program prints without names. Kernels were captured in the
+    order of the numbers in their names."""
     own = {node.name for node in made}
     free = sorted({kernel.name for kernel in ran} - own - {"stop"}, key=lambda name: int(name[1:]))
     captured = [at for at, node in enumerate(made) if node.kind == "type0"]
@@ -42,7 +43,8 @@ def named(made, ran):
 
 
 def within(made, graph="root", counts_container=True):
-    """Returns the nodes of a graph in order. A graph within it replaces its node."""
+    """Returns the nodes of a graph in order, with the nodes of each inner graph in the place of the node that
+    contains it. With `counts_container`, the containing node itself stays in the list before them."""
     order = []
     for node in sorted((node for node in made if node.graph == graph), key=lambda node: node.index):
         is_container = node.kind in CONTAINERS
@@ -54,7 +56,7 @@ def within(made, graph="root", counts_container=True):
 
 
 def behind(made):
-    """Returns the nodes of the outer graph, and then those of the graphs within it, level by level."""
+    """Returns the nodes of the outer graph, then the nodes of the graphs in it, and so on, level by level."""
     def place(node):
         way = [int(part) for part in node.graph.split("/")[1:]]
         return len(way), way, node.index
@@ -63,14 +65,14 @@ def behind(made):
 
 
 def deep(made, graph):
-    """Returns the nodes of a graph, and then those of each graph within it, recursively."""
+    """Returns the nodes of a graph, and after them, recursively, the nodes of each graph in it."""
     order = sorted((node for node in made if node.graph == graph), key=lambda node: node.index)
     return order + [inner for node in order if node.kind in CONTAINERS for inner in deep(made, f"{graph}/{node.index}")]
 
 
 def by_root(made):
-    """Returns the nodes of each outermost graph, with the nodes within it. There are several if each thread made a
-    graph."""
+    """Returns {outermost graph: its nodes and the nodes of the graphs in it}. There are several outermost graphs if
+    several threads each made a graph."""
     roots = dict.fromkeys(node.graph.split("/")[0] for node in made)
     return {root: [node for node in made if node.graph.split("/")[0] == root] for root in roots}
 
@@ -79,7 +81,8 @@ def numbered(order):
     return {node.name: at for at, node in enumerate(order)}
 
 
-# The first rule is the one that the library uses (crates/scopes/src/graphs.rs).
+# Possible rules, each a function that returns the number of each named node. The library uses the first one
+# (crates/scopes/src/graphs.rs).
 RULE = "graph by graph"
 RULES = {
     RULE: lambda made: {name: at for root, nodes in by_root(made).items() for name, at in numbered(deep(nodes, root)).items()},
@@ -92,7 +95,7 @@ RULES = {
 
 
 def fitting(made, ran):
-    """Returns the rules that predict the number of every kernel that ran."""
+    """Returns the names of the rules that give the right number for every kernel that ran."""
     fits = []
     for rule, number in RULES.items():
         numbers = number(made)
@@ -102,7 +105,7 @@ def fitting(made, ran):
 
 
 def shown(made, execs, ran):
-    """Returns lines with everything that was measured."""
+    """Returns the nodes that were made and the kernels that ran, as text."""
     lines = [f"  {node.graph} {node.index}: {node.kind} {node.name}" for node in made[:40]]
     kernels = dict.fromkeys(f"  {kernel.name}: graph {kernel.graph}, exec {kernel.exec}, node {kernel.node}" for kernel in ran)
     return "\n".join([f"exec {', '.join(execs)}; made:", *lines, "ran:", *list(kernels)[:60]])

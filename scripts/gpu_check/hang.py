@@ -1,4 +1,5 @@
-"""Checks `tllmprof hang` on ranks of which one has a fault. It must name the rank and the fault within seconds."""
+"""Checks `tllmprof hang` on several ranks of which one hangs. The command must name this rank and the reason within
+seconds."""
 import json
 import os
 import subprocess
@@ -10,17 +11,18 @@ from .arrivals import OfRanks
 from .router_ranks import NO_MULTICAST, free_port
 
 RANKS = 2
-# By fault: the kinds of verdict that are right, and a part of the verdict's text.
+# The reasons for which rank 1 hangs. For each: the kinds of verdict that are right, and a text that the verdict
+# must contain.
 FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (("not-entered",), "hold_up"), "killed": (("dead",), "rank 1"),
           "stopped": (("stopped",), "rank 1"), "gil": (("gil",), "hold_gil"), "kernel": (("gpu",), "waits for the GPU")}
-# Time limit in seconds for NCCL and the ranks to start and to reach the fault.
+# Time limit in seconds, in which NCCL and the ranks must have started and the hang must have begun.
 LONGEST_S = 120
 RULE = "py:__main__:step"
 
 
 def judge(fault, answer, took_s):
-    """Judges the output of `tllmprof hang --json` after `took_s` seconds. Returns (description, errors). `answer`: None
-    if there was no output."""
+    """Judges the verdict of `tllmprof hang --json`, which took `took_s` seconds. Returns (description, errors).
+    `answer`: the command's output, or None."""
     if answer is None:
         return "no verdict", ["no verdict"]
     verdict = answer["verdict"]
@@ -36,7 +38,7 @@ def judge(fault, answer, took_s):
 
 
 def asked(command, folder):
-    """Runs the command. Returns (its answer or None, the duration)."""
+    """Runs `tllmprof hang`. Returns (its output or None, the duration in seconds)."""
     since = time.monotonic()
     ended = child.run([command, "hang", "--json", folder], child.variables(), 60)
     took_s = time.monotonic() - since
@@ -47,7 +49,8 @@ def asked(command, folder):
 
 
 def is_final(fault, answer, ranks):
-    """Returns True if the ranks have come far enough for the answer to count."""
+    """Returns True if the verdict can be judged: it includes all ranks, and says that they are stuck, or, without a
+    fault, that they make progress."""
     if answer is None or len(answer["ranks"]) < ranks:
         return False
     kind = answer["verdict"]["kind"]
@@ -55,8 +58,8 @@ def is_final(fault, answer, ranks):
 
 
 def measured(bench, words, fault, ranks, shimmed):
-    """Runs `words` in ranks with the fault. Returns (description, True if all is right). `shimmed`: the variables of a
-    rank."""
+    """Runs the program `words` in several ranks, with the fault in rank 1, and judges the verdict. Returns
+    (description, True if the verdict is right). `shimmed`: the function that returns a rank's environment."""
     port = free_port()
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         running = []
@@ -81,7 +84,7 @@ def measured(bench, words, fault, ranks, shimmed):
 
 
 class Stuck(OfRanks):
-    """A check with ranks of which the second has a fault."""
+    """A check with ranks of which the second hangs for a given reason."""
 
     def __init__(self, program, fault):
         self.fault = fault

@@ -41,7 +41,7 @@ def find_ncu():
 
 
 def find_cuda():
-    """Returns the toolkit's folder: the one that has bin/nvcc."""
+    """Returns the folder of the CUDA toolkit: the first one that has bin/nvcc, or None."""
     nvcc = shutil.which("nvcc")
     for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"),
                  os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else None,
@@ -52,7 +52,7 @@ def find_cuda():
 
 
 def gpus():
-    """Returns the names of the GPUs that programs can use here."""
+    """Returns the names of the GPUs that nvidia-smi lists, as far as programs can use them here."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -76,7 +76,8 @@ def package_version(*names):
 
 
 def versions(cuda, nsys, ncu):
-    """Returns (name, version) for everything that a reader needs to repeat a run."""
+    """Returns [(name, version)] of all software that affects the results, so that a reader of the page can repeat
+    the run."""
     cupy = [d.metadata["Name"] for d in importlib.metadata.distributions() if
             (d.metadata["Name"] or "").lower().startswith("cupy")]
     rows = [

@@ -1,8 +1,7 @@
-"""Measures the cost of recording inside windows in one warm process: windows alternate with spans without a window, by
-the program's own clock.
+"""Measures the cost of recording inside windows. In one warm process, windows alternate with spans of steps outside
+windows. The program itself measures the steps.
 
-Two processes differ by more than this cost. Two neighbouring spans of one process do not.
-"""
+Two equal processes differ by more than this cost. Two consecutive spans of one process do not."""
 import array
 import math
 import os
@@ -13,15 +12,14 @@ from .kernels import Report
 
 NAME = "inside windows"
 FIRST, SPAN, TURNS = 200, 50, 60
-# Number of steps that are left out at each end of a span (SPAN steps inside or outside a window),
-# because a window opens or closes there.
+# Number of steps that are left out at each end of a span of SPAN steps, because a window opens or closes there.
 EDGE = 4
 AIM = 0.98
 ENGINE_TURNS = 40
 SECONDS = 120
-ENDS = 3  # exit status of loop.cu
-# For llama.cpp, whose steps get longer over the 100 steps of a round: a window covers one round, and the next round has
-# none.
+ENDS = 3  # exit status of loop.cu if it succeeds
+# Number of steps per span for llama.cpp. Its steps get longer over the 100 steps of a round, so each span is a whole
+# round: one round in a window, the next outside.
 ROUND = 100
 TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama.cpp: {ROUND}) in turn with as many steps without, in one "
          "process: medians of the program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "
@@ -29,7 +27,8 @@ TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama
 
 
 def loops(programs):
-    """Returns for each loop: (name, program, its arguments, its rule, steps per span, its exit status)."""
+    """Returns the loops to measure, each as (name, program, its arguments, its rule, steps per span, its exit
+    status)."""
     static, llama = programs["loop-static"], programs["llama.cpp"]
     steps = FIRST + 2 * SPAN * TURNS + SPAN
 
@@ -49,9 +48,9 @@ def windows(turns=TURNS, span=SPAN):
 
 
 def durations(began, turns=TURNS, span=SPAN, counts=lambda n: True):
-    """Returns, from the times when each step began, the median durations of the steps inside each window and of those
-    between windows: ([ns], [ns]). The second list has one more: before the first window and after each window. Only
-    steps for which `counts` holds are used."""
+    """Returns ([median duration in each window], [median duration in each span outside windows]) of the program's
+    steps, in ns. `began`: the time when each step began. The second list has one span more, because the run begins
+    and ends outside windows. `counts(n)` selects the steps that are used."""
     def median(first):
         at = range(first + EDGE, first + span - EDGE)
         return statistics.median(began[n + 1] - began[n] for n in at if counts(n))
@@ -61,14 +60,16 @@ def durations(began, turns=TURNS, span=SPAN, counts=lambda n: True):
 
 
 def interval(ratios):
-    """Returns (median, lowest, highest) of the 95 % interval, by the order of the values."""
+    """Returns (median, lowest, highest) of the 95 % interval of the median. The interval is given by two of the
+    sorted values."""
     found, half = sorted(ratios), 0.98 * math.sqrt(len(ratios))
     middle = (len(found) - 1) / 2
     return statistics.median(found), found[max(0, math.floor(middle - half))], found[min(len(found) - 1, math.ceil(middle + half))]
 
 
 def judge(inside, outside):
-    """Returns (description, True or False for the aim being met; None if the interval does not decide)."""
+    """Judges the median durations inside and outside windows. Returns (description, verdict). The verdict is True
+    if the whole interval of the ratio outside ÷ inside meets AIM, False if none of it does, and None otherwise."""
     ratios = [(before + behind) / 2 / one for one, before, behind in zip(inside, outside, outside[1:])]
     ratio, least, most = interval(ratios)
     ok = True if least >= AIM else False if most < AIM else None
@@ -77,7 +78,8 @@ def judge(inside, outside):
 
 
 def began_of(path):
-    """Returns the times in ns when each step of loop.cu or llama_loop.cpp began, from the file that it wrote."""
+    """Reads the file in which loop.cu or llama_loop.cpp wrote the time when each step began. Returns the times in
+    ns."""
     began = array.array("q")
     with open(path, "rb") as file:
         began.frombytes(file.read())
@@ -95,8 +97,8 @@ def measured(bench, report, label, program, words, rule, span, status):
 
 
 def check_engine(bench, report, own, run):
-    """Makes the same check for an engine (engines.py), with its own rows of the steps that have its most frequent
-    batch."""
+    """Makes the same check for an engine (engines.py). Uses the engine's own rows of its steps, and of these only
+    the steps with the most frequent batch."""
     from .engines import counted, unlike_facts, wrong_windows
 
     what, turns = f"{own.name}, {run.label}", ENGINE_TURNS

@@ -1,4 +1,4 @@
-"""Compares the events recorded inside Python with the program's own data."""
+"""Compares the events that the library records inside Python with events that the program itself wrote down."""
 import glob
 import gzip
 import json
@@ -14,7 +14,8 @@ COLLECTION = re.compile(r"Python GC gen(\d)")
 
 
 class InsidePython(Check):
-    """Checks iterations, collections and torch modules of each token, under nsys."""
+    """Checks events inside Python under nsys: the iterations, and in each iteration the garbage collections and
+    calls of torch modules."""
 
     def __init__(self, program):
         super().__init__(program, "inside Python", f"auto, {FIRST}-{LAST}",
@@ -40,8 +41,8 @@ class InsidePython(Check):
 
 
 def unlike_truth(trace, truth, first, last):
-    """Returns the differences between a trace and the program's own data, in words, and the number of events of each
-    kind."""
+    """Compares the trace of a window with the program's own data. Returns (differences in words, the number of
+    events of each kind)."""
     marks = {n: at for at, n in trace.marks}
     counts = Counter({"collections": 0, "module ranges": 0, "GIL ranges": 0})
     collected, called = defaultdict(list), defaultdict(Counter)
@@ -72,8 +73,8 @@ def unlike_truth(trace, truth, first, last):
 
 
 class TorchTraces(Check):
-    """Checks the PyTorch profiler's own traces, without nsys: they must have exactly the window's steps, with their
-    kernels."""
+    """Checks traces that the PyTorch profiler writes, started by the library for its windows, without nsys. A trace
+    must have exactly the window's steps, with their kernels."""
 
     WINDOWS = [(10, 12), (20, 20)]
 
@@ -104,7 +105,8 @@ class TorchTraces(Check):
 
 
 def read_torch_trace(path):
-    """Returns the numbers of the ranges `step N` in order, and the number of kernels that ran."""
+    """Reads a trace of the PyTorch profiler. Returns (the numbers N of the ranges `step N` in order, the number of
+    kernels that ran)."""
     opened = gzip.open(path, "rt") if path.endswith(".gz") else open(path)
     with opened as file:
         events = json.load(file)["traceEvents"]

@@ -1,5 +1,5 @@
-"""Checks kernels recorded with CUPTI (`TLLMPROF_KERNELS`): counts and names compared with the PyTorch profiler's and
-nsys's, and the cost."""
+"""Checks kernels that the library records with CUPTI (`TLLMPROF_KERNELS`). Compares counts and names with those of
+the PyTorch profiler and nsys, and measures the cost."""
 import glob
 import itertools
 import json
@@ -19,22 +19,23 @@ NAME = "kernels"
 ROUNDS, BEFORE, WINDOW, INNER, AFTER = 3, 400, 60, 40, 400
 KINDS = ("graph", "eager", "long")
 OF_STEP = {"graph": 300, "eager": 300, "long": 60}
-# Expected slowdown of a step while kernels are recorded. It is only reported, because machines differ.
+# Expected slowdown of a step while its kernels are recorded, as a share of the step. The page shows it together
+# with the measured slowdown. No check uses it, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
-# Number of pairs of runs that all have to show a lasting cost.
+# Number of pairs of runs. Recording has a lasting cost only if every pair shows it.
 PAIRS = 3
 GPU_TIME = 0.02
-# The GPU's clock has ticks of 32 ns, and two tools differ in their work at both ends of a kernel, so two ticks are
-# allowed.
+# Resolution of the GPU's clock in ns. Two tools may differ by two ticks per kernel, because each end of a kernel
+# may be read one tick apart.
 TICK = 32
 THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
 RULE = "cudaEventSynchronize"
-OUT, ERR = 2500, 4000  # characters of a program's output that are shown
+OUT, ERR = 2500, 4000  # number of characters of a program's standard output and standard error that are shown
 
 
 class Report:
-    """Lines of a part of the page, and the failed checks."""
+    """The lines of one part of gpu-check's page, and the numbers of passed and failed checks."""
 
     def __init__(self, name, log):
         self.name, self.lines, self.after, self.wrong, self.right, self.log = name, [], [], 0, 0, log
@@ -47,11 +48,13 @@ class Report:
         self.log(f"{self.name}: {what}: {got}: {shown}")
 
     def raw(self, what, ended):
-        """Adds the output of a run to the page, because GPU time is scarce and a run may not be repeated."""
+        """Adds the output of a run to the page. GPU time is scarce, so a failed run may not be repeated to see its
+        output."""
         self.after += ["", f"{what}: status {ended.status}", "```", ended.out[-OUT:], ended.err[-ERR:], "```"]
 
     def guarded(self, act, bench, *arguments):
-        """Returns the result of `act`. An error of `act` must not lose the rows of the others."""
+        """Returns the result of `act(…)`. An error of `act` becomes a failed check, so that the results of other
+        checks are not lost."""
         try:
             return act(bench, self, *arguments)
         except Exception as error:
@@ -64,13 +67,13 @@ class Report:
 
 
 def is_same_time(ours, theirs, kernels):
-    """Returns True if two tools agree on the GPU time of this number of kernels."""
+    """Returns True if the GPU times of this number of kernels by two tools, in ns, agree within the tolerance."""
     return abs(ours - theirs) <= max(GPU_TIME * theirs, 2 * TICK * kernels)
 
 
 def commonest(durations):
-    """Returns the most frequent durations of kernels for a table cell, and the number of durations that are whole
-    ticks."""
+    """Describes durations of kernels for a table cell: the most frequent ones, and the share that is a whole number
+    of clock ticks."""
     counts = Counter(durations)
     whole = sum(n for ns, n in counts.items() if ns % TICK == 0)
     return f"{dict(counts.most_common(4))}, {whole / max(1, len(durations)):.0%} whole ticks of {TICK} ns"
@@ -87,8 +90,8 @@ def demangled(names):
 
 
 def short(name):
-    """Returns only the function's name, without result, parameters and template arguments, which tools write
-    differently."""
+    """Returns only a function's name. Leaves out result, parameters and template arguments, because tools write
+    them differently."""
     name = name.removeprefix("void ")
     depth, kept = 0, ""
     for c in name.replace("(anonymous namespace)", "").replace("<unnamed>", ""):
@@ -109,7 +112,7 @@ def by_short(counts):
 
 
 def said(ended):
-    """Returns the program's output, one JSON object per line."""
+    """Parses a program's output, in which lines may be JSON objects. Returns the objects."""
     found = []
     for line in ended.out.splitlines():
         try:
@@ -144,21 +147,23 @@ def torch_words(*more, rounds=1):
 
 
 def longer_after(given, kind):
-    """Returns the additional duration of a step after the windows compared with before the first one, by the medians
-    and by the quickest tenths."""
+    """Returns by how much longer steps take after the windows than before the first window, as a share: by the
+    median step, and by the step at the tenth percentile."""
     rounds = parts(given, kind, "before")
     return (statistics.median(one["after"] for one in rounds) / rounds[0]["before"] - 1,
             min(one["quick"]["after"] for one in rounds) / rounds[0]["quick"]["before"] - 1)
 
 
 def is_lasting(pairs):
-    """Returns True if, in each pair of runs (with kernels, without), steps are longer after the windows by more than
-    the machine itself drifts in the same time. Each element is the additional duration of a step, by several measures."""
+    """Returns True if every pair of runs shows a lasting cost. Each pair is (run with recorded kernels, run without), and
+    a run is a tuple: by how much longer steps take afterwards, by several measures. A cost is lasting if it exceeds the
+    drift of the run without by AFTERWARDS."""
     return all(min(armed) > AFTERWARDS + max(map(abs, control)) for armed, control in pairs)
 
 
 def drifts(run_pair):
-    """Collects pairs from `run_pair` until one shows no lasting cost."""
+    """Makes pairs of runs with `run_pair`, until a pair shows no lasting cost or there are PAIRS of them. Returns
+    the pairs."""
     pairs = []
     while len(pairs) < PAIRS and is_lasting(pairs):
         pairs.append(run_pair())
@@ -179,7 +184,8 @@ def against_torch(bench, report):
     trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    # The output of each pair of runs. The first pair has the run whose kernels are judged.
+    # The outputs of the pairs of runs. The first pair contains the run whose recorded kernels are compared with
+    # other tools.
     printed = []
 
     def pair(number, kind):
@@ -232,7 +238,8 @@ def database_of(path):
 
 
 def nsys_kernels(bench, path):
-    """Returns the mangled name and the duration in ns of each kernel in a report, or the reason why there are none."""
+    """Returns [(mangled name, duration in ns)] of the kernels in an nsys report, or a text with the reason why there
+    are none."""
     database = database_of(path)
     exported = child.run([bench.nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={database}", path],
                          child.variables())
@@ -243,7 +250,8 @@ def nsys_kernels(bench, path):
                           "JOIN StringIds s ON s.id = k.mangledName").fetchall()
 
 
-# Programs whose whole window is recorded by this library and by nsys.
+# Programs in which this library and nsys both record a whole window: {name: (rule, first iteration, last iteration,
+# number of steps)}.
 WHOLE = {"loop-static": ("cudaGraphLaunch", 100, 150, 160), "jax_jit": ("cudaMemcpyAsync", 1000, 1050, 1200),
          "hf_generate": ("auto", 100, 150, 160)}
 
@@ -261,7 +269,8 @@ def whole_program(bench, report, name):
         "nsys": ([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *program.words(steps)],
                  bench.shimmed(f"{first}-{last}", rule)),
     }
-    for way, (command, variables) in ways.items():  # one after the other, because kernels take longer on a shared GPU
+    # the programs run one after the other, because kernels take longer on a shared GPU
+    for way, (command, variables) in ways.items():
         report.raw(f"{name}, {way}", child.run(command, variables, 150))
     record = Record(bench.command, trace)
     ours = Counter(kernel for _, _, kernel in record.kernels)
@@ -298,7 +307,7 @@ def against_nsys(bench, report, ours):
 
 
 def of_export(bench, report, kind, database, rows):
-    """Checks what `tllmprof report` shows of nsys's export."""
+    """Checks that `tllmprof report` of nsys's export shows the same kernels as the export itself."""
     shown = child.run([bench.command, "report", "--json", database], child.variables())
     process = json.loads(shown.out)["processes"][0] if shown.status == 0 else {}
     iterations = [one for window in process.get("windows", []) for one in window["iterations"]]
@@ -311,8 +320,8 @@ def of_export(bench, report, kind, database, rows):
 
 
 def drift(given):
-    """Returns the additional duration of a step after the windows compared with before, by the mean and by the quickest
-    tenth, and a description."""
+    """Returns (by how much longer steps take after the windows than before, by the mean; the same by the step at the
+    tenth percentile; a description)."""
     if not given.get("before"):
         raise nsys.Failed("the program printed no times")
     before, after = given["before"], given["after"]
@@ -325,7 +334,9 @@ def drift(given):
 
 
 def busy(bench, report, what, words, steps, names):
-    """Compares busy times. `names`: the names of the steps' kernels, and their number per step."""
+    """Checks the recording of kernels in many short windows while other threads keep the GPU busy: the recorded
+    kernels, and that steps are not slower afterwards. `names`: the names of the kernels of a step, and their
+    numbers."""
     windows = ",".join(f"{2 * steps + i * (STEPS + GAP)}-{2 * steps + i * (STEPS + GAP) + STEPS - 1}" for i in range(WINDOWS))
     parts = [str(n) for n in (THREADS, steps, steps, WINDOWS * (STEPS + GAP), steps)]
     label, inner = f"{what}, {THREADS} busy threads, {WINDOWS} windows", STEPS - 1

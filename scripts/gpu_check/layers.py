@@ -1,5 +1,5 @@
-"""Checks layers in CUDA graphs: each layer of a program has a certain number of its own kernels, which the report must
-show."""
+"""Checks that layers of CUDA graphs are recognized. Each layer of the program launches a known number of kernels of
+its own, and the report must show this number for the layer."""
 import bisect
 import json
 import os
@@ -18,33 +18,36 @@ from .record_file import events, output_of, process_of
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "conditional", "explicit", "swapped")
-# Scopes in which the graphs within the graph were captured.
+# For each mode with graphs inside a graph: the names of the NVTX ranges (scopes) in which the inner graphs were
+# captured.
 INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
-ENDS = 3  # exit status of layers.cu
-COLD = 2  # number of starts with an empty compile cache
+ENDS = 3  # exit status of layers.cu if it succeeds
+COLD = 2  # number of times that the compiled model is started with an empty compile cache
 ENGINE_WINDOW = (300, 359)
-# End of the label of an engine's run without graphs, which launches each kernel separately.
+# End of the label of an engine's run in which CUDA graphs are turned off.
 NO_GRAPHS = "no graphs"
-GRAPHS_OFF = ("GRAPHS", "MORE")  # environment variables of a run without graphs
-# Maximum relative difference from nsys's times.
+GRAPHS_OFF = ("GRAPHS", "MORE")  # the environment variables in which a run without graphs differs from one with graphs
+# Maximum relative difference between the record's times of kernels and nsys's.
 APART = 0.02
 SAMPLE = {"sample": 2}
-# The function that only one layer launches, by its mangled or demangled name.
+# Matches the function `of_layer<L>`, which only layer L launches, by its mangled or demangled name.
 MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
-# For models in torch: the minimum share of the kernels' time that has a module, by the way in which the models run.
+# The models in torch that are checked. WAYS has the ways to run them, each with the minimum share of the kernels'
+# time that must have a module.
 MODELS = ("llama", "mixtral", "gpt_oss")
-# llama.cpp's operations: functions of libggml-cuda by name. Its hundreds of attention templates are left out, because
-# there is a limit for scopes.
+# For llama.cpp: the window, the number of rounds that the program makes, and the number of rows that are printed. A
+# scope is an operation, that is, a function of libggml-cuda whose name matches LLAMA_SCOPES. Its hundreds of
+# attention templates are left out, because the number of scopes is limited.
 LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
 LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
-LLAMA_LEAST = 0.8  # minimum share of its kernels' time
+LLAMA_LEAST = 0.8  # minimum share of the kernels' time that must have a scope
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
-# The driver's own kernels, by their names on an H200 (driver 580).
+# Matches the names of the kernels with which the driver itself copies and sets memory (on an H200 with driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+(_post)?$")
-# In an eager run, there are gaps between kernels in which the GPU rests and its clocks rise, so kernels are faster than
-# in a graph. To compare times, both runs are queued after one kernel that keeps the GPU busy until everything is
-# launched. A second queued run shows the difference between two equal runs. The busy kernel has no module. The first
-# word of a way is the program's argument.
+# The ways to run a model; the first word of each is an argument of layers_torch.py. In an eager run, the GPU rests
+# between kernels and its clocks rise, so kernels are faster than in a graph. To compare the two, both are also run
+# "queued": a first kernel, KEEPS_BUSY, occupies the GPU until everything is launched. A second queued run shows the
+# difference between equal runs.
 QUEUED, AGAIN, QUEUED_GRAPH = "queued", "queued again", "queued_graph"
 KEEPS_BUSY = "spin_kernel"
 WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, QUEUED_GRAPH: 0, "compiled": 0.95}
@@ -55,10 +58,11 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: eac
 
 
 def judge(mode, process):
-    """Returns errors in the report of a process; None: no errors."""
+    """Compares the layers in the report of a process with those of layers.cu in this mode. Returns the errors, or
+    None."""
     found = {row["name"]: row["kernels"] / TAKEN for row in process["layers"]}
     if mode == "copies":
-        found.pop("model", None)  # the driver's own kernels for copies and memsets are launched between the layers
+        found.pop("model", None)  # these are kernels with which the driver copies and sets memory between the layers
     wanted = SAMPLE if mode == "swapped" else SAMPLE | GRAPH | ({"added": 1} if mode == "explicit" else {})
     for inner in INNER.get(mode, ()):
         wanted |= {name.replace("model", inner): kernels for name, kernels in GRAPH.items()}
@@ -70,8 +74,8 @@ def judge(mode, process):
 
 
 def judge_markers(found):
-    """Returns (number of kernels of layers.cu's layers that have a layer in the time line's events, number of those
-    whose layer is the one that launches them)."""
+    """Checks which layer the time line gives for the kernels `of_layer<L>`. Returns (the number of these kernels
+    that have a layer, the number whose layer is L)."""
     pairs = [(event["args"]["scope"], MARKER.search(event["name"])) for event in found if event.get("cat") == "kernel" and "scope" in event["args"]]
     layers = [(scope, marker[1]) for scope, marker in pairs if marker]
     return len(layers), sum(scope.endswith(f"/layers.{layer}") for scope, layer in layers)
@@ -95,8 +99,8 @@ def check(bench, report, mode, program):
 
 
 def in_modules(process, within=""):
-    """Returns ({scope: kernels per step}, the share of the kernels' time that has a scope), for scopes with `within` in
-    their names. "/" leaves out the model itself, which encloses all its modules."""
+    """Returns ({scope: kernels per step}, the share of the kernels' time that has a scope). Only scopes whose names
+    contain `within` are used. "/" thus selects modules inside the model, without the model itself."""
     steps = process["kernel_window"]["iterations"]
     rows = [row for row in process["layers"] if row["name"] and within in row["name"]]
     all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
@@ -104,22 +108,24 @@ def in_modules(process, within=""):
 
 
 def kernels_in_modules(found):
-    """Returns the number of kernels by scope and name, from a time line's events. Kernels with which the driver copies
-    and sets memory are left out: it uses them in a graph, but not in an eager run."""
+    """Counts kernels by (scope, name) in a time line's events. Leaves out kernels with which the driver copies and
+    sets memory, because only graphs have them."""
     return Counter((event["args"].get("scope", ""), event["name"]) for event in found
                    if event.get("cat") == "kernel" and not DRIVERS_OWN.match(event["name"]))
 
 
 def unlike(eager, graph):
-    """Returns a description of the kernels that differ in a graph; None: there are none."""
+    """Compares the kernels by (scope, name) of an eager run and of a graph. Returns a description of those whose
+    numbers differ, or None."""
     kernels = sorted(kernel for kernel in eager | graph if eager[kernel] != graph[kernel])
     shown = [f"{scope}, {name[:60]}: {eager[scope, name] / TAKEN:g} a step eagerly, {graph[scope, name] / TAKEN:g} in the graph" for scope, name in kernels[:3]]
     return f"{len(kernels)} kernels differ: {'; '.join(shown)}" if kernels else None
 
 
 def judge_engine(eager, graph):
-    """Returns (description, True if all kernels that two runs of an engine launch equally often are in the same
-    scopes). An engine launches some other kernels in a capture: vLLM splits its attention there."""
+    """Compares the scopes of kernels in an engine's runs without and with graphs. Returns (description, True if
+    they are equal). Only kernels that both runs launch equally often are compared, because some engines launch
+    others in a capture: vLLM splits its attention there."""
     totals = [Counter(), Counter()]
     for total, found in zip(totals, (eager, graph)):
         for (_, name), count in found.items():
@@ -132,8 +138,8 @@ def judge_engine(eager, graph):
 
 
 def times_in_modules(found):
-    """Returns the median step's time in the kernels of each scope, from a time line's events: {scope: ns}. Kernels with
-    which the driver copies and sets memory in a graph are left out."""
+    """Returns {scope: ns per step}, the median over the steps of the time in kernels of this scope, from a time line's
+    events. Leaves out kernels with which the driver copies and sets memory in a graph."""
     starts = sorted(event["start"] for event in found if event.get("cat") == "iteration")
     steps = defaultdict(lambda: defaultdict(int))
     for event in found:
@@ -143,20 +149,22 @@ def times_in_modules(found):
 
 
 def compared(times, others):
-    """Returns (median, 5th and 95th percentile) of the modules' ratios."""
+    """Returns (median, 5th percentile, 95th percentile) of the ratio of a module's time in `others` to that in
+    `times`, over all modules that both have."""
     ratios = sorted(others[scope] / times[scope] for scope in times.keys() & others.keys())
     return statistics.median(ratios), ratios[len(ratios) // 20], ratios[-1 - len(ratios) // 20]
 
 
 def spread(times, others):
-    """Returns the result of `compared` in words."""
+    """Returns the result of `compared` as text."""
     return "{:.3f} ({:.3f}–{:.3f})".format(*compared(times, others))
 
 
 def judge_times(ours, theirs):
-    """Returns (description, True if modules take as long in a graph by our record as by nsys's, and the kernels are
-    slower than in an eager run by the same factor). Each argument is ({scope: ns per step} in a graph, ns per step of
-    all kernels in a graph, the same in an eager run)."""
+    """Compares modules' times in a graph by our record (`ours`) with those by nsys (`theirs`). Each is ({scope: ns
+    per step} in a graph, ns per step of all kernels in a graph, ns per step of all kernels in an eager run). Returns
+    (description, True if the modules' times agree and both tools agree how much longer the kernels take in a
+    graph)."""
     (times, graph, eager), (nsys_times, nsys_graph, nsys_eager) = ours, theirs
     middle = compared(nsys_times, times)[0]
     longer, nsys_longer = graph / eager, nsys_graph / nsys_eager
@@ -165,8 +173,8 @@ def judge_times(ours, theirs):
 
 
 def judge_spread(times):
-    """Returns (description, True if modules take as long in a graph as in a run without one, within the difference
-    between two runs without a graph). All these runs are queued. The argument is {way: {scope: ns}}."""
+    """Compares modules' times in a graph with those in an eager run, both queued. `times`: {way: {scope: ns}}.
+    Returns (description, True if they differ by no more than two equal eager runs do)."""
     _, least, most = compared(times[QUEUED], times[AGAIN])
     middle = compared(times[QUEUED], times[QUEUED_GRAPH])[0]
     together = sum(times[QUEUED_GRAPH].values()) / sum(times[QUEUED].values())
@@ -176,14 +184,15 @@ def judge_spread(times):
 
 
 def single(name):
-    """Returns the modules in a kernel's scope: several if the kernel was fused from them."""
+    """Returns the modules that a scope's name consists of. If the compiler fused several modules into one kernel,
+    the scope `a.(b + c)` names them all."""
     fused = re.fullmatch(r"(.*)\((.*)\)", name)
     return [fused[1] + part for part in fused[2].split(" + ")] if fused else [name]
 
 
 def unlike_eager(eager, compiled):
-    """Returns a description of a compiled model's modules that are neither modules of the eager model nor around such
-    modules; None: there are none."""
+    """Checks the scopes of a compiled model. Each must be a module of the eager model or a module that contains one.
+    Returns a description of the others, or None."""
     known = {name[:end] for name in eager for end in [*(place.start() for place in re.finditer(r"[./]", name)), len(name)]}
     wrong = sorted({module for name in compiled for module in single(name) if module not in known and not module.endswith(" more")})
     return f"{len(wrong)} are no modules: {wrong[:3]}" if wrong else None
@@ -221,8 +230,8 @@ def check_model(bench, report, kind):
 
 
 def check_llama(bench, report):
-    """Checks the scopes of llama.cpp's operations, by their functions: each row of the table, and the share of the
-    kernels' time that has a scope."""
+    """Checks the scopes of llama.cpp's kernels, which are its operations by function. Reports a row for each, and
+    checks the share of the kernels' time that has a scope."""
     program = bench.programs["llama.cpp"]
     if program.missing:
         return report.check("llama.cpp", program.missing, None)
@@ -244,7 +253,8 @@ def check_llama(bench, report):
 
 
 def judge_blocks(process, layers, whole):
-    """Returns (description, True if the blocks are the layers: `whole` of them equal, and the others in part)."""
+    """Checks the blocks that the report finds: equal groups of kernels in a step. They must be the model's layers,
+    of which `whole` are equal to each other. Returns (description, True if they are)."""
     blocks = process["blocks"]
     if not blocks:
         return f"no equal blocks, {layers} layers", False
@@ -255,8 +265,8 @@ def judge_blocks(process, layers, whole):
 
 
 def check_llama_blocks(bench, report):
-    """Checks the blocks of llama.cpp. The last layer only processes the last token, whose rows it selects first, so its
-    kernels differ from there on."""
+    """Checks that the blocks in llama.cpp's kernels are its layers. The last layer only processes the last token, so
+    its kernels differ from those of the other layers."""
     for layers in (4, 8, 32):
         what = f"llama.cpp, blocks of {layers} layers"
         program = llama_with(bench.programs["llama.cpp"], os.path.join(bench.folder, f"tiny-{layers}.gguf"), layers)
@@ -272,7 +282,7 @@ def check_llama_blocks(bench, report):
 
 
 def check_engine_blocks(bench, report, own, run):
-    """Checks an engine (engines.py) without Python: the blocks that are found must match the model's layers."""
+    """Checks the blocks of an engine (engines.py) that does not use Python. They must be the model's layers."""
     what = f"{own.name}, {run.label}"
     made, process, _ = own.recorded(run, "blocks", ENGINE_WINDOW, TLLMPROF_KERNELS=TAKEN)
     if process is None or made.ended.status != 0:
@@ -283,7 +293,7 @@ def check_engine_blocks(bench, report, own, run):
 
 
 def by_nsys(bench, kind, way):
-    """Returns nsys's export of the window."""
+    """Records the window with nsys. Returns the path of nsys's export."""
     base = nsys.report_base(bench.folder, f"layers-{kind}-{way}")
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
     ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words],
@@ -293,21 +303,21 @@ def by_nsys(bench, kind, way):
 
 
 def of_all_kernels(process):
-    """Returns the ns per step of a record's process or of an nsys export. Kernels with which the driver copies and sets
-    memory in a graph, and the kernel that keeps the GPU busy, are left out."""
+    """Returns the ns per step of all kernels in a process of a record or of an nsys export. Leaves out the kernels of
+    DRIVERS_OWN and KEEPS_BUSY."""
     window = process["kernel_window"]
     steps = window["iterations"] if window else sum(len(one["iterations"]) for one in process["windows"])
     return sum(row["total_ns"] for row in process["kernels"] if not DRIVERS_OWN.match(row["name"]) and KEEPS_BUSY not in row["name"]) / steps
 
 
 def of_modules(process, steps):
-    """{scope: ns a step}"""
+    """Returns {scope: ns per step} for the modules inside the model."""
     return {row["name"]: row["gpu_ns"] / steps for row in process["layers"] if "/" in row["name"]}
 
 
 def check_nsys(bench, report, kind):
-    """Checks that a graph's kernels in nsys's record get the layers that our record without nsys has, and the same
-    times."""
+    """Checks a graph's kernels in nsys's record: with `--scopes`, they must get the layers from a record of this
+    library, and the times must agree."""
     what, record = f"{kind}, graph, nsys", record_of(bench, kind, QUEUED_GRAPH)
     shown = output_of(bench.command, "report", "--json", by_nsys(bench, kind, QUEUED_GRAPH), "--scopes", record)["processes"][0]
     eager = output_of(bench.command, "report", "--json", by_nsys(bench, kind, QUEUED))["processes"][0]
@@ -322,8 +332,8 @@ def check_nsys(bench, report, kind):
 
 
 def check_compiling(bench, report):
-    """Checks a model that is compiled, without a cache, while kernels are recorded. No kernels are recorded when its
-    graph is replayed."""
+    """Checks that a model can be compiled while kernels are recorded, with an empty compile cache. No kernels are
+    recorded later, when its graph is replayed."""
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), "llama", "late", str(STEPS)]
     for number in range(COLD):
         for label, more in (("plain", None), ("kernels", {}), ("kernels and layers", {"TLLMPROF_LAYERS": 1})):
@@ -339,7 +349,8 @@ def check_compiling(bench, report):
 
 
 def check_without_graphs(bench, report, own, run):
-    """Compares the kernels of an engine's run without graphs with those of its earlier runs with graphs."""
+    """Compares the kernels of an engine's run without graphs with those of its earlier runs with graphs of the same
+    model."""
     def model(one):
         return {name: value for name, value in one.variables.items() if name not in GRAPHS_OFF}
 
@@ -352,7 +363,7 @@ def check_without_graphs(bench, report, own, run):
 
 
 def check_engine(bench, report, own, run):
-    """Checks an engine (engines.py): the share of its kernels' time that has a scope."""
+    """Checks the layers of an engine (engines.py): the share of the kernels' time that has a scope."""
     what = f"{own.name}, {run.label}"
     made, process, path = own.recorded(run, "layers", ENGINE_WINDOW, TLLMPROF_LAYERS=1, TLLMPROF_KERNELS=TAKEN)
     if process is None or made.ended.status != 0 or not process["kernel_window"]:

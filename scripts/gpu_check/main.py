@@ -1,4 +1,4 @@
-"""The command line, the order of the checks, and the page."""
+"""gpu-check's command line and main function: runs the checks in order and writes the page."""
 import argparse
 import os
 import shutil
@@ -60,20 +60,22 @@ def options(doc):
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
     if given.engine or given.records or given.docs:
-        # No check has this text in its name, so none runs.
+        # With these options, only their own checks run. No other check has this text in its name, so --only
+        # excludes all others.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
     return given
 
 
 def wanted(given, name):
-    """Returns True if a measurement of speed is selected. A program's name by itself selects none."""
+    """Returns True if a program's speed is to be measured. --only must then begin with "throughput"; a program's
+    name is not enough."""
     return not given.no_throughput and (not given.only or any(
         only in name for only in given.only if only.startswith("throughput")))
 
 
 def recording(given):
-    """Returns True if the measurement of recording costs is selected."""
+    """Returns True if the cost of recording is to be measured."""
     return not given.no_throughput and (not given.only or record.NAME in given.only)
 
 
@@ -94,7 +96,7 @@ def guarded(check, bench, log):
     began = time.monotonic()
     try:
         row = check.run(bench)
-    except Exception as error:  # an error of one check must not lose the rows of the others
+    except Exception as error:  # an error of one check must not lose the results of the others
         row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
                   f"{type(error).__name__}: {error}", False)
     said = "ok" if row.ok else f"skipped: {row.got}" if row.ok is None else f"DIFFERS: {row.got}"
@@ -103,7 +105,8 @@ def guarded(check, bench, log):
 
 
 def measured(table):
-    """Returns a table's lines. An error in it must not lose the earlier results."""
+    """Returns a table's lines. If the table cannot be made, returns a line with the error, so that the results so
+    far are not lost."""
     try:
         return list(table())
     except Exception as error:
@@ -111,7 +114,8 @@ def measured(table):
 
 
 def documented(nsys, ncu, shim, log):
-    """Runs the commands of the documentation. Returns (lines, numbers that succeeded, failed, and were skipped)."""
+    """Runs the commands in the documentation. Returns (lines, numbers of commands that succeeded, failed, and were
+    skipped)."""
     os.environ.update({"TLLMPROF_NSYS": nsys, "TLLMPROF_LIB": shim, "TLLMPROF_COMMAND": COMMAND} |
                       ({"TLLMPROF_NCU": ncu} if ncu else {}))
     ran, skipped, failed = documentation.run(documentation.pages(), True, log)
@@ -205,7 +209,7 @@ def main(doc):
             left_out += more_left_out
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:
-            log("throughput")  # last, because it needs the machine to itself
+            log("throughput")  # the measurements of speed come last, because nothing else may run at the same time
             page += ["", "## Throughput", ""]
             page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
         if recorded:

@@ -8,14 +8,15 @@ from . import child
 from .checks import Check
 
 SECONDS = 3
-# The window begins at iteration 5, because the context is still being created during the first
+# The window begins only at iteration 5, because the CUDA context is still being created during the first
 # iterations.
 WINDOW = "5-"
 SM_BUSY = "SM busy"
 
 
 class GpuMetrics(Check):
-    """Checks `tllmprof run --gpu-metrics`: the report's share of the window's time in which the SMs are busy."""
+    """Checks `tllmprof run --gpu-metrics`: the share of the window's time in which SMs are busy, by the report,
+    must be between `low` and `high`."""
 
     def __init__(self, program, load, low, high):
         self.load, self.low, self.high = load, low, high
@@ -43,7 +44,7 @@ class GpuMetrics(Check):
         return self.row(got + (f" ({'; '.join(wrong)}; it said: {ended.said_by_shim()})" if wrong else ""), not wrong)
 
     def judge(self, report):
-        """Returns what a report shows of GPU 0, in words, and the errors."""
+        """Judges a report's metrics of GPU 0. Returns (description, errors)."""
         processes = report["processes"]
         if len(processes) != 1:
             return f"{len(processes)} processes", ["one was wanted"]
@@ -62,7 +63,7 @@ class GpuMetrics(Check):
 
 
 def first_visible():
-    """Returns the first GPU that CUDA_VISIBLE_DEVICES allows, so that no other GPU is sampled."""
+    """Returns the first GPU in CUDA_VISIBLE_DEVICES, or "0". Only this GPU is sampled."""
     return (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
 
 

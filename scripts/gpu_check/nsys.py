@@ -23,7 +23,7 @@ def profile_arguments(base, capture_end, graph_trace):
 
 
 def report_base(folder, name):
-    """Returns the start of the names of a check's reports, in a new, empty folder."""
+    """Returns the path in a new, empty folder with which the names of a check's nsys reports begin."""
     own = os.path.join(folder, "reports", re.sub(r"[^\w.-]+", "-", name))
     shutil.rmtree(own, ignore_errors=True)
     os.makedirs(own)
@@ -31,15 +31,15 @@ def report_base(folder, name):
 
 
 def traces(nsys, command, environment, folder, name, capture_end="stop", graph_trace="graph", expect=True):
-    """Runs a program under nsys. Returns (how the program ended, its traces in order). capture_end None: the whole run,
-    without a capture range."""
+    """Runs a program under nsys and reads the reports. Returns (how the program ended, its traces in order). With
+    capture_end None, nsys records the whole run instead of the library's windows."""
     base = report_base(folder, name)
     ended = child.run([nsys, "profile", *profile_arguments(base, capture_end, graph_trace), *command], environment)
     return ended, read(nsys, base, ended, expect)
 
 
 def read(nsys, base, ended, expect=True):
-    """Exports and reads the reports whose names begin with `base`."""
+    """Exports the nsys reports whose names begin with `base`. Returns their traces in order."""
     if ended.status == "time-out":
         raise Failed(ended.why())
     number = lambda path: [int(n) for n in re.findall(r"\d+", path[len(base):])]  # noqa: E731

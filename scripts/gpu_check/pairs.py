@@ -12,7 +12,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+# Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
+# folder have names of standard modules.
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -23,9 +24,10 @@ NAME = "pairs"
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "pairs.cu")
 STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
-# Runs of a side: of a planted change, and of a pair of equal sides.
+# Number of runs on each side of a comparison: in a comparison with a planted change, and in one between equal runs.
 CHANGED_SIDE, A_SIDE = 6, 3
-# Number of equal runs, which make 20 pairs. Each pair begins two runs after the pair before it.
+# EQUAL: number of runs without a change. APART: number of runs from the begin of one pair of sides to the begin of
+# the next, which gives 20 pairs.
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 180, 60
 ALARMS = ("faster", "slower")
@@ -33,7 +35,8 @@ TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {CHANGED_SIDE}
 
 
 def schedule(equal=EQUAL, changes=CHANGES):
-    """The order of the runs: CHANGED_SIDE of each change, spread among the equal ones."""
+    """Returns the order of the runs: CHANGED_SIDE runs of each change, spread evenly among `equal` runs without a
+    change."""
     planted = [change for _ in range(CHANGED_SIDE) for change in changes]
     order, done = [], 0
     for number in range(equal):
@@ -45,20 +48,22 @@ def schedule(equal=EQUAL, changes=CHANGES):
 
 
 def equal_pairs(count):
-    """Sides of equal runs, by number: A and B take turns within 2 * A_SIDE runs in a row, so neighbouring pairs share runs."""
+    """Returns pairs of sides made of runs without a change, as two lists of run numbers. In each pair, sides A and B alternate
+    within 2 * A_SIDE consecutive runs, and neighbouring pairs share runs."""
     starts = range(0, count - 2 * A_SIDE + 1, APART)
     return [([start + 2 * n for n in range(A_SIDE)], [start + 2 * n + 1 for n in range(A_SIDE)]) for start in starts]
 
 
 def sides_of(order, change):
-    """Numbers in `order` of the runs with a change, and of the equal run before each."""
+    """Returns the sides of a comparison with a change, as numbers in `order`: (for each run with the change, the
+    run without a change before it; the runs with the change)."""
     changed = [number for number, one in enumerate(order) if one == change]
     before = [max((at for at in range(number) if order[at] == "none"), default=None) for number in changed]
     return before, changed
 
 
 def cause_of(compared):
-    """The kind of change that comes first in a comparison's list of causes, and that row in words."""
+    """Returns the kind of the first cause that `tllmprof compare` lists, and this cause in words."""
     causes = compared["why"]["causes"]
     if not causes:
         return "", "nothing"
@@ -69,7 +74,7 @@ def cause_of(compared):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a change has to be called."""
+    """The cause that `tllmprof compare` has to name for a change: its kind and a part of its name."""
 
     cause: str
     name: str
@@ -79,7 +84,7 @@ WANTED = {"host": Wanted("host", ""), "kernel": Wanted("kernel", "attention"), "
 
 
 def build(folder):
-    """The program; an error that says why there is none."""
+    """Builds the program. Returns its path, or raises an error with the reason why it cannot be built."""
     cuda, built = host.find_cuda(), os.path.join(folder, "pairs")
     if not cuda:
         raise RuntimeError("no nvcc")
@@ -91,7 +96,7 @@ def build(folder):
 
 
 class Runner:
-    """Records runs of the program and compares them; records are in `folder`."""
+    """Records runs of the program and compares them with the tllmprof command. Records are kept in `folder`."""
 
     def __init__(self, command, lib, folder):
         self.command, self.lib, self.folder = command, lib, folder
@@ -99,7 +104,7 @@ class Runner:
         self.program = None
 
     def record(self, number, change):
-        """The record of a run."""
+        """Records a run with this change. Returns the path of its record."""
         self.program = self.program or build(self.folder)
         trace = os.path.join(self.folder, f"{number:02}-{change}.tllmprof")
         if os.path.exists(trace):
@@ -118,12 +123,12 @@ class Runner:
 
 
 def verdict(compared):
-    """The first word of the verdict's text."""
+    """Returns the first word of a comparison's text, such as "faster", "slower" or "equal"."""
     return compared["text"].split()[0]
 
 
 def check(runner, report, budget=BUDGET, equal=EQUAL):
-    """Records in turn until `budget` seconds are over, then compares."""
+    """Records runs in the order of `schedule` for at most `budget` seconds, and then compares them."""
     began, records, order = time.monotonic(), [], schedule(equal)
     for number, change in enumerate(order):
         if time.monotonic() - began > budget:
@@ -156,7 +161,7 @@ def check_change(runner, report, change, records, done):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check("the command", "skipped: target/release/tllmprof is not there", None)

@@ -19,7 +19,8 @@ def all_checks(programs):
     static, shared, per_thread = (programs[f"loop-{name}"] for name in ("static", "shared", "per-thread"))
     torch, hf, jax = programs["torch_graph"], programs["hf_generate"], programs["jax_jit"]
     window = [known(FIRST, LAST, grids=True)]
-    # The slowest checks come first, so that none runs by itself at the end.
+    # The slowest checks come first, because otherwise the last one would run when no other is left to run at the
+    # same time.
     checks = inside_python.checks(programs) + router.checks(programs) + router_ranks.checks(programs)
     checks += arrivals.checks(programs)
     checks += hang.checks(programs)
@@ -30,7 +31,7 @@ def all_checks(programs):
     checks += [Learnt(hf), Learnt(jax, 1200), Learnt(torch), Learnt(programs["cupy_graph"]), Learnt(shared), Learnt(static),
                Learnt(programs["llama.cpp"], None)]
     checks.append(Windows(torch, "open at os._exit", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, kernels=None, waits_after=1)],
-                          # the program's read of its result is also a wait
+                          # at its end, the program also waits when it reads its result
                           f"{FIRST}-", ("os._exit",)))
     checks.append(AgainstWholeRun(programs["engine"], [GRAPH_LAUNCH], words=("--prefill",)))
     for program in (static, shared, per_thread):
@@ -45,8 +46,9 @@ def all_checks(programs):
     for program in (static, shared):
         checks.append(Windows(program, "a function of its own", OWN_FUNCTION, window))
         checks.append(Windows(program, "ranges of its own", OWN_RANGE, named, words=("--ranges",)))
-    # A mark comes before each call, and the first one before the window opens. If the function looks at its return
-    # address, an iteration lasts until the next call.
+    # The program makes mark N before its N-th call of the counted function. This function looks at its return
+    # address, so an iteration lasts until the next call. So mark FIRST comes before the window opens, and mark LAST
+    # + 1 before it closes.
     decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 2)))
     checks.append(Windows(programs["llama.cpp"], "its step", LLAMA_DECODE, [decoded], steps=None))
     checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))

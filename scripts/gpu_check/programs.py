@@ -1,4 +1,4 @@
-"""The programs that are run, and how they are built."""
+"""Lists the programs that the checks run, and builds the compiled ones."""
 import os
 import shutil
 import subprocess
@@ -17,14 +17,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 @dataclass(frozen=True)
 class Program:
     name: str
-    linkage: str  # how the program gets CUDA's functions
+    linkage: str  # a text for the page: how the program is linked to CUDA, for example by shared cudart
     command: tuple  # without the argument for the number of steps
-    missing: str = None  # the reason why the program cannot run on this machine
-    inlined_runtime: bool = False  # the shim does not see where its runtime calls begin
-    count_option: tuple = ()  # words in front of the number of steps
+    missing: str = None  # None, or the reason why the program cannot run on this machine
+    # True if the runtime is linked into the program, so that the shim does not see where a runtime
+    # call begins
+    inlined_runtime: bool = False
+    count_option: tuple = ()  # words before the number of steps on the command line
 
     def words(self, steps, *more):
-        if steps is None:  # the program itself knows the number of steps
+        if steps is None:  # the program always makes the same number of steps
             return [*self.command, *more]
         return [*self.command, *self.count_option, str(steps), *more]
 
@@ -61,7 +63,8 @@ def build(cuda, folder):
 
 
 def build_llama(source, cuda, folder):
-    """Like build, for llama.cpp and the program that uses it."""
+    """Builds llama.cpp and the program that uses it, into `folder`. Returns {name: the compiler's error} if that
+    failed."""
     if source is None:
         return {"llama": "llama.cpp's source is not given (--llama)"}
     error = llama_cpp.build(os.path.abspath(source), os.path.join(folder, "llama"),
@@ -70,7 +73,8 @@ def build_llama(source, cuda, folder):
 
 
 def all_programs(folder, failed):
-    """Returns every program by name. `folder`: the folder into which they were built."""
+    """Returns every program as {name: Program}. `folder`: the folder with the compiled programs. `failed`: the
+    errors of those that could not be built."""
     llama = os.path.join(folder, "llama")
 
     def compiled(name, target, linkage, **more):
@@ -100,7 +104,7 @@ def all_programs(folder, failed):
         python("hang", "torch", "torch and NCCL"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
-        # This program always makes 200 steps.
+        # llama_loop makes 200 steps in this mode, so the number is not on its command line.
         Program("llama.cpp", "a plugin of its own, shared cudart",
                 (f"{llama}/llama_loop", f"{llama}/tiny.gguf", "single"),
                 f"not built: {failed['llama']}" if "llama" in failed else None),
@@ -109,7 +113,8 @@ def all_programs(folder, failed):
 
 
 def llama_with(program, path, *shape):
-    """Returns llama.cpp's program with a new model of this shape: number of layers, and their width (tiny_gguf.py)."""
+    """Returns llama.cpp's program with another model, which tiny_gguf.py writes to `path`. `shape`: the number of
+    layers and their width."""
     if program.missing:
         return program
     command, _, *words = program.command

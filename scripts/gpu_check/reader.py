@@ -1,24 +1,24 @@
-"""A scripted reader of answers that knows nothing of tllmprof. It asks `tllmprof mcp` for the brief of a run and then
-for the first finding, and names the cause by fixed rules. It sees nothing else.
+"""A scripted reader of reports that knows nothing about tllmprof. It asks `tllmprof mcp` for the brief of a run and then
+for the first finding, and names the cause by fixed rules. It sees nothing else. It shows if the brief is enough to find
+the cause.
 
-    python3 scripts/gpu_check/reader.py TLLMPROF FOLDER [FILE...]    # files are relative to FOLDER; none: its newest run
+   python3 scripts/gpu_check/reader.py TLLMPROF FOLDER [FILE...]    # files are relative to FOLDER; none: its newest run
 
-It prints JSON: the cause ("" if there is none), the words that name the place of the cause, and the numbers of calls
-and characters that were needed.
-"""
+It prints JSON: the cause ("" if there is none), the words that name the function or file of the cause, and the numbers
+of calls and of characters that it needed."""
 import json
 import re
 import subprocess
 import sys
 
 MAX_CALLS, MAX_CHARACTERS = 3, 16_000
-# A finding in the brief is indented by two columns and begins with its name.
+# Matches the begin of a finding in the brief: two spaces and the finding's name.
 FINDING = re.compile(r"^  ([a-z][a-z-]+)(?: \(costs [^)]*\))?: ", re.MULTILINE)
 IDENTIFIER = re.compile(r"\bid ([a-z-]+), confidence (low|medium|high); more: ")
 
 
 class Tools:
-    """The tools of a server, with the numbers of calls and characters so far."""
+    """The tools of a running `tllmprof mcp`. Counts the calls and the characters of the answers."""
 
     def __init__(self, command, folder):
         self.server = subprocess.Popen([command, "mcp", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
@@ -50,7 +50,7 @@ class Tools:
 
 
 def read(command, folder, files=()):
-    """Returns the reader's answer about a run."""
+    """Lets the reader read a run. Returns the object that this script prints as JSON."""
     tools = Tools(command, folder)
     try:
         of = {"files": list(files)} if files else {}
@@ -69,7 +69,7 @@ def read(command, folder, files=()):
 
 
 def faults(said):
-    """Returns the limits that the reader exceeded."""
+    """Returns the limits (MAX_CALLS, MAX_CHARACTERS) that the reader exceeded, in words."""
     found = []
     if said["calls"] > MAX_CALLS:
         found.append(f"{said['calls']} calls")

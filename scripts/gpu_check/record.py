@@ -1,8 +1,8 @@
-"""Compares GPU times in the built-in record with nsys's, and measures the cost of recording.
+"""Compares the GPU times in tllmprof's records with nsys's, and measures the cost of recording.
 
-Each program runs twice: once under nsys with a record, and once with only a record. The second run is judged, because
-nsys changes the times that it measures. A step is a graph launch, an eager kernel and a wait for the stream.
-"""
+Each program runs twice: under nsys, and without nsys, both with a record. The record of the run without nsys is
+judged, because nsys changes the times that it measures. A step is a graph launch, an eager kernel and a wait for the
+stream."""
 import itertools
 import json
 import os
@@ -17,8 +17,9 @@ from .record_file import events, process_of, spans
 
 NAME = "record"
 WINDOW = f"{FIRST}-{LAST}"
-NEAR = 0.01  # relative difference from nsys's time
-INSIDE, OUTSIDE = 0.02, 0.001  # limits for the cost of recording, as a share of the steps per second
+NEAR = 0.01  # maximum relative difference from nsys's time
+# maximum cost of recording inside and outside the window, as a share of the steps per second
+INSIDE, OUTSIDE = 0.02, 0.001
 SHOWN = 10  # number of iterations that are printed if something is wrong
 GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
               "CUPTI_ACTIVITY_KIND_MEMSET")
@@ -26,16 +27,17 @@ GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "
 
 @dataclass(frozen=True)
 class Truth:
-    """nsys's times of an iteration, in nanoseconds: from the first work to the last, and without the gaps."""
+    """nsys's times of an iteration, in ns. extent: from the begin of the first work on the GPU to the end of the
+    last. busy: without the gaps in between."""
 
     extent: int
     busy: int
     after_launch: int  # ns from the begin of the graph launch to the first work on the GPU
-    pieces: tuple  # (start, duration) of each piece of work, from the begin of the graph launch
+    pieces: tuple  # (start, duration) of each kernel, copy or memset in ns, counted from the begin of the graph launch
 
 
 def covered(pieces):
-    """Returns the time during which at least one of (start, end) lasted."""
+    """Returns the total time covered by spans (start, end). Time in which several spans overlap counts once."""
     total, until = 0, 0
     for start, end in sorted(pieces):
         total += max(0, end - max(start, until))
@@ -44,7 +46,7 @@ def covered(pieces):
 
 
 def truth(database):
-    """Returns {iteration: Truth} from an nsys export, by the ranges `iteration N` that the shim makes."""
+    """Reads an nsys export. Returns {iteration: Truth}, by the ranges `iteration N` that the shim makes."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         db.text_factory = lambda text: text.decode(errors="replace")
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
@@ -70,15 +72,15 @@ def truth(database):
 
 @dataclass
 class Recorded:
-    """The contents of a record: {iteration: GPU ns} by `tllmprof report`, and the spans and launches among its
-    events."""
+    """The data of a record that is compared with nsys's. gpu: {iteration: GPU time in ns} by `tllmprof report`. The
+    other fields come from the report or from the events of the time line."""
 
     gpu: dict
     lost: int
     dropped: int
     gpus: list
     inside: dict
-    spans: dict  # {iteration: [(ns, cut)]}
+    spans: dict  # {iteration: [(duration in ns, True if the window's end cut it)]} of the GPU's work
     launch_us: float  # mean duration of graph launches on the host
 
 
@@ -91,11 +93,10 @@ def reported(command, path):
 
 
 class GpuTime(Check):
-    """Checks the GPU time per step, by the record and by nsys.
+    """Checks the GPU time per step by the record against nsys's.
 
-    starts: the number of runs of each kind. One process can be a tenth faster than an equal one for its whole life, so
-    the two most similar runs are compared.
-    """
+    starts: the number of runs under nsys and of runs without it. One process can be a tenth faster than an equal one
+    for its whole life, so the two runs whose times are most similar are compared."""
 
     def __init__(self, program, label, words, starts=1):
         super().__init__(program, f"{NAME} {label}", f"cudaGraphLaunch, {WINDOW}",
@@ -111,7 +112,7 @@ class GpuTime(Check):
         return reported(bench.command, path)
 
     def under_nsys(self, bench, start):
-        """Returns (nsys's times, the record of the same run)."""
+        """Runs the program under nsys with a record. Returns (nsys's times, the record)."""
         base = nsys.report_base(bench.folder, f"{self.name} {start}")
         trace = base + ".tllmprof"
         under = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", bench.graph_trace),
@@ -121,7 +122,7 @@ class GpuTime(Check):
         return truth(base + ".sqlite"), self.recorded(bench, under, trace)
 
     def alone(self, bench, start):
-        """Returns (how the program ended, the record)."""
+        """Runs the program with a record and without nsys. Returns (how the program ended, the record)."""
         trace = nsys.report_base(bench.folder, f"{self.name} alone {start}") + ".tllmprof"
         ended = child.run(self.program.words(STEPS, *self.words),
                           bench.shimmed(WINDOW, "cudaGraphLaunch", TLLMPROF_TRACE=trace))
@@ -140,7 +141,7 @@ class GpuTime(Check):
 
 
 class Steps(Check):
-    """Checks iterations in the record against the program's own times of its steps."""
+    """Checks the iterations in the record against the times when the program itself began its steps."""
 
     def __init__(self, program, rule, **variables):
         super().__init__(program, f"{NAME} steps, {rule}", f"{rule}, {WINDOW}",
@@ -170,8 +171,8 @@ class Steps(Check):
 
 
 def unlike_steps(recorded, began, wanted):
-    """Compares iterations (n, start, end) with the times when the steps began. Returns (errors in words,
-    description)."""
+    """Compares a record's iterations (n, start, end) with the times when the program's steps began. Returns (errors
+    in words, description)."""
     if [n for n, _, _ in recorded] != list(wanted):
         return [f"other iterations: {[n for n, _, _ in recorded][:3]}… {len(recorded)}"], f"{len(recorded)} iterations"
     marks = [[step for step, at in enumerate(began) if start <= at < end] for _, start, end in recorded]
@@ -190,7 +191,8 @@ def unlike_steps(recorded, began, wanted):
 
 
 def unlike_medians(pair):
-    """Returns the difference between a run under nsys and one without it."""
+    """Returns the difference in ns between the median GPU time by nsys (in the run under nsys) and by the record
+    (in the run without nsys). `pair`: the two runs."""
     (by_nsys, _), (_, record) = pair
     extent, _, median = medians(by_nsys, record)
     return abs(median - extent)
@@ -205,7 +207,7 @@ def medians(by_nsys, record):
 
 
 def unlike(by_nsys, record, steps):
-    """Returns errors in a record, in words."""
+    """Compares a record with nsys's times of these steps. Returns the errors in words."""
     wrong = [f"nsys has no work in {n}" for n in [n for n in steps if n not in by_nsys][:3]]
     without = [n for n in steps if not record.gpu.get(n)]
     if without:
@@ -221,8 +223,9 @@ def unlike(by_nsys, record, steps):
 
 
 def is_near(median, extent, launch):
-    """Returns True if a record's GPU time agrees with nsys's, all in nanoseconds. On an idle stream, the record's time
-    begins before the launch, and nsys's at the first kernel after it (docs/gpu-times.md)."""
+    """Returns True if a record's median GPU time agrees with nsys's, all in ns. If the stream is idle, the record's
+    time begins before the graph launch, and nsys's at the first kernel, so the record's may be longer by the launch
+    (docs/gpu-times.md)."""
     return extent > 0 and extent * (1 - NEAR) <= median <= (extent + launch) * (1 + NEAR)
 
 
@@ -238,7 +241,7 @@ def compared(by_nsys, beside, record):
 
 
 def print_all(name, by_nsys, beside, record, ended):
-    """Prints all available data on standard error."""
+    """Prints on standard error everything that was measured, because the run may not be repeatable."""
     lines = [f"{name}: status {ended.status}, lost {record.lost}, dropped {record.dropped}, inside {record.inside}"]
     for n in range(FIRST, FIRST + SHOWN):
         one = by_nsys.get(n)
@@ -264,8 +267,8 @@ def loops(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 3),
-        # With this loop, one process can be a tenth faster than an equal one for its whole life, so
-        # there are more starts.
+        # Eight starts, because with this loop one process can be a tenth faster than an equal one for its whole
+        # life.
         throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 8),
         throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
                         ("--decode",), 2),
@@ -273,7 +276,8 @@ def loops(programs):
 
 
 def ways(folder):
-    """Returns the ways to run a program, in the form of throughput.WAYS: the name and the shim's variables."""
+    """Returns the ways to run a program: [(name, the shim's variables; None: without the shim)], like
+    throughput.WAYS."""
     trace = os.path.join(folder, "cost-%p.tllmprof")
 
     def recorded(window):
@@ -284,7 +288,8 @@ def ways(folder):
 
 
 def cost(chosen, bench, rounds, seconds):
-    """Returns lines of Markdown like throughput's, for these ways."""
+    """Yields lines of Markdown with the cost of recording: a table like throughput's, for the ways of this
+    module."""
     yield f"Aims: at most {INSIDE:.1%} fewer steps a second inside the window, {OUTSIDE:.2%} outside."
     yield ""
     yield from throughput.table(chosen, bench, rounds, seconds, ways(bench.folder))

@@ -1,4 +1,4 @@
-"""Reads a built-in record with the command: its exported time line and its report (docs/export.md,
+"""Reads tllmprof's records with the tllmprof command: the exported time line, and the report (docs/export.md,
 docs/report-json.md)."""
 import json
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from . import child, nsys
 
 
 def output_of(command, *words, folder=None):
-    """Returns the JSON that `tllmprof WORDS…` prints in this folder."""
+    """Runs `tllmprof WORDS…` in this folder. Returns the JSON that it prints."""
     ended = child.run([command, *words], child.variables(), folder=folder)
     if ended.status != 0:
         raise nsys.Failed(f"tllmprof {words[0]}: {ended.why()}")
@@ -15,13 +15,13 @@ def output_of(command, *words, folder=None):
 
 
 def process_of(command, path):
-    """Returns the record's process in `tllmprof report`."""
+    """Returns the first process in the report of this record."""
     return output_of(command, "report", "--json", path)["processes"][0]
 
 
 def events(command, path):
-    """Returns the events of a record's time line that have a duration, with `start` and `ns` in nanoseconds, and all
-    other events."""
+    """Returns all events in the time line of a record. Events with a duration get `start` and `ns`, in
+    nanoseconds."""
     found = output_of(command, "export", path, "--to", "chrome", "-o", "-")["traceEvents"]
     for event in found:
         if event["ph"] == "X":
@@ -30,9 +30,10 @@ def events(command, path):
 
 
 class Record:
-    """The contents of a record. kernels: (launch, ns, name), by their begin. inner: (first, last) iterations of each
-    kernel window. of: the kernels that began from a kernel window's opening until the next one. refused: what the
-    library logged as impossible. dropped: number of events."""
+    """The contents of a record. kernels: (launch, ns, name) in the order of their start. inner: (first, last)
+    iteration of each kernel window, in which kernels are recorded. of: for each kernel window, the kernels that
+    began after it opened and before the next one did. refused: the library's message if it could not record kernels.
+    dropped: number of lost events."""
 
     def __init__(self, command, path):
         process = process_of(command, path)
@@ -45,7 +46,8 @@ class Record:
                          for event in found if event.get("cat") == "kernel")
         windows = sorted((event["start"], event["name"]) for event in found
                          if event.get("cat") == "window" and tracks[event["tid"]] == "kernels taken"
-                         and not event["name"].endswith("-"))  # such a window never closed
+                         # a kernel window that never closed has a name that ends with "-"
+                         and not event["name"].endswith("-"))
         self.kernels = [(launch, ns, name) for _, launch, ns, name in kernels]
         self.inner = [tuple(int(edge) for edge in name.removeprefix("window ").split("-")) for _, name in windows]
         edges = [start for start, _ in windows] + [float("inf")]
@@ -57,7 +59,8 @@ class Record:
 
 
 def spans(found):
-    """Returns {iteration: [(ns, cut)]} of the GPU's work, from a time line's events."""
+    """Returns the GPU's work in a time line's events, by iteration: {iteration: [(duration in ns, True if the
+    window's end cut it)]}."""
     of = defaultdict(list)
     for event in found:
         if event.get("cat") == "gpu":

@@ -1,9 +1,7 @@
-"""Makes small records of real engines (`--records FILE`), for the records that the report is tested with
-(crates/page/tests/corpus).
+"""Makes small records of real engines (`--records FILE`), with which the report is tested (crates/page/tests/corpus).
 
-Each engine runs once with a window of some iterations, some of them with kernels. Its compressed record is added to one
-archive.
-"""
+Each engine runs once with a window of some iterations, and records kernels in some of these. The compressed records of
+all engines are put into one archive."""
 import glob
 import gzip
 import io
@@ -15,8 +13,8 @@ from . import child, engines, ledger
 from .kernels import Report
 
 NAME = "records"
-# (first iteration of the window, number of iterations, number of those with kernels). If a record is too large, the
-# next size is tried.
+# Sizes of a record: (first iteration of the window, number of iterations, number of iterations with recorded
+# kernels). If a record is larger than LARGEST bytes, the next size is tried.
 SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
 LARGEST = 120_000
 LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", ("10",))}
@@ -35,7 +33,8 @@ def packed(path):
 
 
 def made(bench, report, what, run):
-    """Returns the compressed record of what `run` runs with these settings, or None."""
+    """Makes a record with the function `run`, which runs an engine with the settings it is given. Returns the
+    compressed record, or None if none is small enough."""
     folder = os.path.join(bench.folder, NAME)
     for size in SIZES:
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +57,8 @@ def made(bench, report, what, run):
 
 
 def of_engine(bench, folder, name):
-    """Returns (label, a function that runs it with settings) for each way to run the engine under its load."""
+    """Yields (label, function) for each way to run the engine under its load. The function runs it with
+    settings."""
     own = engines.Bench(bench, folder, name)
     for run in (run for run in own.engine.runs if run.is_load):
         yield f"{name}-{run.label}".replace(" ", "-"), lambda given, run=run: own.made(run, NAME, given).ended

@@ -1,4 +1,6 @@
-"""Checks models with experts whose routers are replaced, on a GPU: balanced inside the window, and learned outside."""
+"""Checks that the library replaces the routers of models with experts, on a GPU. A router chooses the experts for each
+token. Inside the window, the library's router must load all experts equally (balanced); outside, the model's own
+(learned) router must be used."""
 import glob
 import json
 import os
@@ -14,18 +16,19 @@ from .kernels import demangled, short
 from .record_file import Record
 
 FIRST, LAST, STEPS = 10, 19, 30
-# Number of steps whose kernels are recorded.
+# Number of steps in the window whose kernels are recorded.
 INNER = 6
-# Window and steps of a run whose speed is measured.
+# First and last iteration of the window, and number of steps, of the runs whose speed is measured.
 STEADY, STEADY_END, STEADY_STEPS = 100, 399, 420
-# Maximum relative difference between the program's own times and the record's.
+# Maximum relative difference between the program's own speed and the speed by the record.
 CLOCK = 0.03
-# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
+# Parts of the names of kernels that multiply matrices, as cuBLAS and Inductor name them.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
 def run(check, bench, words, name, window, implementations, **more):
-    """Runs a program with experts. Returns (how it ended, its own data, its records)."""
+    """Runs a program with experts. If an implementation of experts fails, tries the next one in `implementations`.
+    Returns (how the program ended, the data that it wrote itself, its records)."""
     base = os.path.join(bench.folder, "-".join(words) + "-" + name)
     said = []
     for experts in implementations:
@@ -47,14 +50,15 @@ def products(counts):
 
 
 def missing(learned, perfect):
-    """Returns a description of the matrix products that a balanced run lacks per step."""
+    """Describes the matrix products that a balanced run launches less often than a learned one. `learned`,
+    `perfect`: number per step by the kernel's mangled name."""
     return [f"{short(demangled([name])[name])}: {n:g} a step learned, {perfect.get(name, 0):g} balanced"
             for name, n in learned.items() if perfect.get(name, 0) < n]
 
 
 def named_alike(names, counts):
-    """Returns the kernels of `counts` that are among `names`, which are demangled. If no name is equal, only the
-    function's name is compared."""
+    """Returns the kernels in `counts` whose demangled names are among `names`. If there is none, compares only the
+    names of the functions."""
     plain = demangled(counts)
     for same in (lambda name: name.replace(" ", ""), short):
         wanted = {same(name) for name in names}
@@ -65,8 +69,9 @@ def named_alike(names, counts):
 
 
 def judge_kernels(learned, perfect, gate, layers, is_compiled=False, first=FIRST):
-    """Compares the kernels of two records. Returns (description, errors). `gate`: names of a single gate's kernels,
-    which a compiler may have changed. `first`: the first iteration with recorded kernels."""
+    """Compares the kernels of a run with learned routers and a run with balanced ones: the latter must still
+    compute each gate. Returns (description, errors). `gate`: names of the kernels of one gate, which a compiler may
+    have changed. `first`: the first iteration with recorded kernels."""
     if not all(len(record.of) == 1 and record.inner[0][0] == first for record in (learned, perfect)):
         return "no kernels", [f"kernels of iterations {learned.inner} and {perfect.inner}, refused {learned.refused}, "
                               f"{perfect.refused}"]
@@ -86,8 +91,8 @@ def judge_kernels(learned, perfect, gate, layers, is_compiled=False, first=FIRST
 
 
 def judge_proof(err, layers):
-    """Judges the shim's last message about the routers: each layer's experts must have been those of the table. Returns
-    (description, errors)."""
+    """Judges the shim's last message about the routers. It must say that each layer used the experts that the shim's
+    table gives. Returns (description, errors)."""
     found = re.search(r"^tllmprof: perfect router: (\d+) layers, \d+ calls[^,\n]*(.*)$", err, re.MULTILINE)
     if not found:
         return "no last line", ["it did not count its layers"]
@@ -98,7 +103,7 @@ def judge_proof(err, layers):
 
 
 def judge_routing(command, records, layers):
-    """Judges the report's figures about the learned router. Returns (description, errors)."""
+    """Judges the report's data about the learned routers, from records of runs. Returns (description, errors)."""
     shown = child.run([command, "report", "--json", *records], child.variables())
     if shown.status != 0:
         return "no report", [f"report: {shown.why()}"]
@@ -111,8 +116,8 @@ def judge_routing(command, records, layers):
 
 
 class PerfectRouter(Check):
-    """Checks `TLLMPROF_PERFECT_ROUTER=window`: learned and balanced routers in turn, in one program and in one captured
-    graph."""
+    """Checks `TLLMPROF_PERFECT_ROUTER=window`: in one program and one captured graph, routers are learned outside the
+    window and balanced inside."""
 
     def __init__(self, program, model, how):
         self.words = (model, how, str(STEPS))
@@ -124,11 +129,11 @@ class PerfectRouter(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        # Some versions of PyTorch cannot capture the first way.
+        # Implementations of experts. The second is used if the first fails, because some versions of PyTorch cannot
+        # capture the first.
         ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
         kernels = {"TLLMPROF_KERNELS": INNER}
-        # These runs may be at the same time, because their speed is not measured; other runs
-        # measure the speed.
+        # These runs may overlap, because only other runs (RoutedPace) measure the speed.
         with ThreadPoolExecutor() as pool:
             windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
             learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)
@@ -145,8 +150,8 @@ class PerfectRouter(Check):
                 wrong.append(f"{what}: loads {apart} apart")
         if min(step["spread"] for step in outside) <= 1:
             wrong.append("balanced outside the window")
-        # Inductor compiles the model around an unknown operator with other rounding, so compiled runs are compared with
-        # the first step outside.
+        # With the library's operator in the model, Inductor compiles the model in another way, with other rounding. So
+        # steps of a compiled run are compared with that run's own first step outside the window.
         base_logits = outside[0]["logits"] if self.words[1] == "compiled" else plain[0]["logits"]
         unlike = sum(step["logits"] != base_logits for step in outside)
         if unlike:
@@ -175,7 +180,8 @@ class PerfectRouter(Check):
 
 
 class RoutedPace(Check):
-    """Measures the gain of balanced routing, with two runs one after the other that have the GPU to themselves."""
+    """Measures how much faster balanced routers are. Two runs, with learned and with balanced routers, have the GPU
+    to themselves one after the other."""
 
     def __init__(self, program, model):
         self.words = (model, "pace", str(STEADY_STEPS))
@@ -198,13 +204,14 @@ class RoutedPace(Check):
 
 
 def own_rate(begins):
-    """Returns the iterations per second in the window, from the times when the program began them. The first one waits
-    for the window."""
+    """Returns the iterations per second in the window, from the times when the program began its iterations. The
+    window's first iteration is left out, because it waits for the window to open."""
     return (STEADY_END - STEADY - 1) / (begins[STEADY_END] - begins[STEADY + 1])
 
 
 def judge_pace(comparison, own, pairs):
-    """Compares a comparison with the program's own iterations per second. Returns (description, errors)."""
+    """Checks the speeds by `tllmprof compare` against the program's own iterations per second. Returns
+    (description, errors)."""
     rates = next(([measure["base"], measure["other"]] for measure in comparison["measures"]
                   if measure["name"] == "iterations a second"), [0, 0])
     wrong = [f"{what}: {theirs:.1f} iterations/s by compare, {ours:.1f} by the program"

@@ -1,5 +1,5 @@
-"""Checks the perfect router in models whose experts are on two GPUs, with the same tokens on all ranks and with each
-rank's own tokens."""
+"""Checks balanced routers in models whose experts are spread over two GPUs: if all ranks have the same tokens, and
+if each rank has its own."""
 import json
 import os
 import re
@@ -12,7 +12,7 @@ from .checks import Check
 
 FIRST, LAST, STEPS = 10, 19, 30
 RANKS = 2
-# Variables that turn off multicast, which not every machine supports.
+# Variables that turn off NVLink multicast, which not every machine supports.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
@@ -23,7 +23,7 @@ def free_port():
 
 
 def together(lists):
-    """Returns the sums of several lists of loads."""
+    """Adds up lists of loads (tokens per expert), element by element."""
     return [sum(of) for of in zip(*lists)]
 
 
@@ -32,13 +32,15 @@ def of_mean(loads):
 
 
 def on_gpus(loads):
-    """Returns the loads of GPUs that each have the same number of experts."""
+    """Returns the load of each GPU from the loads of the experts. Each GPU has the same number of consecutive
+    experts."""
     each = len(loads) // RANKS
     return [sum(loads[i * each:(i + 1) * each]) for i in range(RANKS)]
 
 
 def judge_step(how, steps, is_balanced):
-    """Returns errors in one step of all ranks."""
+    """Checks the loads of one step in all ranks. They must be even if `is_balanced`, and uneven otherwise. Returns
+    the errors."""
     wrong = []
     for layer, loads in enumerate(zip(*(step["loads"] for step in steps))):
         total = together(loads)
@@ -56,7 +58,7 @@ def judge_step(how, steps, is_balanced):
 
 
 def judge_window(how, truths):
-    """Returns errors in a run with a window."""
+    """Checks all steps of a run with a window: balanced in the window, learned outside. Returns the errors."""
     wrong = []
     for n, steps in enumerate(zip(*(truth["steps"] for truth in truths))):
         wrong += [f"step {n}: {one}" for one in judge_step(how, steps, FIRST <= n <= LAST)]
@@ -69,8 +71,8 @@ def judge_window(how, truths):
 
 
 def learned(how, truths):
-    """Returns, by rank, the loads of its own layers' experts while the learned router was used. With the same tokens,
-    each rank knows its own experts' part of the choices of all ranks."""
+    """Returns for each rank the loads of the experts, by layer, summed over the time in which the learned router was
+    used. If all ranks have the same tokens, a rank knows only the loads of its own experts."""
     parts = [[truth["warm"], *truth["steps"][:FIRST], *truth["steps"][LAST + 1:]] for truth in truths]
     loads = [[together(of_layer) for of_layer in zip(*(part["loads"] for part in of_rank))] for of_rank in parts]
     if how == "same":
@@ -79,7 +81,8 @@ def learned(how, truths):
 
 
 def judge_report(how, truths, report, text):
-    """Judges what `tllmprof report` shows of the learned router, as JSON and as text. Returns (description, errors)."""
+    """Judges what `tllmprof report` shows of the learned routers, as JSON and as text. Returns (description,
+    errors)."""
     wrong, wanted = [], learned(how, truths)
     by_rank = {process["rank"]: process.get("routing") or {"layers": []} for process in report["processes"]}
     for rank, loads in enumerate(wanted):
@@ -99,7 +102,7 @@ def judge_report(how, truths, report, text):
 
 
 class ExpertRanks(Check):
-    """Checks two ranks, each with half of the experts on its own GPU."""
+    """Checks balanced routers with two ranks. Each rank has its own GPU and half of the experts."""
 
     WANTED = "loads of the experts over both ranks at most 1 apart inside the window, as many tokens on each GPU"
 
@@ -113,7 +116,8 @@ class ExpertRanks(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def ranks(self, bench, name, **more):
-        """Runs the ranks. Returns (how each ended, each one's own data, the records)."""
+        """Runs the ranks. Returns (how each rank's program ended, the data that each program wrote itself, the
+        records)."""
         base = os.path.join(bench.folder, "-".join(("ranks", *self.words[:2], name)))
         port = free_port()
 

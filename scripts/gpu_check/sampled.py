@@ -1,5 +1,5 @@
-"""Checks samples of kernels (`--kernels=20@10s`): the cost of each sample by the program's own clock, and the slowdown
-after it."""
+"""Checks samples of kernels (`--kernels=20@10s`: the kernels of 20 steps, every 10 s). Measures the cost of a sample
+with the program's own clock, and the slowdown of the steps after it."""
 import os
 import statistics
 
@@ -10,11 +10,12 @@ from .record_file import process_of
 
 NAME = "sampled"
 SAMPLE, PERIOD, SECONDS = 20, 10, 50
-# Number of steps before and after a sample that are compared.
+# Number of steps directly before and after a sample whose medians are compared.
 SPAN = 1000
-# Maximum loss of a program that is sampled once a minute, and maximum slowdown of steps between two samples.
+# MOST: maximum share of its time that a program may lose if it is sampled once a minute. LEFT: maximum slowdown of
+# the steps between two samples.
 MOST, LEFT = 0.003, 0.001
-# A step that takes more than this number of medians counts as slowed by a sample.
+# A step that takes longer than this number of medians is counted as slowed by a sample.
 SLOW = 1.02
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
          f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps behind a sample against those "
@@ -31,14 +32,14 @@ def times(bench, program, words, steps, path, variables):
 
 
 def lost(ns):
-    """Returns the time that slow steps take beyond the median, in ns."""
+    """Returns the time by which slow steps exceed the median, summed over all steps, in ns."""
     median = statistics.median(ns)
     return sum(one - median for one in ns if one > SLOW * median)
 
 
 def between(ns, slow_ns):
-    """Returns for each sample except the first the median step after it ÷ the median step before it. A sample begins
-    where a step takes `slow_ns`, because CUPTI attaches, and ends long before SPAN steps have passed."""
+    """Returns for each sample except the first: median step after it ÷ median step before it. A sample is recognized
+    by a step longer than `slow_ns`, in which CUPTI attaches. It ends long before SPAN steps have passed."""
     begins, last = [], -2 * SPAN
     for at, one in enumerate(ns):
         if one > slow_ns:

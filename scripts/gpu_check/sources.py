@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+# Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
+# folder have names of standard modules.
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -29,9 +30,10 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "
 RULE = "nvtx:^ProfilerStep#"
 KINDS = ("eager", "graph", "cpu")
 FIRST, COUNT = 300, 200
-# First step and number of steps for vLLM.
+# For vLLM: the first recorded step, and the number of recorded steps.
 SERVED_FIRST, SERVED = 20, 60
-# Seconds from the start of a round until another round may begin, and the time limit of a run.
+# ANOTHER_ROUND: maximum seconds that a round may have taken for another round to be run. RUN_SECONDS: time limit of
+# a run.
 ANOTHER_ROUND, RUN_SECONDS = 25, 150
 ROUNDS = 2
 TITLE = ("## One loop by three recorders", "", "The same steps, recorded in turn. *Busy*: the median step's, by `tllmprof report`, as the "
@@ -40,7 +42,8 @@ TITLE = ("## One loop by three recorders", "", "The same steps, recorded in turn
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps to record, in a program that is run as `words(way, out)` with `variables`."""
+    """The steps of a program that are recorded. `words(way, out)` returns its command line, and `variables` are its
+    environment variables."""
 
     first: int
     count: int
@@ -53,17 +56,17 @@ class Steps:
 
 
 def steps_of(kind):
-    """Returns the steps of a loop."""
+    """Returns the Steps for a loop of programs/sources.py of this kind."""
     return Steps(FIRST, COUNT, lambda way, out: [sys.executable, PROGRAM, kind, way, out, str(FIRST), str(COUNT)], {})
 
 
 @dataclass
 class Seen:
-    """The report's figures of the process with the most steps."""
+    """Data from the report of a trace, for the process with the most steps."""
 
     steps: int
-    kernels: Counter  # number of kernels by name, in all steps
-    busy: list  # ns for each step
+    kernels: Counter  # number of kernels in all steps by name
+    busy: list  # the GPU's busy time in each step, in ns
     lacks: list
     notes: list
 
@@ -80,24 +83,25 @@ def seen(report):
 
 
 def differences(kernels, others):
-    """Returns the names whose numbers differ between two recorders: {name: (number here, number there)}."""
+    """Returns the names of kernels whose numbers differ between two recorders: {name: (number by the first, number
+    by the second)}."""
     return {name: (kernels[name], others[name]) for name in sorted(kernels | others) if kernels[name] != others[name]}
 
 
 def new_or_gone(compared):
-    """Returns the kernels that only one side of a comparison has."""
+    """Returns the names of kernels that `tllmprof compare` finds on only one side."""
     return [one["name"] for one in compared["kernels"] if one["counts"] and 0 in one["counts"]]
 
 
 class Recorders:
-    """Runs a program under each recorder, with files in `folder`."""
+    """Runs a program under each of the three recorders. Files are written to `folder`."""
 
     def __init__(self, command, lib, nsys_path, folder):
         self.command, self.lib, self.nsys, self.folder = command, lib, nsys_path, folder
         os.makedirs(folder, exist_ok=True)
 
     def tllmprof(self, *words):
-        """Runs the command with nsys on PATH, like for a user who reads its reports."""
+        """Runs the tllmprof command with nsys on PATH, as it is for a user who reads nsys reports."""
         path = ":".join([os.path.dirname(self.nsys), os.environ.get("PATH", "")])
         return child.run([self.command, *words], child.variables(PATH=path, TLLMPROF_NSYS=self.nsys), RUN_SECONDS, self.folder)
 
@@ -127,7 +131,7 @@ class Recorders:
         return [trace]
 
     def by_nsys(self, steps, name, is_range=True):
-        """Records with nsys. Returns an export and its report."""
+        """Records steps with nsys. Returns the paths of [the SQLite export, the nsys report]."""
         report, export = self.path(f"{name}.nsys-rep"), self.path(f"{name}.sqlite")
         arguments = nsys.profile_arguments(report.removesuffix(".nsys-rep"), "stop" if is_range else None, "node")
         self.run([self.nsys, "profile", *arguments, *steps.words("range" if is_range else "plain", "none")], steps.variables)
@@ -137,14 +141,15 @@ class Recorders:
         return [export, report]
 
     def by_profiler(self, steps, name):
-        """Records with the PyTorch profiler. Returns a trace and the same trace compressed."""
+        """Records steps with the PyTorch profiler. Returns the paths of [the trace, the same trace compressed]."""
         trace, packed = self.path(f"{name}.json"), self.path(f"{name}.json.gz")
         self.run(steps.words("profile", trace), steps.variables)
         return [trace, packed]
 
 
 def check_alike(report, what, found, wanted):
-    """Compares the results: {recorder: [result of each round]}. There must be `wanted` steps."""
+    """Compares the reports of all recorders. `found`: {recorder: [Seen of each round]}. Each must have `wanted`
+    steps, the same kernels, and a similar busy time."""
     numbers = {name: [one.steps for one in rounds] for name, rounds in found.items()}
     report.check(f"{what}: steps", f"{wanted} wanted; {numbers}", all(number == wanted for rounds in numbers.values() for number in rounds))
     every = [(name, one) for name, rounds in found.items() for one in rounds]
@@ -162,7 +167,7 @@ def check_alike(report, what, found, wanted):
 
 
 def check_same(recorders, report, what, one, other):
-    """Checks that two forms of one trace give the same report."""
+    """Checks that two files with the same trace, such as one and its compressed form, give the same report."""
     shown = [seen(recorders.json("report", "--json", path)) for path in (one, other)]
     report.check(f"{what}: {os.path.basename(other)} as {os.path.basename(one)}", f"{[one.steps for one in shown]} steps, "
                  f"{[one.kernels.total() for one in shown]} kernels", shown[0] == shown[1] and shown[0].steps > 0)
@@ -176,7 +181,8 @@ def check_compare(recorders, report, what, one, other):
 
 
 def check_loop(recorders, report, what, steps, rounds=ROUNDS):
-    """Runs the three recorders in turn, `rounds` times if there is time for more than one round."""
+    """Runs the program under the three recorders in turn. Repeats this `rounds` times, unless the first round took
+    too long."""
     began, found, files = time.monotonic(), {}, {}
     ways = {"tllmprof": recorders.by_tllmprof, "nsys": recorders.by_nsys, "PyTorch": recorders.by_profiler}
     for turn in range(rounds):
@@ -194,7 +200,8 @@ def check_loop(recorders, report, what, steps, rounds=ROUNDS):
 
 
 def check_cpu(recorders, report, what, steps):
-    """Checks traces without GPU work: the status is 0, and a message says so."""
+    """Checks traces of a program without GPU work. `tllmprof report` must succeed and say that there is no GPU
+    work."""
     for record in (lambda *given: recorders.by_nsys(*given, is_range=False), recorders.by_profiler):
         trace = record(steps, what)[0]
         one, text = seen(recorders.json("report", "--json", trace)), recorders.tllmprof("report", trace)
@@ -209,7 +216,7 @@ def check_all(report, recorders, kinds=KINDS):
 
 
 def check_engine(bench, report, own, run):
-    """Checks vLLM (engines.py) in one round, because it takes long to start."""
+    """Makes the same check with vLLM (engines.py), only in one round, because vLLM takes long to start."""
     what = f"{own.name}, {run.label}"
     recorders = Recorders(bench.command, bench.shim, bench.nsys, own.records(run))
     program, kind, *model = run.words

@@ -1,5 +1,5 @@
-"""Runs other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills). The same
-tests must pass."""
+"""Runs the tests of other projects with and without the library (`--suites FOLDER`, which get-suites fills). The
+same tests must pass in both runs."""
 import glob
 import os
 import re
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from . import child
 
-# Everything that can be turned on at once, with windows for short and for long tests.
+# The library's variables with everything turned on, with windows at iterations that short tests reach and at
+# iterations that only long tests reach.
 ALL_ON = {
     "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",
     "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
@@ -22,14 +23,16 @@ ALL_ON = {
     "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
-# Number of times that tests are repeated, with and without the library, if their results differ.
+# If the results with and without the library differ, the differing tests are repeated this number of times in both
+# ways.
 AGAIN = 2
 WHOLE = "the whole suite"
-# A test of CuPy that waits forever if there is no fourth GPU.
+# A CuPy test that is left out, because it waits forever on a machine with less than four GPUs.
 FOUR_GPUS = ("cupy_tests/cuda_tests/test_nccl.py::TestCommSplit",)
-# In this older format of pytest's JUnit files, each test has its file name.
+# Options of pytest. Results are written as JUnit files in the format xunit1, in which each test has its file name.
 PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "junit_family=xunit1", f"--timeout={SHORT}")
-# Groups of samples that need nothing outside their folder, end by themselves, and check their results.
+# Groups of NVIDIA's CUDA samples. Samples in these groups need no files from outside, end by themselves, and check
+# their results.
 SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
 NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
 NCCL = ("all_reduce_perf", "all_gather_perf", "broadcast_perf", "reduce_scatter_perf", "sendrecv_perf")
@@ -39,7 +42,7 @@ SANITIZED, SANITIZED_STEPS = ("loop-static", "loop-shared"), 40
 
 @dataclass
 class Outcome:
-    """The outcome of one test with and without the library, and its name."""
+    """The results of one test, with its name: `plain` without the library, and `armed` with it."""
 
     plain: dict
     armed: dict
@@ -53,18 +56,18 @@ class Outcome:
 
 
 class Suite:
-    """A test suite. `prepare` returns what is missing, `run` returns {test: outcome}, and `again` the outcomes of some
-    tests."""
+    """Another project's tests. Methods: `prepare` returns what is missing, or None; `run` returns {test: result};
+    `again` repeats some tests and returns their results."""
 
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
-        self.why = {}  # the reason for each test that failed with the library
+        self.why = {}  # {test: the reason why it failed with the library}
 
     def prepare(self):
         return None
 
     def variables(self, is_armed, **more):
-        """Returns a run's environment, with a new folder for its files."""
+        """Returns the environment of a run, with a new folder for the run's files."""
         self.runs += 1
         own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
         os.makedirs(own)
@@ -73,18 +76,18 @@ class Suite:
         return own, child.variables(**more)
 
     def again(self, is_armed, names):
-        """Returns the outcomes of some tests that run again."""
+        """Runs all tests again. Returns the results of those in `names`."""
         outcome = self.run(is_armed)
         return {name: outcome.get(name) for name in names}
 
 
 def outcomes(path):
-    """Reads a JUnit file. Returns ({test: passed, failed or skipped}, {failed test: reason}). Tests have the names that
-    pytest accepts."""
+    """Reads a JUnit file. Returns ({test: passed, failed or skipped}, {failed test: reason}). A test has the name by
+    which pytest can run it."""
     found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        # The name of the test's class begins with the name of its module, which is the name of its
-        # file.
+        # The class name in a JUnit file begins with the name of the test's module, which is the file name without
+        # extension. The part after it is the class inside the module.
         module = os.path.splitext(os.path.basename(case.get("file") or ""))[0]
         inside = f".{case.get('classname')}.".rpartition(f".{module}.")[2].strip(".")
         name = "::".join(filter(None, (case.get("file"), inside.replace(".", "::"), case.get("name"))))
@@ -95,7 +98,7 @@ def outcomes(path):
 
 
 class Pytest(Suite):
-    """A suite that pytest runs, several tests at a time."""
+    """Tests that pytest runs, several at the same time."""
 
     def __init__(self, name, folder, bench, python, tests, jobs, module):
         super().__init__(name, folder, bench)
@@ -111,7 +114,7 @@ class Pytest(Suite):
         return self.pytest(is_armed, ["-n", str(self.jobs), *self.tests], SECONDS, WHOLE)
 
     def pytest(self, is_armed, words, seconds, label):
-        """Returns {test: outcome}. The outcome of `label` is how pytest itself ended."""
+        """Runs pytest. Returns {test: result}. The entry `label` has the result of pytest itself."""
         own, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
         command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
@@ -124,7 +127,8 @@ class Pytest(Suite):
         return {**found, label: "passed" if ended.status in (0, 1) else ended.why()}
 
     def again(self, is_armed, names):
-        """Runs each test in a new process. In one process, a test's outcome could depend on those before it."""
+        """Runs each of these tests again, in a process of its own. In a shared process, a test's result could
+        depend on the tests before it."""
         if WHOLE in names:
             return self.run(is_armed)
         found = {}
@@ -134,7 +138,7 @@ class Pytest(Suite):
 
 
 class Programs(Suite):
-    """Programs whose exit status is 0 if they succeeded."""
+    """Programs that test something. A program has succeeded if its exit status is `well` (0 by default)."""
 
     def __init__(self, name, folder, bench, build, jobs=8, well=0):
         super().__init__(name, folder, bench)
@@ -188,7 +192,8 @@ def build_nccl(cuda, gpus):
         if not nccl:
             return {}, ["NCCL's Python package is not installed"]
         shutil.copytree(folder, built)
-        # The package lacks the link libnccl.so, so a folder with it is made.
+        # nccl-tests links with libnccl.so, a name that NCCL's Python package lacks. So a folder with this link is
+        # made.
         home = os.path.join(built, "nccl")
         os.makedirs(f"{home}/lib")
         os.symlink(f"{nccl}/include", f"{home}/include")
@@ -215,7 +220,8 @@ def build_sanitized(cuda, programs):
 
 
 def make_python(folder, into):
-    """Makes a Python that can import this Python's packages and pytest's wheels in FOLDER."""
+    """Makes a virtual environment in `into` whose Python can import the packages of the running Python and the
+    pytest wheels in FOLDER."""
     wheels = glob.glob(os.path.join(folder, "runners", "*.whl"))
     venv.create(into, with_pip=False, symlinks=True, system_site_packages=True)
     packages = glob.glob(os.path.join(into, "lib", "python*", "site-packages"))[0]
@@ -245,7 +251,8 @@ def all_suites(folder, bench, cuda):
 
 
 def judged(suite):
-    """Judges a suite. Returns (description, True if the library changes nothing)."""
+    """Runs a suite with and without the library. Returns (description, verdict): True if the results are the same,
+    False if not, None if the suite cannot run."""
     missing = suite.prepare()
     if missing:
         return f"left out: {missing}", None
@@ -268,13 +275,13 @@ def judged(suite):
 
 
 def table(folder, bench, cuda, log, names):
-    """Returns (lines of the page, number of passed, failed and skipped suites)."""
+    """Runs the suites in `names`. Returns (lines of the page, number of passed, failed and skipped suites)."""
     suites = [suite for suite in all_suites(os.path.abspath(folder), bench, cuda) if suite.name in names]
 
     def one(suite):
         try:
             text, ok = judged(suite)
-        except Exception as error:  # an error of one suite must not lose the rows of the others
+        except Exception as error:  # an error of one suite must not lose the results of the others
             text, ok = f"{type(error).__name__}: {error}", False
         log(f"{'ok' if ok else 'left out' if ok is None else 'DIFFERS'}: {suite.name}: {text[:600]}")
         return suite.name, text, ok

@@ -19,7 +19,8 @@ def report(iterations, unknown=0.0):
 
 class Answers(unittest.TestCase):
     def judged(self, answer, theirs=(500, 1100)):
-        """Returns (the rows of the check, the window that nsys was asked for)."""
+        """Makes the check with this report of a run and these times by nsys. Returns (the check's rows, the window
+        that nsys was asked for)."""
         bench, asked = mock.Mock(command="tllmprof"), []
         checked = Report("answers", lambda line: None)
 

@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges late ranks, with reports made by hand."""
+"""Tests how gpu-check judges reports about late ranks. The reports are written by hand."""
 import sys
 import unittest
 

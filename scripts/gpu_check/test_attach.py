@@ -1,4 +1,5 @@
-"""Tests how gpu-check judges an attach: windows, Python's data, speed."""
+"""Tests how gpu-check judges `tllmprof attach`: the windows, Python's data in the record, and the speed
+afterwards."""
 import itertools
 import os
 import signal

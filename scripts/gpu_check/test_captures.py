@@ -1,4 +1,5 @@
-"""Tests how gpu-check judges captures and ledgers. They need no GPU."""
+"""Tests how gpu-check judges requested captures (captures.py) and the ledger of causes (ledger.py). The tests need
+no GPU."""
 import os
 import sys
 import unittest
@@ -51,7 +52,8 @@ class Captures(unittest.TestCase):
         delay, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26)], 2)
         self.assertEqual(delay, 6000)
         self.assertEqual(ratios, [1.1])
-        # The steps after the first window are also the steps before the second, so neither window gives a ratio.
+        # The second window comes right after the first, so neither has steps outside windows on both sides, and
+        # neither gives a ratio.
         _, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26), Captured(27, 28, 29, 33)], 2)
         self.assertEqual(ratios, [])
         self.assertEqual(captures.steps_around(rows, [Captured(n, n, n, n + 4) for n in range(5, 200, 6)], 2)[1], [])

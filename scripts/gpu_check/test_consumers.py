@@ -1,5 +1,5 @@
-"""Tests how gpu-check judges another profiler that gets other results with the library, or for which the library does
-not give CUPTI up."""
+"""Tests that gpu-check reports if another profiler gets other results with the library, and if the library does not
+give CUPTI up to it."""
 import os
 import tempfile
 import unittest

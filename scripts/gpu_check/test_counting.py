@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges the steps that `auto` counts. They need no GPU."""
+"""Tests how gpu-check judges the steps that the rule `auto` counts. The tests need no GPU."""
 import ast
 import os
 import sys

@@ -1,4 +1,5 @@
-"""Tests of the table of planted causes, of nsys's busy time of a GPU, and of the records' archive. They need no GPU."""
+"""Tests the table of planted causes (diagnosis.py), nsys's busy time of a GPU (busy.py), and the archive of records
+(records.py). The tests need no GPU."""
 import gzip
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges the routers of real engines, with rows and outputs made by hand."""
+"""Tests how gpu-check judges the routers of real engines. The engines' rows and outputs are written by hand."""
 import sys
 import unittest
 

@@ -1,4 +1,5 @@
-"""Tests of the comparison of engines. They need neither a GPU nor an engine."""
+"""Tests how gpu-check compares an engine's runs with and without the library (engines.py). The tests need neither a
+GPU nor an engine."""
 import os
 import subprocess
 import sys
@@ -41,8 +42,8 @@ class Windows(unittest.TestCase):
 
 class Split(unittest.TestCase):
     def split(self, parts, prompts=(), wrong=()):
-        """Makes a window in parts. `prompts`: iterations whose batches are prompts. `wrong`: iterations whose marks are
-        wrong."""
+        """Returns errors in a split window whose parts have these iterations. `prompts`: iterations whose batches are
+        prompts. `wrong`: iterations that are marked wrongly as meeting the condition or not."""
         held = process(parts, 0, lambda n: dict(requests=16, phase="prefill" if n in prompts else "decode"))
         for window in held["windows"]:
             for one in window["iterations"]:

@@ -1,4 +1,5 @@
-"""Tests of the first answer's table and judgement. They need no GPU."""
+"""Tests the table of programs for the first report, and how gpu-check judges the report (first.py). The tests need
+no GPU."""
 import json
 import os
 import re

@@ -1,4 +1,5 @@
-"""Tests of gpu-check's logic with exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
+"""Tests gpu-check's own functions, with nsys exports written by hand: python3 -m unittest discover -s scripts/gpu_check
+-t scripts"""
 import os
 import signal
 import sqlite3
@@ -33,8 +34,8 @@ OURS, THEIRS = 1, 2
 
 
 class Export:
-    """An nsys export of a loop whose step is a graph launch, a kernel launch, a mark and a wait. A step takes 100 units
-    of time."""
+    """An artificial nsys export of a loop. A step takes 100 ns and has a graph launch, a kernel launch, a mark and a
+    wait."""
 
     def __init__(self, path):
         self.db = sqlite3.connect(path)
@@ -207,8 +208,8 @@ class WindowTest(ExportCase):
 
 
 class WholeRunTest(ExportCase):
-    """A program with two waits per step, and five waits before the first step, like a generate() with its own
-    warm-up."""
+    """Tests the expected contents computed from a whole run. The program makes two waits per step, and five waits
+    before the first step, like a generate() that warms up first."""
 
     def setUp(self):
         super().setUp()
@@ -235,7 +236,8 @@ class WholeRunTest(ExportCase):
         trace = self.export.trace()
         rule = steady_rule(trace, [STREAM_WAIT], 5, 30)
         expected = from_whole_run(trace, rule, 10, 12)
-        # 20 waits end before iteration 10: five at the start, two in each of steps 0 to 6, and one in step 7.
+        # 20 waits have ended before iteration 10 begins: five before the first step, two in each of steps 0 to 6,
+        # and one in step 7.
         self.assertEqual(expected.marks, [8, 9, 10])
         self.assertEqual(expected.calls, {"graph launch": 0, "kernel launch": 6, "stream wait": 6})
         self.assertIsNone(from_whole_run(trace, rule, 10, 500))
@@ -409,11 +411,11 @@ class RecordTest(unittest.TestCase):
             path = os.path.join(folder, "e.sqlite")
             export = Export(path)
             for n in range(3):
-                export.iteration(n)  # from 100 n + 1005 to 100 n + 1095
+                export.iteration(n)  # adds the range `iteration n`, from 100 n + 1005 to 100 n + 1095
                 at = 100 * n + 1010
                 export.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", at, at + 20, n, 1)
                 export.insert("CUPTI_ACTIVITY_KIND_KERNEL", at + 30, at + 40 + n, n, 1, None)
-            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # belongs to no iteration
+            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # a kernel before all iterations
             export.db.commit()
             by_nsys = record.truth(path)
         self.assertEqual({n: (one.extent, one.busy, one.after_launch) for n, one in by_nsys.items()},
@@ -487,8 +489,8 @@ class Records(unittest.TestCase):
 
 
 def is_running(number):
-    """Returns True if the process exists and has not ended. A process that ended may still be there, because its parent
-    has not waited for it."""
+    """Returns True if the process exists and has not ended. A process that has ended (a zombie) still has a folder in
+    /proc until its parent waits for it."""
     try:
         with open(f"/proc/{number}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Tests of the rules for the numbers of nodes. They need no GPU."""
+"""Tests the rules by which CUPTI may number graph nodes (graph_nodes.py). The tests need no GPU."""
 import os
 import sys
 import unittest
@@ -14,7 +14,8 @@ made root 1 child root/1 7:1
 made root 2 kernel k3 7:2
 exec 9
 """
-# k4 is in a graph within the first of two graphs, and k5 in the second.
+# Output for nested graphs: k4 is in a graph inside the first of two child graphs, and k5 is in the second child
+# graph.
 DEEP = CHILD.replace("exec 9\n", """made root 3 child root/3 7:3
 made root/1 2 child root/1/2 ?0:0
 made root/1/2 0 kernel k4 ?0:0

@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges the verdicts of `tllmprof hang`, with answers made by hand."""
+"""Tests how gpu-check judges the verdicts of `tllmprof hang`. The verdicts are written by hand."""
 import sys
 import unittest
 

@@ -1,4 +1,5 @@
-"""Tests how gpu-check judges the cost of windows and of the library, with times made by hand."""
+"""Tests how gpu-check judges the cost of windows (inside.py) and of the library while its window is far off
+(armed.py). The times are written by hand."""
 import sys
 import unittest
 
@@ -10,7 +11,7 @@ class Inside(unittest.TestCase):
     TURNS = 3
 
     def began(self, ns):
-        """Returns the times when each step began, if step n takes `ns(n)`."""
+        """Returns the time when each step began, if step n takes `ns(n)` nanoseconds."""
         began = [0]
         for n in range(inside.FIRST + 2 * inside.SPAN * self.TURNS + inside.SPAN):
             began.append(began[-1] + ns(n))

@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges layers. They need no GPU."""
+"""Tests how gpu-check judges the layers in a report (layers.py). The tests need no GPU."""
 import os
 import sys
 import unittest

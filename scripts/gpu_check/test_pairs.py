@@ -1,4 +1,5 @@
-"""Tests of planted changes and pairs of equal runs, which need no GPU."""
+"""Tests how gpu-check judges comparisons with planted changes and between equal runs (pairs.py). The tests need no
+GPU."""
 import os
 import sys
 import unittest
@@ -23,7 +24,8 @@ FOUND = {
 
 
 class Runner:
-    """Finds what was planted; equal runs are equal. `otherwise`: comparisons in their place, by change."""
+    """Replaces pairs.Runner without running anything: each comparison finds the planted change, and equal runs are
+    equal. `otherwise`: {change: another result of its comparison}."""
 
     def __init__(self, otherwise=None):
         self.found, self.sides = FOUND | {"none": compared("equal within 2 %")} | (otherwise or {}), []

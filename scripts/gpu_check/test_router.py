@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges models with experts, with records and loads made by hand."""
+"""Tests how gpu-check judges models with experts. The records and the experts' loads are written by hand."""
 import sys
 import unittest
 from collections import Counter
@@ -84,7 +84,7 @@ class RoutedPaceTest(unittest.TestCase):
 
 
 class RoutedRanks(unittest.TestCase):
-    """Two ranks and a layer of four experts, two on each rank."""
+    """Tests the loads of experts over two ranks. The model has one layer of four experts, two on each rank."""
 
     LEARNED = {"own": ([5, 1, 1, 1], [2, 2, 3, 1]), "same": ([3, 1, 0, 0], [0, 0, 4, 2])}
     BALANCED = {"own": ([3, 2, 2, 1], [1, 2, 2, 3]), "same": ([3, 2, 0, 0], [0, 0, 3, 2])}

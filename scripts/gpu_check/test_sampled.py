@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges steps that samples slow down."""
+"""Tests how gpu-check measures the time that samples of kernels cost (sampled.py)."""
 import sys
 import unittest
 
@@ -8,8 +8,8 @@ from gpu_check import sampled  # noqa: E402
 
 class Steps(unittest.TestCase):
     def steps(self, behind=1000):
-        """Returns steps of 1 us with three samples, 10 000 steps apart. A sample has one step of 100 us, then 19 of 2
-        us."""
+        """Returns durations of steps in ns, 1 us each, with three samples 10 000 steps apart. A sample has one step
+        of 100 us, and then 19 steps of 2 us. After the last sample, steps take `behind` ns."""
         sample = [100_000] + [2000] * 19
         return [1000] * 5000 + 2 * (sample + [1000] * 9980) + sample + [behind] * 5000
 

@@ -1,4 +1,4 @@
-"""Tests how gpu-check judges one loop by three recorders. They need no GPU."""
+"""Tests how gpu-check compares the reports of three recorders (sources.py). The tests need no GPU."""
 import os
 import sys
 import unittest
@@ -21,7 +21,8 @@ def reported(steps=COUNT, kernels=(("void ns::add<float>(int)", 8), ("gemm", 4))
 
 
 class Recorders:
-    """Answers in place of the command. `reports` and `compared`: results by file that are not as they should be."""
+    """Replaces sources.Recorders without running anything. `reports`: {file: report} for files whose report differs
+    from the expected one. `counts`: numbers of kernels in a comparison."""
 
     def __init__(self, reports=None, counts=((2, 2), (1, 1)), status=0, text="warned: the trace has no GPU work\n"):
         self.reports, self.counts, self.status, self.text = reports or {}, counts, status, text
@@ -48,7 +49,7 @@ class Sources(unittest.TestCase):
     STEPS = sources.Steps(10, COUNT, None, {})
 
     def wrong(self, recorders, check=sources.check_loop):
-        """Returns the failed checks."""
+        """Makes the check with these recorders. Returns the lines of the failed checks."""
         lines = []
         check(recorders, Report("x", lines.append), "loop", self.STEPS)
         self.assertGreater(len(lines), 1)

@@ -1,4 +1,5 @@
-"""Tests of the comparison of suites. They need neither a GPU nor the suites."""
+"""Tests how gpu-check compares the results of test suites with and without the library (suites.py). The tests need
+neither a GPU nor the suites."""
 import importlib.util
 import os
 import sys
@@ -11,7 +12,8 @@ from gpu_check import suites  # noqa: E402
 
 
 class Played(suites.Suite):
-    """A suite whose results are given: without the library, with it, and so on."""
+    """A suite that runs nothing. Its results are given in the order of its runs: without the library, with the
+    library, and so on in turn."""
 
     def __init__(self, *runs):
         super().__init__("played", "", None)

@@ -1,9 +1,8 @@
-"""Measures steps per second with and without the shim, whose window is closed.
+"""Measures steps per second with and without the shim. The shim's window is never reached.
 
-Four processes of the same program run in turn, a short block each, so that a change in the machine's speed affects all
-of them. Two of the four run without the shim; their difference is the noise. The processes are started again several
-times, because one process can be faster than an equal one for its whole life.
-"""
+Four processes of the same program run in turn, a short block of steps each, so that a change in the machine's speed
+affects all of them alike. Two of the four run without the shim, and the difference between these two is the noise. The
+processes are started several times, because one process can be faster than an equal one for its whole life."""
 import os
 import re
 import select
@@ -19,26 +18,26 @@ def closed(rule):
     return {"TLLM_PROFILE_START_STOP": FAR, "TLLMPROF_STEP": rule}
 
 
-# Ways to run a program, each with the shim's variables; None: without the shim.
+# The ways to run a program: (name, the shim's variables). With None, the program runs without the shim.
 WAYS = (
     ("without", None),
     ("without, again", None),
     ("cudaGraphLaunch, window closed", closed("cudaGraphLaunch")),
     ("auto, window closed", closed("auto")),
 )
-# The order of the ways in each round. In four rounds, each way is once in every position and once directly after each
-# other way.
+# The order of the four ways in each round. In every four rounds, each way is once at each position, and once directly
+# after each other way.
 ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
 START_SECONDS = 90
 
 
 @dataclass
 class Loop:
-    """A program's loop to measure."""
+    """A program and the options that choose the loop to measure."""
 
     program: object
     size: str
-    text: str  # describes a step
+    text: str  # text for the page that describes a step
     words: tuple = ()
     starts: int = 6
 
@@ -49,22 +48,21 @@ class Loop:
 
 @dataclass
 class Speed:
-    """The results of one way to run the loop.
+    """The results of one way to run a loop.
 
-    A ratio compares with the same round's blocks without the shim: with both of them, or, for the second of these two,
-    with the first.
-    """
+    A ratio compares a block with the blocks of the same round that run without the shim: with the mean of both, or,
+    for the two ways without the shim themselves, with the first of them."""
 
     way: str
-    steps_a_second: float  # median
-    ratio: float  # median, of the steps per second compared with the first way
+    steps_a_second: float  # median over all blocks
+    ratio: float  # median ratio of the steps per second to those without the shim
     quartiles: tuple
-    of_starts: tuple  # lowest and highest median of the starts
+    of_starts: tuple  # lowest and highest of the medians of the starts
 
 
 def loops(programs):
-    """Returns loops with the shortest possible steps, in which every nanosecond shows, and with steps as long as a
-    served model's."""
+    """Returns the loops to measure: some with the shortest possible steps, in which the shim's cost is a large
+    share, and some with steps as long as those of a served model."""
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",)),
@@ -75,15 +73,15 @@ def loops(programs):
 
 
 class Block:
-    """A program that runs steps on request, for the requested time."""
+    """A running program that makes steps for a time when it is asked to (programs/blocks.py)."""
 
     def __init__(self, command, environment, said=subprocess.DEVNULL):
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0)
-        self.graph_us = None  # duration of its graph on the GPU, if the program prints it
+        self.graph_us = None  # duration of the program's graph on the GPU in µs, if the program prints it
         self.unread = b""
 
     def line(self, seconds):
-        """Returns the next line that the program prints. Raises an error if none comes in time."""
+        """Returns the next line that the program prints. Raises an error if there is none within `seconds`."""
         until = time.monotonic() + seconds
         while b"\n" not in self.unread:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
@@ -100,7 +98,8 @@ class Block:
                 self.graph_us = float(found.group(1))
 
     def run(self, seconds):
-        """Runs steps. Returns (steps, their seconds, their processor time, the median step if the program prints it)."""
+        """Makes the program run steps for this time. Returns (number of steps, their duration in s, their processor time
+        in s, and the median step in s if the program prints it)."""
         self.process.stdin.write(f"{seconds}\n".encode())
         steps, *others = self.line(seconds * 4 + 20).split()
         return int(steps), *map(float, others)
@@ -110,13 +109,13 @@ class Block:
         return steps / elapsed
 
     def median_rate(self, seconds):
-        """Returns steps per second by the median step, which a step that the system delayed does not change. If the
-        program prints no median, all steps are used."""
+        """Returns 1 / the median step. Unlike the mean step, the median does not depend on single steps that the
+        system delayed. If the program prints no median, returns steps per second over the whole time."""
         steps, elapsed, _, *median = self.run(seconds)
         return 1 / median[0] if median else steps / elapsed
 
     def processor_ns(self, seconds):
-        """Returns the processor time per step."""
+        """Runs steps for this time. Returns the processor time per step in ns."""
         steps, _, used, *_ = self.run(seconds)
         return used / steps * 1e9
 
@@ -131,10 +130,10 @@ class Block:
 
 
 def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_a_second):
-    """Returns (a list of what is `measured` for each way, the graph's duration on the GPU if the program prints it).
+    """Starts one process for each way, and runs them in turn. Returns (a list of measured values for each way, the
+    duration of the graph on the GPU if the program prints it). `measured`: the function that measures a block.
 
-    alone: the first process measures its graph before the others start, because they would share the GPU with it.
-    """
+    alone: the first process measures its graph before the others start, because they would share the GPU with it."""
     speeds, blocks = [[] for _ in ways], []
     try:
         for _, variables in ways:
@@ -145,7 +144,7 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_
         for block in blocks[1 if alone else 0:]:
             block.wait_until_ready()
         for block in blocks:
-            measured(block, seconds)  # a warm-up
+            measured(block, seconds)  # the first block of each process is a warm-up, whose value is not used
         for turn in range(rounds):
             for way in ORDERS[turn % len(ORDERS)]:
                 speeds[way].append(measured(blocks[way], seconds))
@@ -156,14 +155,14 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_
 
 
 def ratios(speeds):
-    """Returns for each way its ratio in each round."""
+    """Returns for each way a list with the ratio of each round (see Speed)."""
     first, second = speeds[:2]
     both = [(a + b) / 2 for a, b in zip(first, second)]
     return [[a / b for a, b in zip(speed, first if way < 2 else both)] for way, speed in enumerate(speeds)]
 
 
 def measure(loop, bench, rounds, seconds, ways=WAYS):
-    """Returns (a Speed for each way, the graph's duration on the GPU in µs or None)."""
+    """Measures a loop. Returns (a Speed for each way, the duration of the graph on the GPU in µs or None)."""
     starts = [run_in_turn(loop, bench, rounds, seconds, start == 0, ways) for start in range(loop.starts)]
     of_starts = [ratios(speeds) for speeds, _ in starts]
     result = []

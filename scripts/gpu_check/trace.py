@@ -1,35 +1,36 @@
-"""Reads the contents of an nsys capture from its SQLite export."""
+"""Reads an nsys capture from its SQLite export: calls, marks, ranges, graphs and kernels."""
 import re
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 
-# Names of equal calls, without version suffixes and per-thread-stream forms.
+# The kinds of calls, each with the names of the calls of that kind. The names are without version suffixes and
+# suffixes of per-thread streams.
 KINDS = {
     "graph launch": ("cudaGraphLaunch", "cuGraphLaunch"),
     "kernel launch": ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx",
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # The kind is taken from the call's name, and not from the copy's record, because nsys lacks
-    # some of these records (246 copies of JAX, while XLA tries out its kernels).
+    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the copy, because nsys
+    # lacks some of these records. (It lacks those of 246 copies of JAX, while XLA tries out its kernels.)
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
 DEVICE_TO_HOST = 2  # CUPTI_ACTIVITY_MEMCPY_KIND_DTOH
-NVTX_MARK, NVTX_DOMAIN = 34, 75  # event types; ranges have 59 (push/pop) and 60 (start/end)
+NVTX_MARK, NVTX_DOMAIN = 34, 75  # types of events in nsys's table: a mark, and the creation of a domain
 NVTX_RANGES = (59, 60)
 
 
 def plain(name):
-    """Returns the plain name: cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2 ->
-    cuMemcpyDtoHAsync."""
+    """Returns a call's name without suffixes: cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2
+    -> cuMemcpyDtoHAsync."""
     return re.sub(r"(_ptsz|_ptds|_v\d+)*$", "", name).lstrip("_")
 
 
 def process(thread):
-    """Returns the process of a globalTid: all bits but those of the thread's number."""
+    """Returns the process of one of nsys's globalTid numbers, whose lower 24 bits are the thread."""
     return None if thread is None else thread >> 24
 
 
@@ -44,18 +45,19 @@ class Call:
 @dataclass(frozen=True)
 class Range:
     start: int
-    end: object  # None: the range never ended
+    end: object  # None if the range never ended
     text: str
 
 
 class Trace:
-    """The contents of a capture. calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges:
-    those of our domain. steps: N of each range `step N` that the program opens itself. graphs: executions of whole
-    graphs on the GPU. grids: number of blocks in x of each kernel that ran outside a graph."""
+    """The contents of a capture. calls: the program's own calls whose kind is in KINDS, by start. marks: (ns, N) of
+    the marks "truth N". ranges: the ranges of tllmprof's NVTX domain. steps: N of each range `step N` that the
+    program itself opens. graphs: number of whole graphs that the GPU ran. grids: the number of blocks in x of each
+    kernel that ran outside a graph."""
 
     def __init__(self, path):
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as self._db:
-            # A text may be from the process's environment, in any encoding.
+            # A text may come from the environment of the recorded process, in any encoding.
             self._db.text_factory = lambda text: text.decode(errors="replace")
             self._tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             self._strings = dict(self._rows("StringIds", "id", "value"))
@@ -67,7 +69,8 @@ class Trace:
         self._db.close()
 
     def _rows(self, table, *columns):
-        """Returns these columns of a table. A missing column is None, and a missing table has no rows."""
+        """Returns these columns of a table's rows. A column that the table lacks is None. A table that the export
+        lacks has no rows."""
         if table not in self._tables:
             return []
         there = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
@@ -80,7 +83,7 @@ class Trace:
         rows = []
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             rows += self._rows(table, "start", "end", "globalTid", "nameId", "correlationId")
-        # A runtime call encloses the driver call that it makes. Both together are one call of the program.
+        # If a driver call is made by a runtime call, both together count as one call of the program.
         rows.sort(key=lambda row: (row[0], -row[1]))
         calls, enclosing = [], {}
         for start, end, thread, name, correlation in rows:
@@ -96,13 +99,14 @@ class Trace:
 
     def _nvtx(self):
         rows = self._rows("NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "domainId", "globalTid")
-        # Each process numbers its domains from 1.
+        # Domain numbers are only unique within a process, so the process is part of the key.
         domains = {(domain, process(thread)): text or self._strings.get(text_id)
                    for _, _, kind, text, text_id, domain, thread in rows if kind == NVTX_DOMAIN}
         marks, ranges, steps = [], [], []
         for start, end, kind, text, text_id, domain, thread in rows:
             text, of = text or self._strings.get(text_id) or "", domains.get((domain, process(thread)))
-            # If a capture begins after a domain was created, the report may lack the domain's name.
+            # If a capture begins after a domain was created, the export may lack the domain's name. Marks without a
+            # domain name are also accepted.
             if kind == NVTX_MARK and of in ("truth", None):
                 found = re.fullmatch(r"truth (-?\d+)", text)
                 if found:
@@ -114,8 +118,8 @@ class Trace:
         return sorted(marks), sorted(ranges, key=lambda r: r.start), sorted(steps)
 
     def _gpu(self):
-        # With --cuda-graph-trace=graph, nsys has one record for a whole graph. With =node, it has a
-        # record for each kernel of the graph, with the correlation id of the graph's launch.
+        # With --cuda-graph-trace=graph, nsys writes one record for a whole graph. With =node, it writes a record
+        # for each kernel of the graph, all with the correlation id of the graph's launch.
         graphs = [correlation for (correlation,) in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId")]
         in_graph, grids = set(), []
         for correlation, grid, node in self._rows("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId", "gridX", "graphNodeId"):
@@ -129,7 +133,7 @@ class Trace:
         return sum(call.kind == kind for call in self.calls)
 
     def by_thread(self, kind):
-        """Returns the number that each thread made, in words; nothing if one thread made all."""
+        """Describes how many calls of this kind each thread made. Returns an empty text if one thread made all."""
         made = Counter(call.thread for call in self.calls if call.kind == kind)
         if len(made) < 2:
             return ""

@@ -1,4 +1,4 @@
-"""Runs programs without and with the library, and returns the differences."""
+"""Runs programs without and with the library, compares the results, and returns the outcomes."""
 import json
 import os
 import re
@@ -16,20 +16,21 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
-# Descriptors of the library that a program may have in addition: a file with a thread's scheduling
-# times, at 64 or above, and the control socket, which has such a number except while it is being
-# created. The compared programs that use CUDA have no sockets of their own.
+# Matches the descriptors that the library may open in a program: the control socket, and a file with a thread's
+# scheduling times at descriptor 64 or above. The socket is matched at any number, because it is below 64 while it
+# is being created. The compared programs that use CUDA have no sockets of their own.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# The number that gdb gives a child process. It is masked before outputs are compared: gdb numbers threads in the same
-# sequence, so that the library's threads change the numbers of children.
+# Matches the number that gdb gives a child process, which is masked before outputs are compared. gdb numbers children
+# and threads in one sequence, so the library's threads change the numbers of children.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# Number of runs without the library: at first, and the maximum of further runs if a result differs. Something that
-# changes in every other run may be the same in a few runs by chance.
+# BASELINES: number of runs without the library that each comparison begins with. MORE_BASELINES: maximum number of
+# further ones if a result differs, because something that changes from run to run may be the same by chance in a
+# few runs.
 BASELINES, MORE_BASELINES = 2, 6
-# Number of attempts to trace a program's calls before no filter is made for it.
+# Maximum number of attempts to find out the system calls of a program, for a seccomp filter that allows only these.
 FITS = 4
 FOLDERS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
@@ -38,24 +39,27 @@ NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
 @dataclass
 class Outcome:
     program: str
-    where: str                   # a surrounding, or the other preloads in their order
+    # surrounding in which the program ran (such as "gdb"), or the order of the library and another
+    # preloaded library
+    where: str
     setting: str
-    verdict: str                 # same, once, different or left out
+    # "same"; "once" (different in one run, but not when repeated); "different"; or "left out"
+    verdict: str
     why: list = field(default_factory=list)
     varies: tuple = ()
-    seconds: tuple = ()          # without and with the library
+    seconds: tuple = ()          # durations in s: without and with the library
 
 
 class Bench:
-    """The folder and the library with which programs are run."""
+    """The library under test, and the folders with which programs are run."""
 
     def __init__(self, library, built, packages, keep, folder):
         self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
         self.namespaces = next(way for way in NAMESPACES if not way or self.works(way))
         self.probed = {}
-        self.patience = 2    # seconds for processes that are about to end with the program
+        self.patience = 2    # seconds to wait for the program's processes that are about to end
         self.changing, self.is_stopped = threading.Lock(), False
-        self.held = set()    # write ends of the runs' standard input, kept open
+        self.held = set()    # this end of each run's standard input; a run ends when it is closed
 
     @staticmethod
     def works(way):
@@ -72,7 +76,8 @@ class Bench:
                 held.close()
 
     def hold(self):
-        """Returns a standard input for a run: (its end, our end)."""
+        """Makes a pipe for the standard input of a run. Returns (the run's end, this process's end). If this
+        process ends, its end is closed, and the run ends, too."""
         theirs, ours = os.pipe()
         ours = os.fdopen(ours, "wb")
         with self.changing:
@@ -87,7 +92,7 @@ class Bench:
         return FOLDERS + ([os.path.dirname(rust)] if rust else [])
 
     def lacks(self, program):
-        """Returns the reason why a program cannot run here; empty if it can."""
+        """Returns the reason why a program cannot run on this machine, or an empty text."""
         if program.left_out:
             return program.left_out
         for name in program.commands():
@@ -107,7 +112,7 @@ class Bench:
         return ""
 
     def start(self, argv, variables, limits=(), census=False, timeout=120):
-        """Makes one run with new folders. Returns the result of inside.py."""
+        """Runs a command once through inside.py, in new folders. Returns the result of inside.py."""
         scratch = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         own_view = bool(self.namespaces)
         work = "/tmp/work" if own_view else os.path.join(self.folder, "work", "work")
@@ -156,7 +161,8 @@ def remove(folder):
 
 
 def streams(seen, says=""):
-    """Returns the parts of a run that are compared, without lines that another preload `says`."""
+    """Returns the parts of a run's result that are compared: {name: lines}. Leaves out lines on standard error that
+    begin with `says`, which another preloaded library writes."""
     found = {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
     if says:
         found["err"] = [line for line in found["err"] if not line.startswith(says)]
@@ -164,9 +170,9 @@ def streams(seen, says=""):
 
 
 def without_ours(found, uses, setting, records="/records/"):
-    """Removes what the library may add: lines on standard error that begin with its name, if it has a reason for a
-    message; its threads; and the descriptors of the record, the socket and a file of /proc. Only a program that uses
-    CUDA or Python is a reason."""
+    """Removes from a run's result what the library may add. If the program uses CUDA or Python: the library's lines
+    on standard error, its threads, and the descriptors of its record, its socket and a file of /proc. If the library
+    has a bad value in its settings: its lines on standard error. In all other cases the library may add nothing."""
     if setting.name == "bare":
         return found
     found = dict(found)
@@ -180,7 +186,8 @@ def without_ours(found, uses, setting, records="/records/"):
 
 
 class Group:
-    """A program in one surrounding, with the runs without the library that all runs with it are compared with."""
+    """A program in one surrounding. Holds the results of the runs without the library, with which each run with the
+    library is compared."""
 
     def __init__(self, bench, program, where, surrounding, others="", variables=(), says=""):
         self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
@@ -205,7 +212,8 @@ class Group:
         return seen
 
     def fit(self):
-        """Returns the system calls that the program makes without the library."""
+        """Traces the program without the library. Returns the system calls that it makes, and those that are always
+        allowed."""
         names = {*LOADER, *AFTER_A_SIGNAL, *(AT_FORK if self.program.uses == "cuda" else ())}
         for _ in range(2):
             argv = ["strace", "-f", "-qq", "-o", f"{RECORDS}/.trace", *self.program.argv()]
@@ -214,7 +222,8 @@ class Group:
         self.numbers = sorted(numbers.union(self.numbers))
 
     def begin(self):
-        """Makes the first runs without the library. Returns the reason if there are none to compare with."""
+        """Makes the first runs without the library. If they cannot be compared with, returns the reasons, else an
+        empty list."""
         for _ in range(FITS if self.surrounding.filter else 1):
             if self.surrounding.filter:
                 self.fit()
@@ -249,7 +258,8 @@ class Group:
         return found
 
     def compared(self, preload, setting):
-        """Runs the program with the library and compares the result. If it differs, runs it again."""
+        """Runs the program with the library and compares the result with the runs without it. If it differs, runs
+        the program again, first without and then with the library. Returns the outcome."""
         uses = self.program.uses or self.surrounding.uses
         known = [self.streams(seen) for seen in self.baselines]
         first = self.run(preload, setting)
@@ -268,7 +278,8 @@ class Group:
 
 
 def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=(), says=""):
-    """Returns the outcomes of all settings of a program in one surrounding. `orders`: {name: preloaded libraries}."""
+    """Yields the outcomes for all settings of the library, for a program in one surrounding. `orders`: {name: the
+    value of LD_PRELOAD}, with the library before or after another one."""
     group = Group(bench, program, where, surrounding, others, variables, says)
     why = group.begin()
     for name, preload in orders.items():

@@ -1,10 +1,11 @@
-"""Compares a run with runs without the library. Parts that vary among the latter may vary in the same way, and nothing
-else may. A line that they all have must be there, and a line that none of them has must not."""
+"""Compares a run with several runs without the library. If a part varies among the latter, it may vary in the same
+way. Everything else must be equal: a line that all runs without the library have must be there, and a line that none
+of them has must not."""
 import difflib
 import re
 from collections import Counter
 
-# An address may be written without 0x.
+# Matches an address in hexadecimal. Some programs write it without 0x.
 HEX = r"(?:0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b)"
 TOKEN = re.compile(HEX + r"|[A-Za-z]+|\d+|\s+|.")
 NUMBER = re.compile(HEX + r"|\d+(?:\.\d+)?")
@@ -16,7 +17,8 @@ def masked(line):
 
 
 def class_of(tokens):
-    """Returns a pattern for tokens that differ among the runs."""
+    """Returns the class of tokens (as a pattern) to which all these tokens belong, which stand at the same place of
+    a line in different runs."""
     for pattern in (r"\d+", HEX, r"[A-Za-z]+", r"\s+"):
         if all(re.fullmatch(pattern, token) for token in tokens):
             return pattern
@@ -24,7 +26,8 @@ def class_of(tokens):
 
 
 def pattern_of(lines):
-    """Returns a pattern for one line that varies between runs; None if the runs have too little in common."""
+    """Returns a pattern that matches these lines, which are the same line in different runs. Returns None if the
+    lines have too little in common."""
     rows = [TOKEN.findall(line) for line in lines]
     if len({len(row) for row in rows}) != 1:
         return None
@@ -38,7 +41,7 @@ def pattern_of(lines):
 
 
 class Expected:
-    """The lines of one stream in the runs without the library."""
+    """The lines that a stream, such as standard output, may have, from the runs without the library."""
 
     def __init__(self, baselines):
         self.baselines = [list(lines) for lines in baselines]
@@ -56,8 +59,7 @@ class Expected:
                 if pattern:
                     self.patterns.add(pattern)
                 elif len({masked(line) for line in lines}) > 1:
-                    # Without the library, the line does not even have the same form in all runs, so any line is
-                    # accepted.
+                    # The line has not even the same form in all runs without the library, so any line is accepted.
                     self.is_free = True
 
     @property
@@ -65,7 +67,7 @@ class Expected:
         return any(lines != self.baselines[0] for lines in self.baselines)
 
     def rest(self, lines):
-        """Returns the lines beyond those that all runs have."""
+        """Returns the lines that remain if the lines common to all runs without the library are removed."""
         left, rest = self.common.copy(), []
         for line in lines:
             if left[line]:
@@ -96,8 +98,8 @@ class Expected:
         return found
 
     def order(self, lines):
-        """Returns an error if the lines have another order. Lines must keep their order if they keep it in all runs
-        without the library."""
+        """Checks the order of the lines that keep their order in all runs without the library. Returns an error if
+        it differs."""
         def fixed(lines):
             return [line for line in lines if line in self.common and lines.count(line) == 1]
         if sum(map(len, self.baselines)) > 20000:
@@ -109,7 +111,8 @@ class Expected:
 
 
 def differences(baselines, seen):
-    """Returns the differences: [(stream, line)]. Each run is {stream: [line]}."""
+    """Compares a run with the runs without the library. Each run is {stream: [line]}. Returns [(stream, line)] with
+    the differences."""
     found = []
     for stream in sorted(set(seen).union(*baselines)):
         expected = Expected([run.get(stream, []) for run in baselines])
@@ -118,12 +121,12 @@ def differences(baselines, seen):
 
 
 def varying(baselines):
-    """Returns the streams that are not the same in all runs."""
+    """Returns the names of the streams that vary among the runs without the library."""
     return [stream for stream in baselines[0]
             if Expected([run.get(stream, []) for run in baselines]).varies]
 
 
 def brief(found):
-    """Returns a few of the lines, for a report."""
+    """Returns the first few differences as text, for a report."""
     lines = [f"{stream}: {line}"[:LONGEST] for stream, line in found]
     return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])

@@ -1,16 +1,15 @@
-"""Runs one program where it can be watched: inside.py SPEC. If possible, it is the first process of new namespaces, so
-that everything that the program leaves (files, processes) can be found and then disappears from the machine. If the
-other end of its standard input is closed, the process that wanted the run has ended. Then it ends, too, together with
-the program.
+"""Runs one program and observes it: inside.py SPEC. If possible, this script is the first process of new namespaces,
+so that everything that the program leaves (files, processes) can be found and then disappears. The starter keeps the
+other end of this script's standard input open. If that end is closed, the starter has ended, and this script ends
+together with the program.
 
-SPEC is a JSON object. The result is written as JSON to its `result`:
-    status   exit status, negative for a signal, or "time-out"
-    out, err lines of the program's output
-    files    a line for each file that is new afterwards
-    left     the processes that outlive the program
-    census   with a census: descriptors and threads, one line each
-    seconds  the duration
-"""
+SPEC is a JSON file. The result is written as JSON to the file that it names as `result`:
+   status   exit status of the program, negative for a signal, or "time-out"
+   out, err lines of the program's output
+   files    a line for each file that the program has made
+   left     the processes that outlive the program
+   census   if SPEC asks for a census: a line for each descriptor and thread
+   seconds  the duration"""
 import ctypes
 import fcntl
 import json
@@ -23,13 +22,13 @@ import stat
 import struct
 import sys
 import time
-import zlib  # no larger modules, because a run is often shorter than their import
+import zlib  # no larger modules are imported, because a run is often shorter than their import
 
 WORK = "/tmp/work"
 SET_CHILD_SUBREAPER = 36
 LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "as": resource.RLIMIT_AS,
           "stack": resource.RLIMIT_STACK, "fsize": resource.RLIMIT_FSIZE}
-# Maximum number of bytes of a file that are compared, which limits the time of a comparison.
+# A file is compared up to this number of bytes, so that the comparison does not take too long.
 LARGEST = 1 << 24
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +41,8 @@ def mount(source, target, kind, options=""):
 
 
 def own_view(spec):
-    """Mounts packages over the machine's folders, and new folders where programs write. All are gone afterwards."""
+    """Mounts the unpacked packages over the machine's folders, and new, empty folders where programs write. All
+    mounts disappear with the namespaces."""
     upper = spec["upper"]
     for name in ("usr", "etc", "var", "opt"):
         over, work = os.path.join(upper, name), os.path.join(upper, f".{name}")
@@ -64,13 +64,13 @@ def own_view(spec):
                 pass
         mount(f"/proc/self/fd/{descriptor}", path, "rbind")
         os.close(descriptor)
-    any_socket = libc.socket(2, 2, 0)  # brings up the loopback interface
+    any_socket = libc.socket(2, 2, 0)  # the socket is only needed for the ioctl that turns on the loopback interface
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1 | 0x40, b""))
     os.close(any_socket)
 
 
 def listing(folder, name, skipped=()):
-    """Returns a line for each entry below a folder, sorted."""
+    """Returns a sorted line for each file and folder below `folder`. Leaves out the paths in `skipped`."""
     lines = []
     for at, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if os.path.join(at, one) not in skipped]
@@ -98,8 +98,7 @@ def all_files(spec):
         return listing(spec["work"], "", skipped)
     lines = []
     for folder in ("/tmp", "/run", "/dev/shm"):
-        # These paths are mount points, made by this script, of folders that are kept. The program
-        # did not create them.
+        # Leaves out the mount points that this script has made, because the program did not create them.
         ours = {path for kept in skipped for path in ancestors(kept)}
         lines += [line for line in listing(folder, folder, skipped) if line.split(" ")[0] not in ours]
     for name in ("usr", "etc", "var", "opt"):
@@ -128,8 +127,8 @@ def children():
 
 
 def left_over(patience):
-    """Returns the processes that still run some seconds after the program ended. A process that is about to end does
-    not count."""
+    """Waits at most `patience` seconds until all processes that the program left have ended. Returns those that are
+    still running."""
     until = time.monotonic() + patience
     while time.monotonic() < until and list(children()):
         time.sleep(0.01)
@@ -157,13 +156,13 @@ def kill_all():
 
 
 def become(spec, out, err, failure):
-    """Turns the child process into the program, or reports why that failed."""
+    """Turns the forked child process into the program (exec). If that fails, writes the reason to `failure`."""
     try:
         os.setsid()
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, at)
         os.chdir(spec["work"])
-        # Python ignores these signals, and the program must not
+        # This Python ignores these signals, but the program must start with their default handling
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -186,7 +185,7 @@ def run(spec):
         become(spec, out_end, err_end, failure_end)
     written = {out: [], err: [], failure: []}
     poll = select.poll()
-    poll.register(0, 0)  # only reports a hang-up
+    poll.register(0, 0)  # requests no input, so only the closing of standard input's other end is reported
     for descriptor, end in ((out, out_end), (err, err_end), (failure, failure_end)):
         os.close(end)
         poll.register(descriptor, select.POLLIN)
@@ -194,7 +193,7 @@ def run(spec):
     while reading or status is None:
         left = began + patience - time.monotonic()
         if left <= 0 and status == "time-out":
-            break  # a process that cannot be killed still holds a pipe
+            break  # the pipe stays open, because a process that holds it cannot be killed
         if left <= 0:
             for pid, _ in [*children(), (child, "")]:
                 try:
@@ -225,14 +224,14 @@ def run(spec):
 def lines_of(data):
     text = data.decode(errors="backslashreplace")
     lines = text.split("\n")
-    # A last line without a newline is marked, because it differs from the same line with one.
+    # If the last line has no newline, it gets a mark (`\`), so that it differs from the same line with a newline.
     return lines[:-1] if lines[-1] == "" else lines[:-1] + [lines[-1] + "\\"]
 
 
 def main():
     with open(sys.argv[1]) as file:
         spec = json.load(file)
-    result_file = open(spec["result"], "w")  # before another /tmp is mounted
+    result_file = open(spec["result"], "w")  # opened now, because a new /tmp is mounted later and hides the file's path
     libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if spec["own_view"]:
         own_view(spec)
@@ -246,7 +245,8 @@ def main():
               "files": all_files(spec), "census": [], "records": sorted(os.listdir(spec["records"])), "trace": []}
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
-            # The name of a deleted file without a name is the number of its inode, which differs.
+            # An open file without a name is shown as `#INODE (deleted)`. The number of the inode is removed,
+            # because it differs between runs.
             result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "#(deleted)", file.read()).splitlines())
     trace = os.path.join(spec["records"], ".trace")
     if os.path.exists(trace):

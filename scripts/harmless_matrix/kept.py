@@ -1,5 +1,5 @@
-"""Keeps the outcomes of earlier runs, so that a matrix that takes too long for one run can be completed in several
-runs."""
+"""Keeps the outcomes of earlier runs in a file, so that a matrix that takes too long for one run can be completed
+in several runs."""
 import dataclasses
 import hashlib
 import json
@@ -9,8 +9,8 @@ from .cells import Outcome
 
 
 class Kept:
-    """A file of JSON lines, one for each program and surrounding. The key depends on the library, the program and the
-    surrounding."""
+    """A file of JSON lines, one for each program and surrounding. A line's key is a hash of the library, the program
+    and the surrounding, so that changes to any of them make the line invalid."""
 
     def __init__(self, path, library):
         self.path, self.found, self.writing = path, {}, threading.Lock()
@@ -20,7 +20,7 @@ class Kept:
         with open(path, "a+") as file:
             file.seek(0)
             text = file.read()
-            if not text.endswith("\n"):  # an earlier run was killed while it wrote
+            if not text.endswith("\n"):  # an earlier run was killed while it wrote the last line
                 file.write("\n")
         for line in text.splitlines():
             try:
@@ -33,7 +33,8 @@ class Kept:
         return hashlib.sha256(repr((self.library, *what)).encode()).hexdigest()
 
     def take(self, key):
-        """Returns outcomes that were the same, or different only once. All others are run again."""
+        """Returns the kept outcomes with this key, if all are "same" or "once". Otherwise returns None, so that the
+        program is run again."""
         found = self.found.get(key)
         if not found or any(outcome.verdict not in ("same", "once") for outcome in found):
             return None

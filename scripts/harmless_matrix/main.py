@@ -1,4 +1,4 @@
-"""The command line, the order of the runs, and the page."""
+"""The command line of scripts/harmless. Decides the order of the runs, makes them, and writes the page."""
 import argparse
 import os
 import shutil
@@ -20,9 +20,9 @@ PRELOADS_OF_HEAVY = ("jemalloc", "libfaketime")
 
 
 def rank_of(program, position, number):
-    """Returns the rank of a program's run in the surrounding at `position` of its own order. Cheap programs pass
-    through many surroundings while a heavy one passes through few. A slow program waits until the cheap ones have done
-    a quarter of theirs."""
+    """Returns the rank of a run; lower ranks run first. `position`: the surrounding's position in the program's own
+    order. Quick programs pass through several surroundings while a heavy program passes through one. A slow program
+    begins when quick programs have had about a quarter of their surroundings."""
     begin, step = (8, 6) if program.is_slow else (2, 4) if program.is_heavy else (0, 1)
     return begin + step * position, number
 
@@ -72,20 +72,21 @@ def options(doc, arguments=None):
 
 @dataclass
 class Job:
-    """A program in one surrounding."""
+    """The runs of one program in one surrounding."""
     program: programs.Program
     where: str
     rank: tuple      # lower ranks run first
-    act: object      # function that returns outcomes
-    what: tuple = () # everything that the outcomes depend on, except the library
+    act: object      # function that makes the runs and returns their outcomes
+    what: tuple = () # everything on which the outcomes depend, except the library
 
     def not_run(self, settings, why):
         return [cells.Outcome(self.program.name, self.where, setting.name, "left out", [why]) for setting in settings]
 
 
 def jobs_of(bench, chosen, given, sanitized, preloads):
-    """Returns the jobs in order. Each program first runs in the plain surrounding. Then it passes through the others in
-    its own order, those with few programs first. So a run that is cut short has used all surroundings and all programs."""
+    """Yields a job for each program and surrounding. Each program first runs in the plain surrounding, and then in all
+    others, in an order that starts at a different place for each program. So if the run is ended early, all programs and
+    all surroundings have been used."""
     def is_wanted(name):
         return not given.where or name in given.where
 
@@ -194,7 +195,8 @@ def main(doc):
         def work(job):
             if bench.is_stopped:
                 return []
-            # Each run builds its programs in a different folder, so the folder is removed from the key.
+            # The programs are built in a folder whose name differs from run to run, so the name is removed from the
+            # key.
             key = kept and kept.key(str(job.what).replace(folder, ""))
             done = kept.take(key) if kept else None
             if done:

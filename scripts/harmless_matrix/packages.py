@@ -1,5 +1,5 @@
-"""Unpacks Debian packages into a separate folder, so that nothing is installed on the machine. Only packages that the
-machine lacks are fetched."""
+"""Unpacks Debian packages into a separate folder, so that nothing is installed on the machine. Fetches only packages
+that are not installed on the machine."""
 import fcntl
 import glob
 import os
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 UNPACKED = "unpacked"
-# Links that the packages' install scripts would have made.
+# Links that the install scripts of the packages would make: (path, target).
 LINKS = [("usr/lib/x86_64-linux-gnu/libblas.so.3", "blas/libblas.so.3"),
          ("usr/lib/x86_64-linux-gnu/liblapack.so.3", "lapack/liblapack.so.3")]
 
@@ -29,7 +29,7 @@ class Packages:
                               env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
 
     def get(self, names):
-        """Fetches and unpacks packages. self.why has the reason for each that is not available."""
+        """Fetches and unpacks packages. Puts the reason for each package that is not available into self.why."""
         for part in ("lists/partial", "archives/partial", f"{UNPACKED}/usr/lib", f"{UNPACKED}/.have"):
             os.makedirs(os.path.join(self.folder, part), exist_ok=True)
         with open(os.path.join(self.folder, ".lock"), "w") as lock:
@@ -46,8 +46,8 @@ class Packages:
         return os.path.join(self.unpacked, ".have", name)
 
     def get_all(self, names):
-        """Fetches all packages at once, because apt takes long to start. A package that is not available is left out,
-        and the others are requested again."""
+        """Fetches all packages with one call of apt, because apt takes long to start. If a package is not available,
+        leaves it out and requests the others again."""
         while names:
             self.log(f"fetching {' '.join(names)}")
             asked = self.apt("apt-get", "install", "-s", "--no-install-recommends", *names)
@@ -94,7 +94,7 @@ class Packages:
                 os.symlink(to, path)
 
     def has(self, path):
-        """Returns True if the path exists on the machine or in the unpacked packages."""
+        """Returns True if the path exists on the machine or among the unpacked packages."""
         return os.path.exists(path) or os.path.exists(self.unpacked + path)
 
     def which(self, command, folders):

@@ -1,4 +1,4 @@
-"""Writes the page of a run."""
+"""Writes the page (Markdown) with the results of scripts/harmless."""
 import os
 import platform
 import subprocess
@@ -8,11 +8,12 @@ from collections import Counter, defaultdict
 from . import surroundings
 from .settings import PRELOADS, SETTINGS
 
-# The part of the page that tests/odd.rs writes, by its first and last line.
+# The first and the last line of the page's part that another test, tests/odd.rs, writes. It is kept when the page
+# is written.
 SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
-# The columns of the table of programs, and the surroundings that each column sums up. One more column, PRELOADED, has
-# all other surroundings.
+# The columns of the page's table of programs, each with the surroundings whose outcomes it sums up. All other
+# surroundings are in one more column, PRELOADED.
 COLUMNS = {"plain": ["plain"], "descriptors, threads": ["census"], "gdb, strace, rr": ["gdb", "strace", "rr"],
            "valgrind": ["valgrind"],
            "limits": [s.name for s in surroundings.ALL if s.limits], "seccomp": ["seccomp"], "user namespace": ["user namespace"],
@@ -33,7 +34,7 @@ def summary(results):
 
 
 def cell(found):
-    """Returns the text for the comparisons of one surrounding."""
+    """Returns the text of a table cell. `found`: number of outcomes by verdict."""
     if not found:
         return ""
     compared = sum(found[verdict] for verdict in COMPARED)
@@ -119,7 +120,7 @@ def of_left_out(results):
 
 
 def of_times(results):
-    """Returns a table of seconds of the plain programs, without and with the library."""
+    """Returns a table with the durations of programs in the plain surrounding, without and with the library."""
     found = defaultdict(dict)
     for result in results:
         if result.where == "plain" and result.seconds:
@@ -133,7 +134,7 @@ def of_times(results):
 
 
 def situations(path):
-    """Returns the existing page's part about other situations."""
+    """Returns the part of the existing page about other situations, which tests/odd.rs writes."""
     begin, end = SITUATIONS
     try:
         with open(path) as file:

@@ -1,4 +1,5 @@
-"""The programs. Each does a good part of its usual work, prints the result, and ends."""
+"""The programs that run with and without the library. Each does much of its usual work, prints the result, and
+ends."""
 import os
 import subprocess
 import sys
@@ -13,24 +14,24 @@ SOURCES = os.path.join(HERE, "programs")
 @dataclass
 class Program:
     name: str
-    run: object                  # a line for bash, or a list of arguments
+    run: object                  # a command line for bash, or a list of arguments
     packages: tuple = ()         # Debian packages
     needs: tuple = ()            # commands that must exist; default: the first word
-    is_heavy: bool = False       # takes seconds, so it runs in few surroundings
-    is_slow: bool = False        # takes many seconds, so other programs run first
-    is_quick: bool = False       # is part of --quick
-    uses: str = ""               # cuda or python: the program uses what the library hooks
+    is_heavy: bool = False       # takes seconds, so it runs only in a few surroundings
+    is_slow: bool = False        # takes many seconds, so it runs after other programs
+    is_quick: bool = False       # also runs with --quick
+    uses: str = ""               # "cuda" or "python" if the program uses what the library hooks
     variables: dict = field(default_factory=dict)
     timeout: int = 60
-    source: str = ""             # source that is also built with sanitizers
+    source: str = ""             # file in `programs` that is also built with sanitizers
     left_out: str = ""
-    # True if the number of its threads or processes depends on the available processors. (repr=False keeps it out of
-    # the key of stored runs.)
+    # True if the number of the program's threads or processes depends on the number of processors. (With repr=False,
+    # this field is not in the key of kept outcomes.)
     is_elastic: bool = field(default=False, repr=False)
 
     @property
     def is_direct(self):
-        """True if it is a single program instead of a script."""
+        """True if the program is started directly and not by a shell."""
         return not isinstance(self.run, str)
 
     def argv(self):
@@ -49,7 +50,7 @@ def heavy(*arguments, **more):
     return Program(*arguments, is_heavy=True, **more)
 
 
-# A shell command that writes a text file, on which many programs work.
+# A shell command that writes the file `text`, which many of the programs below read.
 TEXT = "seq -f '%g line of text' 1 2000 >text; "
 UNTIL = "until {0} 2>/dev/null; do kill -0 $! 2>/dev/null || break; sleep 0.05; done; "
 
@@ -373,7 +374,7 @@ TABLE = [
             "printf 'server.document-root = \"/tmp/work/w\"\\nserver.port = 8098\\nserver.bind = \"127.0.0.1\"\\n' "
             ">l.conf; lighttpd -D -f l.conf 2>log & until curl -s -o /dev/null http://127.0.0.1:8098/p; do kill -0 $! 2>/dev/null || break; sleep 0.05; "
             "done; curl -s http://127.0.0.1:8098/p; kill $!; "
-            "wait $!; [ $? -le 1 ] && echo ended",  # exits with 0 or 1 by chance
+            "wait $!; [ $? -le 1 ] && echo ended",  # its exit status is 0 or 1 by chance
             packages=("lighttpd",), needs=("lighttpd", "curl")),
     Program("memcached",
             "memcached -u root -l 127.0.0.1 -p 11299 -t 2 & until echo version | socat - TCP:127.0.0.1:11299 >/dev/null "
@@ -417,7 +418,7 @@ TABLE = [
             "gpg -q --batch --list-keys --with-colons | grep -c ^pub; gpgconf --kill all; sleep 0.2; "
             "rm -rf $GNUPGHOME d.gpg",
             packages=("gnupg",), needs=("gpg",), is_heavy=True),
-    # ---- sandboxes, wrappers and other layers between a program and the system
+    # ---- sandboxes, wrappers and other programs that start a program
     Program("bubblewrap",
             "bwrap --ro-bind / / --proc /proc --dev /dev --unshare-all --die-with-parent sh -c 'echo inside; "
             "ls /proc/self/fd | wc -l; exit 5'; exit $?", packages=("bubblewrap",), needs=("bwrap",)),
@@ -428,7 +429,7 @@ TABLE = [
             "setpriv --no-new-privs sh -c 'grep NoNewPrivs /proc/self/status'; flock lock sh -c 'echo locked'; "
             "setsid -w sh -c 'exit 3'; echo $?; taskset -c 0 nproc; nice -n 5 nice; chrt -b 0 echo batch; "
             "prlimit --nofile=64 sh -c 'ulimit -n'; exit 2", needs=("setpriv", "flock", "taskset", "chrt", "prlimit")),
-    Program("stress-ng",  # no stressors whose work depends on the clock
+    Program("stress-ng",  # uses no stressors whose work depends on the clock
             "stress-ng -q --seed 1 --fork 1 --fork-ops 30 --vfork 1 --vfork-ops 30 --pthread 1 --pthread-ops 20 --sigfpe 1 "
             "--sigfpe-ops 20 --sigsegv 1 --sigsegv-ops 20; exit $?",
             packages=("stress-ng",), needs=("stress-ng",), is_heavy=True),
@@ -441,7 +442,8 @@ TABLE = [
             "valgrind -q --tool=massif --massif-out-file=/dev/null /bin/true; exit $?", needs=("valgrind",), is_heavy=True),
 ]
 
-# tests/python_hosts/own_tests.rs runs other tests, such as those of garbage collection, threads and monitoring.
+# Modules of CPython's own tests that run here. tests/python_hosts/own_tests.rs runs others, such as those of
+# garbage collection, threads and monitoring.
 PYTHON_TESTS = "test_fork1 test_generators test_contextlib test_weakref"
 PYTHON_SOURCE = """
 import gc, json, os, signal, subprocess, sys, threading, tempfile, multiprocessing
@@ -495,7 +497,7 @@ def pythons(cache):
 
 
 def python_programs(cache, is_quick):
-    if is_quick:  # asking all Pythons takes too long for --quick
+    if is_quick:  # with --quick, uses only the running Python, because it takes too long to query all others
         version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
         yield quick(version, [os.path.realpath(sys.executable), "-c", PYTHON_SOURCE], uses="python")
         return
@@ -547,7 +549,7 @@ def compiler(source):
 
 
 def text_of(program):
-    """Returns the program's source, if it is built here."""
+    """Returns the source of a program that is built from `programs`, or an empty text."""
     if not program.source:
         return ""
     with open(os.path.join(SOURCES, program.source)) as file:
@@ -561,7 +563,8 @@ def built_programs(folder):
 
 
 def build(folder, log, wanted=None):
-    """Builds the census, the filter and the programs of SOURCES_TO_BUILD, or only those named in `wanted`."""
+    """Builds the programs census and fit, and the programs to run in SOURCES_TO_BUILD, or only those in
+    `wanted`."""
     os.makedirs(folder, exist_ok=True)
 
     def build_one(of):

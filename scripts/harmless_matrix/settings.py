@@ -1,4 +1,4 @@
-"""The library's settings, and other libraries that are preloaded together with it."""
+"""The settings with which the library runs, and other libraries that are preloaded together with it."""
 import glob
 import os
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Setting:
         return {name: value.replace(RECORDS, records) for name, value in self.variables.items()}
 
 
-# ENABLE_PERFECT_ROUTER is not here, because its purpose is to change results.
+# All of the library's features except ENABLE_PERFECT_ROUTER, whose purpose is to change results.
 EVERYTHING = {
     "TLLMPROF_START_STOP": "2-5,8-",
     "TLLMPROF_STEP": "auto",
@@ -52,11 +52,13 @@ USUAL = ["bare", "everything"]
 @dataclass(frozen=True)
 class Preload:
     name: str
-    package: str  # Debian package
+    package: str  # the Debian package that contains it
     pattern: str
     about: str
     variables: tuple = ()
-    says: str = ""  # beginning of its own lines on standard error; timing decides which processes write them
+    # the begin of lines that it writes to standard error; they are not compared, because timing
+    # decides which processes write them
+    says: str = ""
 
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -64,7 +66,7 @@ PRELOADS = [
     Preload("jemalloc", "libjemalloc2", f"{LIB}/libjemalloc.so.2", "an allocator"),
     Preload("tcmalloc", "libtcmalloc-minimal4", f"{LIB}/libtcmalloc_minimal.so.4", "an allocator"),
     Preload("mimalloc", "libmimalloc2.0", f"{LIB}/libmimalloc.so.2.0", "an allocator"),
-    # The clock must run: with a stopped clock, timers would wait forever.
+    # libfaketime's clock starts at this time and runs. With a stopped clock, timers would wait forever.
     Preload("libfaketime", "libfaketime", f"{LIB}/faketime/libfaketime.so.1", "another clock",
             (("FAKETIME", "@2024-02-29 12:00:00"),)),
     Preload("libeatmydata", "libeatmydata1", f"{LIB}/libeatmydata.so", "no fsync"),
@@ -72,7 +74,7 @@ PRELOADS = [
             (("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),)),
     Preload("libprofiler", "libgoogle-perftools4", f"{LIB}/libprofiler.so.0", "gperftools' CPU profiler, running",
             (("CPUPROFILE", f"{RECORDS}/cpu"), ("CPUPROFILE_FREQUENCY", "50")), says="PROFILE: "),
-    # Its heap profiler is off, because it would count allocations by all libraries.
+    # The heap profiler of libtcmalloc is off, because it would count the library's allocations, too.
     Preload("libtcmalloc", "libgoogle-perftools4", f"{LIB}/libtcmalloc.so.4", "an allocator that can profile the heap"),
     Preload("heaptrack", "libheaptrack", "/usr/lib/heaptrack/libheaptrack_preload.so",
             "heaptrack's recorder: allocations, dlopen", (("DUMP_HEAPTRACK_OUTPUT", f"{RECORDS}/heaptrack.$$"),)),
@@ -85,8 +87,8 @@ PRELOADS = [
 
 
 def path_in(pattern, packages):
-    """Returns the path of a library by its pattern, on this machine or in the unpacked packages. The path is the one
-    that a run sees."""
+    """Returns the path of a library that matches the pattern, on this machine or among the unpacked packages. It is
+    the path under which a run sees the library."""
     for root in ("", packages or ""):
         found = sorted(path for path in glob.glob(root + pattern) if os.path.isfile(path))
         if found:

@@ -1,4 +1,5 @@
-"""Surroundings of a program: under a tool, with limits, with a system call filter, or built with a sanitizer."""
+"""Defines the surroundings in which programs run: under a tool such as gdb, with limits, with a system call filter,
+or built with a sanitizer."""
 import dataclasses
 import os
 import shutil
@@ -7,13 +8,15 @@ from dataclasses import dataclass
 
 from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 
-# Scripts that also run under valgrind, together with the programs that they start.
+# Names of scripts that also run under valgrind, which then also checks the programs that they start.
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
-# The loader's system calls, which a filter for any dynamically linked program allows.
+# The system calls of the dynamic loader. A filter allows them for any dynamically linked program.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]
-# The kernel makes these calls only if a signal interrupts the program, which depends on timing.
+# System calls that the kernel makes only if a signal interrupts the program. This depends on timing, so a filter
+# always allows them.
 AFTER_A_SIGNAL = ["rt_sigreturn", "restart_syscall"]
-# In a process without our variables, the library makes these calls when a program that uses CUDA forks (src/lib.rs).
+# System calls that the library makes when a program that uses CUDA forks, also if none of the library's variables is
+# set (src/lib.rs). A filter for such a program allows them.
 AT_FORK = ["gettid", "getpid", "futex"]
 
 
@@ -22,17 +25,19 @@ class Surrounding:
     name: str
     about: str
     wrap: tuple = ()                 # command line in front of the program
-    needs: str = ""                  # the command that the surrounding needs
+    needs: str = ""                  # the command that must exist
     limits: tuple = ()
     census: bool = False
     filter: bool = False
     for_heavy: bool = False
     is_quick: bool = False
-    direct_only: bool = False        # follows only one process, not the programs that a script starts
-    sanitizer: tuple = ()            # options with which the program's source is built
+    # True if the tool follows only one process, so that it cannot follow the programs that a script
+    # starts
+    direct_only: bool = False
+    sanitizer: tuple = ()            # compiler options; with these, the program's source is built for this surrounding
     variables: tuple = ()
-    uses: str = ""                   # cuda or python, if the tool itself uses it
-    probe: tuple = ()                # a command that exits with 0 if the tool works
+    uses: str = ""                   # "cuda" or "python" if the tool itself uses it
+    probe: tuple = ()                # a command that exits with 0 if the tool works on this machine
 
     def fits(self, program):
         if self.sanitizer:
@@ -44,8 +49,8 @@ class Surrounding:
         return program.is_direct or not self.direct_only
 
 
-# gdb must stop only at a crash. At any other stop, such as SIGTERM, it would print addresses and the list of threads,
-# which differ from run to run, so that outputs could not be compared.
+# Lets gdb stop only at a crash. At other stops, such as at SIGTERM, gdb would print addresses and the list of
+# threads. These differ from run to run, so outputs could not be compared.
 GDB = ("gdb", "-nx", "-q", "-batch", "-return-child-result", "-ex", "set print thread-events off",
        "-ex", "set startup-with-shell off", "-ex", "handle SIGTERM nostop noprint pass", "-ex", "run", "-ex", "bt", "--args")
 ALL = [
@@ -86,7 +91,7 @@ CLANG_HEADERS = "/usr/lib/llvm-14/lib/clang/14.0.6/include"
 
 
 def clang(packages):
-    """Returns (command, environment) of clang's C compiler with its sanitizers."""
+    """Returns clang's C compiler with its sanitizers, as (command, environment)."""
     for root in ("", packages.unpacked):
         path = f"{root}/usr/lib/llvm-14/bin/clang"
         if os.path.exists(path):
@@ -96,8 +101,8 @@ def clang(packages):
 
 
 def build_sanitized(folder, packages, log):
-    """Builds the sources with each sanitizer. Returns {(sanitizer's name, source): path, or the reason why there is
-    none}."""
+    """Builds the programs' sources with each sanitizer. Returns {(sanitizer's name, source): (path, None) or (None,
+    the reason why it cannot be built)}."""
     built = {}
     clang_path, clang_environment = clang(packages)
     for surrounding in ALL:
@@ -112,7 +117,8 @@ def build_sanitized(folder, packages, log):
                     built[key] = (None, "no clang 14")
                     continue
                 command, environment = clang_path, clang_environment
-                # The headers are in a separate package, which may be installed on the machine.
+                # clang's own headers are in a separate package, which is either installed on the machine or
+                # unpacked.
                 options += [option for root in ("", packages.unpacked) for option in ("-idirafter", root + CLANG_HEADERS)]
                 if source.endswith(".cpp"):
                     built[key] = (None, "needs a C++ library that is built with MSan")

@@ -1,4 +1,4 @@
-"""The logic of harmless: python3 -m unittest discover -s scripts/harmless_matrix -t scripts"""
+"""Tests the functions of scripts/harmless: python3 -m unittest discover -s scripts/harmless_matrix -t scripts"""
 import contextlib
 import glob
 import io
@@ -121,7 +121,7 @@ class Allowed(unittest.TestCase):
             self.assertEqual(group.streams(found)["out"], [f"[Detaching after fork from child process {expected}]"])
 
 
-# Number of runs at the same time. Some runs only wait, so it may exceed the number of processors.
+# Number of runs at the same time. It may exceed the number of processors, because some runs only wait.
 WORKERS = 4
 HARMS = {
     "nothing": "",
@@ -166,7 +166,8 @@ __attribute__((constructor)) static void harm(void) { HARM }
 
 @unittest.skipUnless(shutil.which("gcc"), "there is no gcc")
 class Harmful(unittest.TestCase):
-    """Libraries that do a little harm are all reported, and one that does none is not."""
+    """Tests that the matrix reports libraries that each change a program in a small way, and does not report a
+    library that changes nothing."""
 
     @classmethod
     def setUpClass(cls):
@@ -193,7 +194,8 @@ class Harmful(unittest.TestCase):
         shutil.rmtree(cls.folder)
 
     def verdicts(self, harms, where=PLAIN, program=None):
-        """Returns {harm: verdict}. All are compared with the same number of runs."""
+        """Runs the program with each of these libraries. Returns {name: verdict}. No further runs without a library
+        are made, so that all are compared with the same runs."""
         group = cells.Group(self.bench, program or self.state, where.name, where)
         self.assertEqual(group.begin(), [])
         with ThreadPoolExecutor(WORKERS) as pool, mock.patch.object(cells, "MORE_BASELINES", 0):
@@ -252,7 +254,7 @@ class Harmful(unittest.TestCase):
         self.assertEqual(self.verdict("out", program=varies).verdict, "different")
 
 
-# Runs a program that starts a process in a new session, until the program is killed.
+# A script that starts a long run with harmless. The program of this run starts a process in a new session.
 LONG_RUN = """
 import sys
 sys.dont_write_bytecode = True
@@ -268,7 +270,7 @@ bench.start(["sh", "-c", "setsid sleep $0 & sleep $0", sys.argv[3]], {}, timeout
 
 
 def running(word):
-    """Returns the processes that have `word` among their arguments."""
+    """Yields the PIDs of the processes whose first argument is `word`."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             if word.encode() in file.read().split(b"\0")[1:2]:
@@ -283,7 +285,7 @@ def waited(condition, seconds=100):
 
 
 class Killed(unittest.TestCase):
-    """A run that is killed also ends the programs that it started."""
+    """Tests that programs end when the harmless that started them is killed."""
 
     def test_runs_end_when_harmless_is_killed(self):
         for number, way in enumerate(("apart", "on this machine")):
@@ -369,7 +371,7 @@ class KeptOutcomes(unittest.TestCase):
 
 
 class Order(unittest.TestCase):
-    """A run that is cut short has used all programs and all surroundings."""
+    """Tests that a run of harmless that is ended early has used all programs and all surroundings."""
 
     def jobs(self):
         bench = mock.Mock(**{"lacks.return_value": ""})

@@ -1,4 +1,5 @@
-"""Packages that are archives: .tar.gz, .deb, the wheel, the image. The same files give the same bytes."""
+"""Makes the packages that are archives: .tar.gz, .deb, the wheel, and the container image. The same files always
+give the same bytes."""
 import base64
 import csv
 import gzip
@@ -15,12 +16,12 @@ from .tree import GLIBC, LICENSES, ROOT, SUMMARY, File, compressed, read
 
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 AUTHORS = "The tllmprof authors <tllmprof@invalid>"
-# User id of a user without rights, for images that define no users.
+# The user id in the container image: a user without rights, whose number needs no entry in /etc/passwd.
 NOBODY = 65532
 
 
 def tarred(files, when, folder=""):
-    """Makes a tar archive of the files, in a folder."""
+    """Makes a tar archive of the files. In the archive, they are below `folder`. `when`: the time of all files."""
     paths = {}
     for path, file in files.items():
         path = folder + path
@@ -47,7 +48,7 @@ def tar(files, version, architecture, when):
 
 
 def deb(files, version, architecture, when):
-    # Debian's zsh looks for packaged completions in this folder.
+    # zsh of Debian looks for the completions of packages in vendor-completions.
     files = {"usr/" + path.replace("/site-functions/", "/vendor-completions/"): file for path, file in compressed(files).items()}
     licenses = b"\n\n".join(files.pop(f"usr/share/doc/tllmprof/{name}").content for name in LICENSES)
     files["usr/share/doc/tllmprof/copyright"] = File(b"tllmprof may be used under either of two licenses, MIT or Apache 2.0.\n\n" + licenses)
@@ -78,14 +79,16 @@ Description: {SUMMARY}
 
 
 def wheel(files, version, architecture, when):
-    # Older versions of pip know the first platform by the second name. The third name is on most wheels for AArch64.
+    # manylinux2014 is the name that older versions of pip know for the first platform. For AArch64, most wheels are
+    # for manylinux_2_28, so this name is added.
     platforms = [f"manylinux_{GLIBC.replace('.', '_')}", "manylinux2014", *(["manylinux_2_28"] if architecture == "aarch64" else [])]
     tags = [f"{platform}_{architecture}" for platform in platforms]
     info, data = f"tllmprof-{version}.dist-info", f"tllmprof-{version}.data"
     here = os.path.join(ROOT, "scripts/packages/python")
     inside = {f"tllmprof/{name}": read(os.path.join(here, name)) for name in ("__init__.py", "__main__.py")}
     for path, file in files.items():
-        # Files go to bin/ of the environment or next to it. `pip install --target` would leave out a folder named lib.
+        # In the environment, these files are installed below libexec/ instead of lib/, because `pip install --target`
+        # would leave out a folder named lib.
         path = path.replace("lib/", "libexec/", 1) if path.startswith("lib/") else path
         inside[f"{data}/scripts/{path[4:]}" if path.startswith("bin/") else f"{data}/data/{path}"] = file
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
@@ -109,19 +112,20 @@ Description-Content-Type: text/markdown
         digest = base64.urlsafe_b64encode(hashlib.sha256(file.content).digest()).rstrip(b"=").decode()
         lines.writerow([path, f"sha256={digest}", len(file.content)])
     lines.writerow([f"{info}/RECORD", "", ""])
-    # RECORD comes last, because the format requires the info folder's files at the end.
+    # The files of the info folder are at the end, as the format of wheels requires, and RECORD is the last of them.
     ordered = [*sorted(inside.items(), key=lambda item: (item[0].startswith(info), item[0])), (f"{info}/RECORD", File(record.getvalue().encode()))]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for path, file in ordered:
-            entry = zipfile.ZipInfo(path, time.gmtime(max(when, 315532800))[:6])  # a zip file cannot have times before 1980
+            # a zip file cannot contain times before 1980
+            entry = zipfile.ZipInfo(path, time.gmtime(max(when, 315532800))[:6])
             entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, (0o100000 | file.mode) << 16
             archive.writestr(entry, file.content, compresslevel=9)
     return f"tllmprof-{version}-py3-none-{'.'.join(tags)}.whl", out.getvalue()
 
 
 def image(layers, version, when):
-    """Makes an OCI image layout as one tar archive. `layers`: the files for each processor."""
+    """Makes a container image in the OCI layout, as one tar archive. `layers`: {processor architecture: files}."""
     blobs = {}
 
     def blob(kind, content, **more):

@@ -1,5 +1,5 @@
-"""Makes the software bill of materials in CycloneDX's format: everything that is linked into the library and the
-command."""
+"""Makes the software bill of materials in the format CycloneDX: a list of everything that is linked into the
+library and the command."""
 import json
 import os
 import re
@@ -18,7 +18,8 @@ def metadata(architecture):
 
 
 def linked(metadata):
-    """Returns the packages from which the shipped ones are built, by identifier, and those that each of them uses."""
+    """Returns ({identifier: package}, {identifier: identifiers of the packages that it uses}) for all crates that are
+    linked into the shipped library and command."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     uses, todo = {}, [key for key, package in packages.items() if package["name"] in SHIPPED]
@@ -54,7 +55,7 @@ def bill(version):
         package = packages[key]
         component = {"type": "library", "bom-ref": name(key), "name": package["name"], "version": package["version"], "purl": name(key)}
         if package["license"]:
-            # Before SPDX had expressions, a slash meant OR.
+            # Older crates separate licenses by a slash, which means OR in SPDX expressions.
             component["licenses"] = [{"expression": re.sub(r"\s*/\s*", " OR ", package["license"])}]
         if checksum := sums.get((package["name"], package["version"])):
             component["hashes"] = [{"alg": "SHA-256", "content": checksum}]
@@ -62,7 +63,9 @@ def bill(version):
     scripts = []
     with open(os.path.join(ROOT, "crates/page/web/package-lock.json"), encoding="utf-8") as lock:
         for path, package in sorted(json.load(lock)["packages"].items()):
-            if path and not package.get("dev"):  # it is part of the page that the command writes
+            # npm modules that are not only for development: they are part of the page that the
+            # command writes
+            if path and not package.get("dev"):
                 module = path.rpartition("node_modules/")[2]
                 purl = f"pkg:npm/{module}@{package['version']}"
                 scripts.append(purl)

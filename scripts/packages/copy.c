@@ -1,7 +1,8 @@
-/* copy FOLDER: copies the files next to this program into the folder. An init container runs only this program.
+/* copy FOLDER: copies the files that are next to this program into the folder. This is the only program in the
+ * image of an init container.
  *
- * A file gets its name only when it is complete, and a file that a program has already mapped stays unchanged. Exit
- * status: 0; 1 with a line on standard error. */
+ * A file gets its final name only when it is complete. If a program has mapped the file of an earlier version, that
+ * file stays unchanged. Exit status: 0; 1 with a line on standard error. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-"""Builds the programs and writes the requested packages."""
+"""Builds the programs with scripts/build-portable and writes the requested packages (scripts/package)."""
 import argparse
 import hashlib
 import os

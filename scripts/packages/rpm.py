@@ -32,7 +32,7 @@ MACROS = {
     "_binary_filedigest_algorithm": "8",
     "use_source_date_epoch_as_buildtime": "1",
     "clamp_mtime_to_source_date_epoch": "1",
-    "__os_install_post": "%{nil}",  # nothing is stripped or compressed again
+    "__os_install_post": "%{nil}",  # rpmbuild must neither strip nor compress the files again
     "debug_package": "%{nil}",
 }
 

@@ -1,4 +1,4 @@
-"""Tests of packages whose programs do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
+"""Tests the packages, with programs that do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
 import base64
 import csv
 import gzip
@@ -175,7 +175,8 @@ class Bill(unittest.TestCase):
         content = json.loads(bill.bill("1.2"))
         names = {component["name"] for component in content["components"]}
         self.assertLessEqual({"tllmprof-shim", "tllmprof-cli", "libc", "clap", "rusqlite", "uplot"}, names)
-        self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})  # crates that only tests and builds use
+        # these are used only for tests and by the build
+        self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})
         references = {component["bom-ref"] for component in content["components"]} | {"tllmprof"}
         self.assertEqual(references, {entry["ref"] for entry in content["dependencies"]})
         for entry in content["dependencies"]:

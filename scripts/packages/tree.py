@@ -1,5 +1,5 @@
-"""The contents of a package: files by their paths below the prefix (/usr, a virtual environment, an archive's
-folder)."""
+"""Collects the contents of a package: {path: file}. Paths are relative to the prefix, such as /usr, a virtual
+environment, or an archive's top folder."""
 import dataclasses
 import gzip
 import os
@@ -9,7 +9,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ARCHITECTURES = ("x86_64", "aarch64")
-# The oldest glibc version that the packages run with.
+# The oldest glibc version with which the packaged programs run.
 GLIBC = "2.17"
 SUMMARY = "Profile any CUDA program by iteration"
 LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
@@ -32,7 +32,7 @@ def version():
 
 
 def epoch():
-    """Returns the time of all files in a package: SOURCE_DATE_EPOCH, or the commit's time."""
+    """Returns the time that all files in packages get: SOURCE_DATE_EPOCH, or else the time of the commit."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     shown = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -40,7 +40,7 @@ def epoch():
 
 
 def portable(target, architecture):
-    """Returns the folder of scripts/build-portable's results for the processor."""
+    """Returns the folder into which scripts/build-portable writes the programs for this processor architecture."""
     own = architecture == os.uname().machine
     return os.path.join(target, "portable" if own else f"portable-{architecture}")
 
@@ -55,7 +55,8 @@ def programs(folder):
 
 
 def manual(command):
-    """Returns manual pages and completions, which the command for this processor generates."""
+    """Runs the command to generate manual pages and shell completions. Returns them as files by path. `command`
+    must run on this machine."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([command, "manual", folder], check=True)
@@ -77,7 +78,7 @@ def documents(bill_of_materials):
 
 
 def compressed(files):
-    """Returns the files with compressed manual pages, like in distributions."""
+    """Returns the files with their manual pages compressed, as distributions have them."""
     return {
         path + ".gz" if path.startswith("share/man/") else path:
             File(gzip.compress(file.content, 9, mtime=0), file.mode) if path.startswith("share/man/") else file
@@ -86,8 +87,8 @@ def compressed(files):
 
 
 def newest_glibc(path):
-    """Returns the newest glibc version that an ELF file requires, as text, and its other requirements."""
-    # readelf also reads files of other processors, unlike objdump.
+    """Returns (the newest glibc version that an ELF file requires, as text; its other requirements)."""
+    # readelf is used because, unlike objdump, it also reads files for other processor architectures.
     shown = subprocess.run(["readelf", "-dVW", path], stdout=subprocess.PIPE, text=True, check=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([0-9.]+)", shown)}
     needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
@@ -96,7 +97,8 @@ def newest_glibc(path):
 
 
 def complaints(files):
-    """Returns the reasons why files would not run where the packages say that they do."""
+    """Returns the reasons why programs or libraries among these files would not run on systems that the packages
+    are for."""
     limit = tuple(map(int, GLIBC.split(".")))
     with tempfile.TemporaryDirectory() as folder:
         for path, file in sorted(files.items()):

@@ -1,29 +1,28 @@
-"""Decides if a series of readings grows.
+"""Decides if a series of readings of a resource, such as a process's memory, grows.
 
-A leak grows all the time. Memory that is kept permanently is allocated early, and an allocator grows in jumps. So the
-first half of a run is left out. A series grows if a line fitted to each of the last two quarters rises in both.
-"""
+A leak grows all the time. Other memory is allocated early or in jumps. So the first half of a run is left out, and a
+series counts as growing only if a line fitted to it rises both in the third and in the last quarter of the run."""
 import math
 from dataclasses import dataclass
 
-# Minimum number of memory readings in a quarter of a run.
+# Minimum number of readings in a quarter of a run. With fewer readings, no growth is computed.
 LEAST = 5
 
 
 @dataclass
 class Growth:
-    # minimum growth in the third quarter of the run; `last` is the growth in the last quarter
+    # minimum growth in the third quarter of a run; `last`: in the last quarter. Units are those of the readings.
     third: float
     last: float
 
     def exceeds(self, bound):
-        """Returns True if the growth is more than `bound` in half of the run."""
+        """Returns True if both quarters grow by more than half of `bound`."""
         return min(self.third, self.last) > bound / 2
 
 
 def rise(points):
-    """Returns the rise of a line fitted through (time, reading), from the first to the last point, minus two standard
-    errors."""
+    """Fits a line through (time, reading). Returns its rise from the first to the last point, minus two standard
+    errors, or 0 if that is negative."""
     count = len(points)
     if count < LEAST:
         return 0.0
@@ -45,7 +44,8 @@ def growth(points):
 
 
 def difference(points, others):
-    """Returns the difference between a series and another one at the times of the first. Both are in order of time."""
+    """Subtracts a second series from the first, at the times of the first: (time, difference). Uses the latest reading
+    of the second series. Both are in order of time."""
     over, at = [], 0
     for time, reading in points:
         while at + 1 < len(others) and others[at + 1][0] <= time:
@@ -55,7 +55,8 @@ def difference(points, others):
 
 
 def blur(points):
-    """Returns the maximum error of a difference to a growing series: its growth between two of its readings."""
+    """Returns the maximum error of `difference` if the second series grows: `points` is this series, and the error
+    is its growth between two readings."""
     longest = max((after[0] - before[0] for before, after in zip(points, points[1:])), default=0.0)
     whole = points[-1][0] - points[0][0]
     return max(0.0, rise(points)) / whole * longest if whole > 0 else 0.0

@@ -1,4 +1,5 @@
-"""The programs of a soak test: how each is built and run, and the messages that it must end with."""
+"""Defines the programs of a soak test (loads): how each is built and run, and which message it must log at its
+end."""
 import glob
 import json
 import os
@@ -8,10 +9,11 @@ from dataclasses import dataclass, field
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, "tests", "soak")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
-# The variable with the windows must be shorter than 128 KiB, which is the kernel's limit for a variable.
+# The maximum number of windows of a load. All windows are in one environment variable, which must be shorter than
+# the kernel's limit of 128 KiB.
 MOST_WINDOWS = 14_400
 WINDOWS_A_SECOND = 4
-APART = 20  # iterations from one window to the next
+APART = 20  # number of iterations from the begin of one window to the begin of the next
 EVERYTHING = {
     "TLLMPROF_TRACE": "%q{SOAK_FOLDER}/%q{SOAK_LOAD}-%p.tllmprof", "TLLMPROF_TRACE_MAX": "256M", "TLLMPROF_NVTX": "1",
     "TLLM_NVTX_DEBUG": "1", "TLLM_LLMAPI_ENABLE_NVTX": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_GIL": "1",
@@ -32,10 +34,10 @@ class Load:
     seconds: float
     rule: str
     windows: str
-    expected: int = 0  # number of windows; 0: not known
+    expected: int = 0  # number of windows that must be recorded; 0: not known
     is_plain: bool = False  # runs without the library
-    beside: str = ""  # name of the load without the library that this one is compared with
-    has_children: bool = False  # the child processes leave records, too
+    beside: str = ""  # name of the load without the library with which this load's growth is compared
+    has_children: bool = False  # True if its child processes also write records
     variables: dict = field(default_factory=dict)
 
     def command(self):
@@ -76,20 +78,20 @@ def nvtx_headers():
 
 
 def pythons():
-    """Returns the paths and versions of the CPythons with a GIL from list-pythons, newest first."""
+    """Returns [(path, version)] of the CPythons with a GIL from scripts/list-pythons, newest first."""
     listed = [line.split() for line in must([os.path.join(ROOT, "scripts", "list-pythons")]).splitlines()]
     return [(path, ".".join(version.split(".")[:2])) for path, version, _, gil, _ in reversed(listed) if gil == "gil"]
 
 
 def libpythons(path, minor):
-    """Returns the prefix of a Python, and (kind, library) for each libpython that exists."""
+    """Returns (the prefix of a Python, [(kind, path)] of its libpythons). kind: "shared" or "static"."""
     home = must([path, "-c", "import sys; print(sys.base_prefix)"]).strip()
     kinds = (("shared", f"libpython{minor}.so.1.0"), ("static", f"python{minor}/config-*/libpython{minor}.a"))
     return home, [(kind, found) for kind, name in kinds for found in glob.glob(f"{home}/lib*/{name}")[:1]]
 
 
 class Workshop:
-    """Builds the programs into FOLDER/bin."""
+    """Builds the programs of the loads into FOLDER/bin."""
 
     def __init__(self, folder, standin):
         self.bin = os.path.join(folder, "bin")
@@ -109,8 +111,8 @@ class Workshop:
         return self.build(source, name, f"-l:libcudart.so.{number}", *options)
 
     def with_python(self, name, library, home):
-        """Builds a program with this libpython. Returns None if it cannot be linked or does not start, because it needs
-        more than is installed or another C library."""
+        """Builds a program that embeds Python through this libpython. Returns None if it cannot be linked or does not
+        start, for example because it needs another C library."""
         options = [library, "-lm", "-lutil", "-lz", "-Wl,--export-dynamic"] if library.endswith(".a") else [
             library, f"-Wl,-rpath,{os.path.dirname(library)}"]
         try:
@@ -122,7 +124,8 @@ class Workshop:
 
 
 def interpreters(shop, pythons, seconds):
-    """Yields loads with one shared and one static CPython, each with and without the library."""
+    """Yields loads that start and end Python interpreters, with one shared and one static libpython, each with and
+    without the library."""
     tickets = max(40, min(10_000, int(seconds * 2)))
     done = set()
     for path, minor in pythons:
@@ -154,15 +157,16 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in for CUDA keeps destroyed objects to notice their use. So the memory of programs
-    # without the library grows, too.
+    # The stand-in for CUDA never frees destroyed objects, to notice if a program uses them. So the memory of
+    # programs grows without the library, too, and loads are compared with one without it.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)
     yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count, **beside)
     yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count, **beside)
     yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count, **beside)
-    # `auto` learns first. With this number of threads, it may count fewer steps than the program makes.
+    # The rule `auto` begins to count only after it has learned the step. With this number of threads, it may count
+    # fewer steps than the program makes, so the number of windows is not known.
     yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, **beside,
                   variables={"TLLMPROF_TRACE_MAX": "2M"})
     found = pythons()

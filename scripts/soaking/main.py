@@ -1,4 +1,4 @@
-"""The command line, the watch over the programs, and the page."""
+"""The command line of scripts/soak. Runs the loads, reads their resources at intervals, and writes the page."""
 import argparse
 import os
 import re
@@ -12,13 +12,16 @@ from fnmatch import fnmatch
 from . import judge, loads, watch
 
 SAMPLES = 400
-MOST_DISK = {"": 256 << 20, "auto": 2 << 20}  # bytes: TLLMPROF_TRACE_MAX of each load
-# Size of a child's record, as crates/recorder/src/space.rs reserves it: the header, one chunk, and 16 more chunks for
-# its threads.
+# maximum size of a load's records in bytes (TLLMPROF_TRACE_MAX), by the load's name; "" is for all
+# others
+MOST_DISK = {"": 256 << 20, "auto": 2 << 20}
+# Size of the record of a child process in bytes, as crates/recorder/src/space.rs reserves it: the header, one chunk,
+# and 16 more chunks for the child's threads.
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
-# Bytes that the library keeps of each window for the line at exit (crates/steps/src/window.rs, Taken). The memory is
-# reserved when the windows are parsed, and its pages are counted once they are used.
+# Bytes that the library keeps for each window until it logs the windows at exit (crates/steps/src/window.rs, Taken).
+# The memory is reserved when the list of windows is parsed, but each page counts only from its first use, so it
+# looks like growth.
 KEPT = 48
 
 
@@ -51,7 +54,7 @@ def options(doc, arguments):
 
 
 class Watched:
-    """A running load, and its readings."""
+    """A running load, with the readings of its resources so far."""
 
     def __init__(self, load, given, folder):
         self.load, self.folder = load, folder
@@ -74,7 +77,8 @@ class Watched:
                 self.points[kind].append((time.monotonic() - self.begin, value))
 
     def look_at_disk(self):
-        """Reads the sizes of this load's records, and removes those of children that have ended, like a user would."""
+        """Reads the sizes of this load's records. Removes the records of child processes that have ended, as a user
+        would."""
         for entry in os.scandir(self.folder):
             if not entry.name.startswith(f"{self.load.name}-") or not entry.name.endswith(".tllmprof"):
                 continue
@@ -85,7 +89,8 @@ class Watched:
                 self.records += 1
 
     def wrong(self, beside):
-        """Yields a line for each error."""
+        """Yields a line for each error of the load: a bad exit status, growth, or missing windows. `beside`: the
+        load without the library that it is compared with, or None."""
         name = self.load.name
         if self.process.returncode != 0:
             yield f"{name} ended with status {self.process.returncode}: {self.last_line()}"
@@ -118,8 +123,8 @@ class Watched:
         if self.load.expected and self.captured() + never != self.load.expected:
             yield (f"{name}: of {self.load.expected} windows {self.captured()} were captured and {never} were said never to have "
                    f"opened: {self.last_line()}")
-        # On a busy machine, many delayed steps are made at once, so a window may pass before the
-        # previous window is closed.
+        # On a busy machine, delayed steps follow each other quickly, so a window may pass before the one before it
+        # is closed. A few missing windows are allowed.
         if self.load.expected and never > self.load.expected // 50:
             yield f"{name}: {never} of {self.load.expected} windows never opened (at most one in 50)"
         if not self.load.expected and name == "auto" and self.captured() == 0:
@@ -133,8 +138,8 @@ class Watched:
         return next(reversed(self.lines()), "it said nothing")
 
     def never_opened(self):
-        """Returns the number of windows that never opened, from the line at exit, which has a list of windows, cut
-        after eight, or their number."""
+        """Returns the number of windows that never opened, from the line that the library logs at exit. The line
+        lists up to eight windows, or gives their number."""
         lines = [line for line in self.lines() if " never opened" in line]
         if not lines:
             return 0
@@ -166,7 +171,7 @@ def soak(given, folder):
     interval = max(0.05, given.time / SAMPLES)
     running = [Watched(load, given, folder) for load in wanted]
     try:
-        # Each load has its own time limit (tests/soak/pace.h). This one is for a load that never ends.
+        # Each load ends at its own time limit (tests/soak/pace.h). This later time limit ends a load that does not.
         deadline = time.monotonic() + 4 * given.time + 180
         while any(one.process.poll() is None for one in running) and time.monotonic() < deadline:
             for one in running:

@@ -1,5 +1,5 @@
-"""Tests of the judgement, and a soak test of 12 seconds or of TLLMPROF_TEST_SOAK seconds: python3 -m unittest discover
--s scripts/soaking -t scripts"""
+"""Tests the functions of scripts/soak, and runs a short soak test of 12 seconds or TLLMPROF_TEST_SOAK seconds: python3
+-m unittest discover -s scripts/soaking -t scripts"""
 import contextlib
 import io
 import mmap

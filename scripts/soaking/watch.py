@@ -1,4 +1,4 @@
-"""Reads the resources of a process from outside."""
+"""Reads the resources that a process uses, from files in /proc."""
 import os
 from dataclasses import dataclass
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 class Kind:
     name: str
     unit: str
-    bound: int  # maximum growth in the second half of a run
+    bound: int  # maximum growth in the second half of a run that is no leak
 
 
-# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap. Growth by twice that is not a leak. While a
-# window is switched, a process may have one more of the other kinds.
+# Kinds of resources, with units and bounds. glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap,
+# so growth by twice that is not a leak. While a window opens or closes, a process may have one more descriptor,
+# thread or mapping.
 MEMORY = Kind("anonymous memory", " KiB", 256)
 RESIDENT = Kind("resident memory", " KiB", 256)
 DESCRIPTORS = Kind("descriptors", "", 2)
@@ -21,7 +22,7 @@ KINDS = (MEMORY, RESIDENT, DESCRIPTORS, THREADS, MAPPINGS)
 
 
 def mappings(pid):
-    """Returns the mappings of a process: the path of each, and its figures in /proc/PID/smaps in KiB."""
+    """Returns [(path, {name: KiB})] for the memory mappings of a process, from /proc/PID/smaps."""
     found = []
     with open(f"/proc/{pid}/smaps", errors="replace") as smaps:
         for line in smaps:
@@ -34,17 +35,17 @@ def mappings(pid):
 
 
 def is_record(path):
-    """Returns True for a record's path. A record is mapped, so its pages belong to the process, but its size is watched
-    separately."""
+    """Returns True if the path is that of a record. Records are mapped, so their pages would count as the process's
+    memory, but their sizes are watched separately."""
     return path.removesuffix(" (deleted)").endswith(".tllmprof")
 
 
 def read(pid):
-    """Returns a reading of each kind; None if the process has ended."""
+    """Returns {kind: reading} for a process, or None if the process has ended."""
     try:
         mapped = mappings(pid)
-        # Memory that several processes share is counted in full. The process's share of such memory
-        # would change when another process starts or ends.
+        # Memory that several processes share is counted in full. The proportional share (PSS) would change whenever
+        # another process starts or ends.
         counts = [count for path, count in mapped if not is_record(path)]
         return {
             MEMORY: sum(count["Anonymous"] for count in counts),
@@ -58,6 +59,6 @@ def read(pid):
 
 
 def disk(path):
-    """Returns the bytes that a file takes, or would take without holes."""
+    """Returns the bytes that a file takes on the disk, or its size if that is larger because the file has holes."""
     status = os.stat(path)
     return max(status.st_size, status.st_blocks * 512)

@@ -1,4 +1,4 @@
-"""Builds llama.cpp, a small program that uses it, and a model for it."""
+"""Builds llama.cpp, the program llama_loop.cpp that uses it, and a model for it."""
 import os
 import shutil
 import sys
@@ -9,13 +9,13 @@ from .programs import HERE
 
 
 def must(command, seconds):
-    """Runs the command. Returns None, or the reason why it failed."""
+    """Runs a command. Returns None, or the reason why it failed."""
     ended = child.run(command, child.variables(), seconds)
     return None if ended.status == 0 else f"{os.path.basename(command[0])}: {ended.why()}"
 
 
 def build(source, folder, flags=()):
-    """Builds llama.cpp and the program that uses it into `folder`, with more compiler flags. Returns None, or the
+    """Builds llama.cpp and llama_loop.cpp into `folder`, with additional compiler flags. Returns None, or the
     reason why that failed."""
     cores = str(os.cpu_count() or 4)
     off = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")]
@@ -35,5 +35,5 @@ def build(source, folder, flags=()):
 
 
 def make_model(path, *shape):
-    """Makes a model with tiny_gguf.py. Returns None, or the reason why that failed."""
+    """Writes a model with tiny_gguf.py. Returns None, or the reason why that failed."""
     return must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), path, *map(str, shape)], 120)

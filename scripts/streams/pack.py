@@ -1,9 +1,11 @@
-"""Makes a stream file from the output of recorder.c: renames handles and compresses it."""
+"""Makes a stream file (test data for the learner) from the output of recorder.c: replaces handles by small numbers
+and compresses the file."""
 import gzip
 import io
 from dataclasses import dataclass
 
-# The types of a call's two handles, as letters. None: a number or nothing.
+# The types of the two handles that a call has, as letters (f: function, g: graph, s: stream, e: event). Calls that
+# are not listed have a number or nothing there.
 HANDLES = {
     "launch": "fs", "launch_ex": "fs", "launch_cooperative": "fs", "graph_launch": "gs", "event_record": "es",
     "stream_wait_event": "se", "event_query": "e", "event_sync": "e", "event_sync_end": "e", "stream_sync": "s",
@@ -46,7 +48,8 @@ def zipped(rows):
 
 
 def pack(path, most_bytes):
-    """Packs the stream. If it is larger than `most_bytes` when packed, it is cut at the start of an iteration."""
+    """Packs a stream. If the compressed stream is larger than `most_bytes`, cuts it at the start of an
+    iteration."""
     with open(path) as file:
         next(file)
         rows = list(renamed(file))

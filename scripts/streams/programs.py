@@ -1,4 +1,4 @@
-"""The programs whose call streams are recorded."""
+"""Lists the programs whose CUDA call streams are recorded."""
 import os
 import sys
 from dataclasses import dataclass, field
@@ -27,9 +27,10 @@ NESTED = ("items8", "items5", "items_tail", "graph_parts", "requests16", "reques
 
 
 def all_programs(llama, model):
-    """Returns all programs. `llama`: the folder of llama_loop, or None; `model`: the GGUF file that it loads."""
+    """Returns all programs. `llama`: the folder with the built llama_loop, or None. `model`: the GGUF file that
+    llama_loop loads."""
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    # Programs that compile come first, because they take longest.
+    # Programs that compile models take longest, so they start first.
     programs = [
         python("compiled_default", "decode_loop.py", "default"),
         python("compiled_reduce_overhead", "decode_loop.py", "reduce-overhead"),

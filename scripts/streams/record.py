@@ -1,4 +1,4 @@
-"""Runs the programs under the recorder and packs their streams."""
+"""Runs the programs under the recorder (recorder.c) and packs the streams that it writes."""
 import argparse
 import glob
 import os
@@ -52,7 +52,8 @@ def marks(path):
 
 
 def collect(folder, name, options):
-    """Packs the stream of the process with the most marks. Returns a description."""
+    """Packs the stream of the process that made the most marks, of all processes that the program started. Returns
+    (path, description)."""
     files = glob.glob(os.path.join(folder, "*.csv"))
     if not files:
         return None, "nothing was recorded"
@@ -75,7 +76,9 @@ def run_rank(program, rank, port, folder, library, options):
                 TORCHINDUCTOR_COMPILE_THREADS="4")
     if program.ranks > 1:
         more.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=program.ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                    NCCL_NVLS_ENABLE="0")  # turns off multicast, which two ranks do not need and not every machine supports
+                    # turns off NVLink multicast, which two ranks do not need, and which not every
+                    # machine supports
+                    NCCL_NVLS_ENABLE="0")
     began = time.monotonic()
     ended = child.run(program.command, child.variables(**more), options.limit)
     seconds = f"{time.monotonic() - began:.0f} s"

@@ -45,13 +45,13 @@ struct chunk {
 struct log {
     struct log *next;
     struct chunk *first, *last;
-    int number; /* set at the end: threads are numbered in the order of their first records */
+    int number; /* thread number, in the order of the threads' first records; set when the file is written */
     struct chunk *at;
     unsigned position;
 };
 
 static struct log *logs;
-static pid_t owner; /* a vfork child shares this memory and must not write to it */
+static pid_t owner; /* process that writes the file; a child after vfork shares this memory and must not write */
 TLS struct log *mine;
 
 static void *pages(size_t size)
@@ -112,8 +112,8 @@ struct launch_config {
     handle stream;
 };
 
-/* The driver functions that are recorded, each as ROW(identifier, exported name, call, shape,
- * argument, stream, parameters, arguments). */
+/* The recorded driver functions. Each is a line ROW(identifier, exported name, call, shape, argument, stream,
+ * parameters, arguments). */
 #define LAUNCH_PARAMETERS                                                                                              \
     (handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, handle s,    \
      void **p, void **x)
@@ -202,8 +202,8 @@ static int ours(void *function)
     return dladdr(function, &there) && dladdr((void *)ours, &here) && there.dli_fbase == here.dli_fbase;
 }
 
-/* Returns the wrapper of `real`, which was found by `name`. Returns `real` itself if its calls are not recorded or
- * no slot is left. */
+/* Returns the wrapper for the driver function `real`, which the program looked up by `name`. Returns `real` itself
+ * if its calls are not recorded or all SLOTS are taken. */
 static void *wrapped(const char *name, void *real)
 {
     size_t length = strlen(name);
@@ -301,7 +301,7 @@ EXPORT void *dlsym(void *restrict library, const char *restrict name)
     return real(library, name);
 }
 
-/* Returns the driver's function for a caller that is linked to the driver. */
+/* Returns the driver's function for a program that is linked to the driver and calls the function directly. */
 static void *linked(const char *name)
 {
     static void *driver;
@@ -429,8 +429,8 @@ static int open_output(void)
     return open(path, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
 }
 
-/* Writes the threads' records, merged by time. Other threads may still run. What they add from now on may be
- * missing. */
+/* Writes the records of all threads, merged by time. Other threads may still run, so records that they add from now
+ * on may be missing. */
 static void write_all(void)
 {
     static int written;
@@ -488,7 +488,8 @@ static __attribute__((destructor)) void end(void)
     write_all();
 }
 
-/* Children of multiprocessing and many servers end with _exit, which runs no destructors. */
+/* Writes the file before a process ends with _exit, which runs no destructors. Children of multiprocessing and many
+ * servers end like this. */
 EXPORT void _exit(int status)
 {
     write_all();

@@ -1,4 +1,5 @@
-"""Tests of the recorder's marks and of the packing: python3 -m unittest discover -s scripts/streams -t scripts"""
+"""Tests the recorder's marks and the packing of streams: python3 -m unittest discover -s scripts/streams -t
+scripts"""
 import glob
 import gzip
 import os

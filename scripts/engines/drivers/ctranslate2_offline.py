@@ -1,5 +1,5 @@
-"""ctranslate2_offline.py MODEL: runs CTranslate2's Generator. MODEL is first converted to MODEL-ct2, once. The
-decoder's callback counts the steps."""
+"""ctranslate2_offline.py MODEL: runs CTranslate2's Generator. MODEL is first converted to MODEL-ct2, if that does
+not exist. A callback of the decoder counts the steps."""
 import json
 import os
 import sys
@@ -28,7 +28,9 @@ def main():
 
         def callback(step):
             nonlocal last
-            if step.step > last:  # the engine calls this function once for each request of a step
+            # the engine calls back once for each request of a step; only the first call counts the
+            # step
+            if step.step > last:
                 last = step.step
                 steps.add(requests)
             return False

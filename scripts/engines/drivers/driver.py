@@ -12,20 +12,20 @@ import struct
 import sys
 import time
 
-# A row for a step, by the engine itself: the time when the step began (ns of CLOCK_MONOTONIC); the process's CPU time
-# until then (ns); the number of requests, of tokens, and of prompt tokens; and the number of tokens by which the
-# busiest expert of a layer exceeds the idlest. -1: not known.
+# The row that an engine writes for each of its steps: the time when the step began (ns of CLOCK_MONOTONIC); the
+# process's CPU time until then (ns); the numbers of requests, of tokens, and of prompt tokens; and the largest
+# difference in tokens between the busiest and the idlest expert of a layer. -1 means not known.
 ROW = struct.Struct("<6q")
 
 
 def env(name, default):
-    """Returns a variable, converted to the type of its default."""
+    """Returns an environment variable, converted to the type of its default, or the default if it is not set."""
     value = os.environ.get(name)
     return default if value is None else type(default)(value)
 
 
 def say(what, **values):
-    """Prints a line for the program that started this one."""
+    """Prints a line, a word and JSON, for the program that started this driver."""
     print(what, json.dumps(values), flush=True)
 
 
@@ -35,7 +35,8 @@ def digest(tokens):
 
 
 def load(defaults):
-    """Returns the load: (requests, tokens, rounds, warm)."""
+    """Returns the load from the environment: (requests, tokens, rounds, warm). `defaults`: the four values for
+    variables that are not set."""
     return tuple(env(name, value) for name, value in zip(("REQS", "TOKENS", "ROUNDS", "WARM"), defaults))
 
 
@@ -44,8 +45,8 @@ def said_round(number, began, tokens, outputs):
 
 
 class Steps:
-    """Writes a row for each step to TRUTH_FILE.PID without buffering, because engines kill their processes at the
-    end."""
+    """Writes a row for each step to TRUTH_FILE.PID. Does not buffer rows, because engines kill their processes at
+    the end."""
 
     file = None
 

@@ -1,5 +1,5 @@
-"""gate_alone.py HIDDEN EXPERTS TOKENS: prints a JSON list of the kernels that a single bfloat16 gate of experts
-launches."""
+"""gate_alone.py HIDDEN EXPERTS TOKENS: calls one bfloat16 gate (the linear layer that scores the experts) by
+itself, and prints a JSON list of the kernels that it launches."""
 import json
 import sys
 

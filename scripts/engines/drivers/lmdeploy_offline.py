@@ -1,4 +1,5 @@
-"""lmdeploy_offline.py MODEL: runs LMDeploy's TurboMind, which has no counter of its steps."""
+"""lmdeploy_offline.py MODEL: runs LMDeploy's TurboMind. TurboMind does not count its steps, so this driver writes
+no rows for them."""
 import sys
 import time
 

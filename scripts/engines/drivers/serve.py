@@ -1,12 +1,12 @@
 """serve.py vllm|sglang|transformers MODEL: starts the engine's server, waits until it is healthy, sends requests, and
-stops it.
+stops the server.
 
-Environment: WRAP is put in front of the server's command, so the library is not in this program. MORE is added to the
-command. Both are separated by spaces. PORT is the server's port, and LOG the file for its output. With TOGETHER=1 (only
-SGLang), all requests of a round are sent as one, so each round has the same batches. CLIENT is the command of a Python
-program that sends the requests instead; {url} and {model} are replaced in it. Exit status 1: the server did not become
-healthy, and its last lines are printed.
-"""
+Environment: WRAP is put in front of the server's command; with it, the library is preloaded into the server and not
+into this program. MORE is added to the end of the command. Both are separated by spaces. PORT is the server's port, and
+LOG the file for its output. With TOGETHER=1 (only SGLang), all requests of a round are sent as one, so each round has
+the same batches. CLIENT is the command of a Python program that sends the requests instead of this one; {url} and
+{model} are replaced in it. Exit status 1: the server did not become healthy, and the last lines of its output are
+printed."""
 import concurrent.futures
 import json
 import os
@@ -44,7 +44,7 @@ def post(path, data):
 
 
 def ask_sglang(text, tokens):
-    """Returns the answer to a text, or to a list of texts."""
+    """Sends a text, or a list of texts, to SGLang's server. Returns the server's answer."""
     return post("/generate", dict(text=text, return_logprob=bool(SCORES),
                                   sampling_params=dict(max_new_tokens=tokens, temperature=0, ignore_eos=True)))
 
@@ -55,7 +55,7 @@ def of_sglang(answer):
 
 
 def ask(prompt, tokens):
-    """Sends one request. Returns (number of new tokens, their digest)."""
+    """Sends one request to the engine's server. Returns (number of new tokens, hash of the new tokens)."""
     if ENGINE == "sglang":
         return of_sglang(ask_sglang(prompt, tokens))
     if ENGINE == "vllm":
@@ -84,7 +84,7 @@ def stop(server):
     except subprocess.TimeoutExpired:
         pass
     try:
-        os.killpg(server.pid, signal.SIGKILL)  # also kills processes that the server left
+        os.killpg(server.pid, signal.SIGKILL)  # also kills processes that the server started and did not end
     except ProcessLookupError:
         pass
     return server.wait()
@@ -95,7 +95,8 @@ def main():
     began = time.time()
     log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
     command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE], *shlex.split(env("MORE", ""))]
-    # Background jobs of a shell ignore SIGINT, and their children inherit that. The server must handle SIGINT.
+    # A shell starts background jobs with SIGINT ignored, and their children inherit that. The server is stopped
+    # with SIGINT, so its default handling is restored.
     server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:

@@ -26,7 +26,7 @@ def main():
             out = model.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids))[:, len(prompts[0]):].tolist()
         else:
             found = model.generate_batch(prompts, generation_config=config)
-            # The names have the numbers of the requests in the order of the prompts.
+            # transformers names the requests `…_N` in the order of the prompts. Sorting by N restores this order.
             out = [found[name].generated_tokens for name in sorted(found, key=lambda name: int(name.rpartition("_")[2]))]
         said_round(number, began, sum(map(len, out)), [digest(one) for one in out])
 

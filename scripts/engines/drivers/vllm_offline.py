@@ -1,5 +1,5 @@
-"""vllm_offline.py MODEL: runs vLLM's LLM.generate with random weights. TP is the number of GPUs that share the model,
-and GRAPHS is vLLM's cudagraph_mode."""
+"""vllm_offline.py MODEL: runs vLLM's LLM.generate with random weights. Environment: TP is the number of GPUs that
+share the model (tensor parallelism), and GRAPHS is vLLM's cudagraph_mode."""
 import os
 import sys
 import time
@@ -8,7 +8,7 @@ from driver import digest, env, load, said_round, say
 
 
 def output(one, has_scores):
-    """Returns a short hash of a request's output."""
+    """Returns a short hash of a request's tokens and, with `has_scores`, of their log probabilities."""
     scores = [token.logprob for tokens in one.logprobs for token in tokens.values()] if has_scores else []
     return digest([list(one.token_ids), scores])
 
@@ -38,5 +38,5 @@ def main():
         said_round(number, began, sum(len(one.token_ids) for one in done), [output(one, has_scores) for one in done])
 
 
-if __name__ == "__main__":  # vLLM starts its workers with spawn, which imports this file again
+if __name__ == "__main__":  # needed because vLLM starts its workers with spawn, which imports this file again
     main()

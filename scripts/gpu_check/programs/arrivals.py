@@ -1,4 +1,4 @@
-"""Ranks that all-reduce. In each step from 10 on, rank 1 is late for the given reason.
+"""Several ranks that call an all-reduce in each step. From step 10 on, rank 1 is late for it, for the given reason.
 
     arrivals.py STEPS none | sleep | gc | kernels | tokens  graph | eager
 
@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 LATE_S = 0.005
 TOKENS, CYCLES = 16, 150_000
-# Makes a step take 2 ms. In a much shorter step, a late launch by chance would be a large share.
+# Clock cycles for which each step keeps the GPU busy between its all-reduces. A step then takes 2 ms. In a much
+# shorter step, a launch that is late by chance would be a large share.
 BETWEEN = 1_000_000
 steps, cause, way = int(sys.argv[1]), *sys.argv[2:4]
 rank = int(os.environ["RANK"])
@@ -55,7 +56,8 @@ def step(requests, tokens):
 
 
 side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # NCCL must connect the ranks before the capture
+# the ranks must be connected by a first all-reduce, because NCCL cannot connect them in a capture
+with torch.cuda.stream(side):
     work()
 torch.cuda.synchronize()
 graph, run = None, work
@@ -66,11 +68,11 @@ if way == "graph":
     run = graph.replay
 gc.collect()
 gc.disable()
-# With these objects, a collection takes about as long as the planted sleep.
+# With this number of objects, one garbage collection takes about as long as the sleep of the reason `sleep`.
 garbage = [[n] for n in range(400_000)] if cause == "gc" and rank == 1 else []
 for n in range(steps):
     step(1, 4 * TOKENS if cause == "tokens" and rank == 1 and n >= 10 else TOKENS)
-# NCCL's shutdown waits for graphs that use it.
+# The graph is deleted, because NCCL's shutdown waits until no graph uses its communicators.
 del garbage, graph
 run = None
 if reducer:

@@ -1,6 +1,6 @@
-"""Runs steps for a time on request. A request is `SECONDS` on standard input, and the answer is `STEPS ELAPSED
-PROCESSOR MEDIAN` on standard output, in seconds except for STEPS. MEDIAN is the median step.
-"""
+"""Lets a program run steps when it is asked to. A request is a line `SECONDS` on standard input. The program then
+runs steps for this time and prints a line `STEPS ELAPSED PROCESSOR MEDIAN`: the number of steps, their duration,
+their processor time and the median step, all in seconds except for STEPS."""
 import statistics
 import sys
 import time
@@ -11,7 +11,9 @@ def serve(step):
     for line in sys.stdin:
         seconds, took = float(line), []
         warm = time.perf_counter() + 0.02
-        for _ in range(20):  # warms up the caches and the GPU's clocks after the sleep
+        # the first steps after the sleep are not measured, because they warm up the caches and
+        # raise the GPU's clocks
+        for _ in range(20):
             step()
             if time.perf_counter() > warm:
                 break

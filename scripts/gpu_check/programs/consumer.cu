@@ -1,7 +1,7 @@
-// Makes steps of a graph of eight kernels and one separate kernel, each with a wait for an event:
+// Makes steps. A step is a graph of eight kernels and one separate kernel, each followed by a wait for an event:
 //   consumer USE FROM TO STEPS
-// The program's own profiler (tests/kernels/profiler.c) records kernels from step FROM until before
-// step TO. USE is what it uses: both, buffers, subscription, or none.
+// The program has its own profiler (tests/kernels/profiler.c), which records kernels from step FROM until before
+// step TO. USE names the parts of CUPTI that the profiler uses: both, buffers, subscription, or none.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

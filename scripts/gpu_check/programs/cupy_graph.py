@@ -1,5 +1,5 @@
-"""cupy_graph.py STEPS: a loop with one CUDA graph in CuPy. A step is a graph launch, one eager kernel and a wait for
-the stream."""
+"""cupy_graph.py STEPS: a loop in CuPy. Each step launches a CUDA graph and a separate kernel, and waits for the
+stream."""
 import sys
 
 import cupy

@@ -1,13 +1,15 @@
-/* Shows how CUPTI numbers the nodes of a CUDA graph. Makes one graph of one type, replays it twice while kernels are
- * recorded, and prints each node in the order of creation and each kernel that ran:
+/* Shows how CUPTI numbers the nodes of a CUDA graph. Makes one graph of one kind, replays it twice while kernels
+ * are recorded, and prints each node in the order of creation and each kernel that ran:
  *   graph_nodes CASE CUPTI [CUDA]
  * CASE: plain, others, empty, child, grandchild, children, if, while, relaxed, thread-local, global.
- * CUPTI: the path of libcupti. CUDA: the folder of the toolkit, only for `while`, whose kernel is linked to the toolkit's device runtime.
- *   made GRAPH INDEX KIND NAME ID  a node: number INDEX of GRAPH (root, or root/1 for the graph in root's node 1), and CUPTI's number ID
+ * CUPTI: the path of libcupti. CUDA: the toolkit's folder, only for `while`, whose kernel needs the toolkit's
+ * device runtime.
+ *   made GRAPH INDEX KIND NAME ID  a node: number INDEX of GRAPH (root, or root/1 for the graph in root's node 1),
+ * and CUPTI's number ID
  *   exec NUMBER                    CUPTI's number of the executable graph that is replayed
  *   ran NAME GRAPH EXEC NODE       a kernel: graphId, and the upper and lower half of graphNodeId
- * A kernel's name is k and its number, in the order in which kernels were created. Exits with status 3. A call that
- * fails is printed. */
+ * A kernel's name is k and its number, in the order in which kernels were created. Exits with status 3. If a call
+ * fails, prints the call. */
 #define _GNU_SOURCE
 #ifdef STANDIN
 #include "standin_driver.h"
@@ -60,8 +62,8 @@ static void requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* Reads the records that are complete, by the layout of CUpti_ActivityKernel9. Later versions begin with the same
- * fields. */
+/* Reads the records that CUPTI has completed in a buffer. The layout is that of CUpti_ActivityKernel9; the records
+ * of later CUDA versions begin with the same fields. */
 static void completed(CUcontext unused, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
     (void)unused, (void)stream, (void)size;
@@ -111,7 +113,7 @@ static void load_kernels(void)
     }
 }
 
-/* Prints a node, which is the next one in its graph. */
+/* Prints a node that was just added to its graph: its index in the graph, and the number that CUPTI gives it. */
 static void made(const char *graph, int index, const char *kind, const char *name, CUgraphNode node)
 {
     uint64_t id = 0;
@@ -120,7 +122,8 @@ static void made(const char *graph, int index, const char *kind, const char *nam
            (unsigned long long)(id & 0xffffffff));
 }
 
-/* Prints the nodes of a captured graph in the driver's order, with CUPTI's numbers. */
+/* Prints the nodes of a captured graph in the order in which the driver lists them, with the numbers that CUPTI
+ * gives them. */
 static void print_nodes(const char *name, CUgraph graph)
 {
     size_t count = 0;
@@ -137,7 +140,7 @@ static void print_nodes(const char *name, CUgraph graph)
     free(nodes);
 }
 
-/* Adds a kernel after the node `*last`. */
+/* Adds a kernel node that depends on the node `*last`, and sets `*last` to the new node. */
 static void add_kernel(const char *name, CUgraph graph, int index, CUgraphNode *last)
 {
     CUDA_KERNEL_NODE_PARAMS params;
@@ -181,7 +184,8 @@ static void host_function(void *unused)
     (void)unused;
 }
 
-/* Captures kernels between nodes of all other types. The driver's order of nodes is printed at the end. */
+/* Captures a graph in which kernels alternate with nodes of all other types, and prints its nodes in the driver's
+ * order. */
 static CUgraph others(CUstream stream)
 {
     CUgraph graph;
@@ -225,7 +229,7 @@ static CUgraph empty(void)
     return graph;
 }
 
-/* Makes a graph of `before` kernels, a child graph, and `after` kernels. */
+/* Makes a graph of `before` kernels, the graph `child` as a node, and `after` kernels. */
 static CUgraph around(const char *name, const char *inner, CUgraph child, int before, int after)
 {
     CUgraph graph = new_graph();
@@ -258,7 +262,8 @@ static CUgraph children(void)
 }
 
 #if CUDA_VERSION >= 12040
-/* Returns a kernel that sets a condition to 0. The kernel is linked to the device runtime. */
+/* Returns a kernel that sets the condition of a loop to 0, which ends the loop. The kernel is linked to the device
+ * runtime, which it calls. */
 static CUfunction stop_kernel(const char *cuda)
 {
     static const char text[] = ".version 8.3\n.target sm_75\n.address_size 64\n"
@@ -292,8 +297,8 @@ static CUfunction stop_kernel(const char *cuda)
     return stop;
 }
 
-/* Makes a graph of k0, a conditional node and another kernel. The node's body has three kernels and runs once. The
- * body of a loop also has the kernel that ends the loop. */
+/* Makes a graph of kernel k0, a conditional node and another kernel. The node's body has three kernels and runs
+ * once. If the node is a loop, its body also has the kernel that ends the loop. */
 static CUgraph conditional(CUstream stream, int loops, const char *cuda)
 {
     CUgraph graph = new_graph(), body;
@@ -330,7 +335,8 @@ static CUgraph conditional(CUstream stream, int loops, const char *cuda)
 }
 #endif
 
-/* Threads that each capture one graph at the same time. */
+/* For the cases with several threads: the threads wait for each other at `barrier`, and then each captures one
+ * graph in `thread_mode`. */
 static pthread_barrier_t barrier;
 static CUstreamCaptureMode thread_mode;
 static CUgraph of_thread[THREADS];

@@ -1,4 +1,4 @@
-"""Ranks that all-reduce forever. In step 50, rank 1 has a fault.
+"""Several ranks that call all-reduce forever. In step 50, rank 1 gets the given fault, so that all ranks hang.
 
     hang.py none | sleep | killed | stopped | gil | kernel
 """

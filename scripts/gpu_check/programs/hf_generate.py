@@ -1,4 +1,4 @@
-"""hf_generate.py TOKENS: transformers' generate() with a small random Llama. An iteration is a token."""
+"""hf_generate.py TOKENS: runs transformers' generate() with a small random Llama. An iteration is one token."""
 import functools
 import sys
 
@@ -19,7 +19,9 @@ prompt = torch.randint(0, 8000, (2, 16)).cuda()
 forward, token = model.forward, -1000
 
 
-@functools.wraps(forward)  # generate() reads the function's signature
+# generate() looks at the signature of the model's `forward`, so the wrapper must show the original
+# one
+@functools.wraps(forward)
 def marked_forward(*arguments, **named):
     global token
     if token >= 0:
@@ -36,9 +38,9 @@ def generate(tokens):
         return model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
 
 
-generate(4)  # makes libraries load and choose their kernels
-# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted, so this capture
-# begins the count.
+generate(4)  # the first call loads libraries and makes them choose their kernels
+# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes it
+# begin to count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

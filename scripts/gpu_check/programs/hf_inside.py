@@ -1,8 +1,7 @@
-"""hf_inside.py TOKENS: transformers' generate(), which writes down what happens inside Python.
+"""hf_inside.py TOKENS: runs transformers' generate() and writes down what happens inside Python.
 
-TRUTH_LOG gets a JSON object with the generations of the garbage collections in each token, and the number of calls of
-each module by name.
-"""
+TRUTH_LOG is a file that gets a JSON object: for each token, the generations of its garbage collections, and the
+number of calls of each module by name."""
 import collections
 import functools
 import gc
@@ -28,7 +27,9 @@ collected = collections.defaultdict(list)
 called = collections.defaultdict(collections.Counter)
 
 
-@functools.wraps(forward)  # generate() reads the function's signature
+# generate() looks at the signature of the model's `forward`, so the wrapper must show the original
+# one
+@functools.wraps(forward)
 def marked_forward(*arguments, **named):
     global token, marked
     marked = token
@@ -60,12 +61,12 @@ def generate(tokens):
 
 model.forward = marked_forward
 for name, module in model.named_modules():
-    if name:  # the model itself is counted in its wrapped forward
+    if name:  # calls of the model itself, whose name is empty, are counted in its wrapped `forward`
         module.register_forward_pre_hook(count_module(name))
 gc.callbacks.append(count_collection)
-generate(4)  # makes libraries load and choose their kernels
-# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted, so this capture
-# begins the count.
+generate(4)  # the first call loads libraries and makes them choose their kernels
+# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes it
+# begin to count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

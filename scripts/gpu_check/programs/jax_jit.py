@@ -1,7 +1,7 @@
-"""jax_jit.py STEPS | --blocks [--decode]: a jitted step and the read of its result.
+"""jax_jit.py STEPS | --blocks [--decode]: in each step, calls a jitted JAX function and reads its result.
 
---decode: the weights are so large that a step takes several milliseconds on the GPU.
-"""
+--blocks: runs steps on request (blocks.py). --decode: the weights are so large that a step takes several
+milliseconds on the GPU."""
 import sys
 
 import jax
@@ -32,14 +32,14 @@ tokens = jnp.zeros((8,), jnp.int32)
 def step(i=0):
     global tokens, result
     tokens = forward(weights, table, tokens)
-    # Another thread launches the step. Only the result shows that the launch has happened, so the mark comes after the
-    # read of the result.
+    # JAX launches the step in another thread. Only the result shows that the launch has happened, so the mark comes
+    # after the result has been read.
     result = jax.device_get(tokens)
     mark(i)
 
 
 if sys.argv[1] == "--blocks":
-    step()  # compiles the step
+    step()  # the first call compiles the function
     blocks.serve(step)
 else:
     for i in range(int(sys.argv[1])):

@@ -1,5 +1,5 @@
-"""jax_profiled.py FROM TO STEPS: steps of a jitted function, some of them under JAX's own profiler. Prints what that
-profiler recorded."""
+"""jax_profiled.py FROM TO STEPS: runs steps of a jitted function, with JAX's own profiler from step FROM until
+before step TO. Prints the number of GPU events that JAX's profiler recorded."""
 import glob
 import gzip
 import json

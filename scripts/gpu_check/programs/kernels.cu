@@ -1,8 +1,9 @@
-// Makes steps of a graph of 20 kernels, 10 more kernels and a wait for an event, while other threads launch and wait on
-// their own streams:
-//   kernels THREADS WARM BEFORE WINDOWS AFTER     number of steps in each part
-// Prints as JSON the duration of a step in each part, and the number of rounds of the other threads. Every call is
-// checked: error 719 would be a destroyed context.
+// Makes steps of a graph of 20 kernels, 10 separate kernels and a wait for an event. Meanwhile, other threads launch
+// kernels and wait on their own streams.
+//   kernels THREADS WARM BEFORE WINDOWS AFTER     THREADS: number of other threads; the others: number of steps in each
+// part
+// Prints as JSON the duration of a step in each part, and the number of rounds of the other threads. Checks the result
+// of every CUDA call: error 719, for example, would mean that the context was destroyed.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -1,12 +1,12 @@
-"""Steps of 300 tiny kernels in a graph, of the same kernels launched one by one, and of a graph of kernels of 14 us,
-each with a wait for an event. Prints the durations of steps before, in and after a window.
+"""Runs three kinds of steps, each with a wait for an event: a graph of 300 tiny kernels ("graph"), the same kernels
+launched one by one ("eager"), and a graph of kernels of 14 us ("long"). Prints the durations of steps before, in and
+after a window.
 
-    kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, ROUNDS times
-    kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with THREADS busy threads at the same time
-    kernels_torch.py inside FROM TO STEPS                             the PyTorch profiler in some steps of a graph
+   kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, ROUNDS times
+   kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with THREADS busy threads at the same time
+   kernels_torch.py inside FROM TO STEPS                             the PyTorch profiler in some steps of a graph
 
-profile: afterwards, the PyTorch profiler runs in the same loops. first: it runs before them.
-"""
+profile: after these steps, the PyTorch profiler records more of them. first: it records some before these steps."""
 import json
 import sys
 import threading
@@ -65,8 +65,8 @@ def say(**what):
 
 
 def quick(took):
-    """Returns the tenth percentile of the steps' durations. A lasting effect of CUPTI would be in every step, but
-    delays by the host's other work are not in these."""
+    """Returns the tenth percentile of the steps' durations. The quickest steps are free of delays by the host's
+    other work, but would show a lasting effect of CUPTI, which slows every step."""
     return sorted(took)[len(took) // 10]
 
 

@@ -48,7 +48,8 @@ template <int LAYER> static void layer(cudaStream_t on)
     }
 }
 
-/* Captures the layers within the given range, into a new graph or into `graph`. */
+/* Captures the layers, in an NVTX range of the given name. Adds them to `graph` if it is given, else makes a new
+ * graph. */
 static cudaGraph_t captured(const char *range = "model", cudaGraph_t graph = nullptr)
 {
     bool forks = strcmp(mode, "streams") == 0;

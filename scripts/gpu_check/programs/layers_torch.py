@@ -17,15 +17,15 @@ import torch
 import transformers
 
 KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
-BUSY_CYCLES = 60_000_000  # 30 ms
+BUSY_CYCLES = 60_000_000  # number of clock cycles, about 30 ms
 DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
 LENGTH = 4096 if DEVICE == "cuda" else 16
 LAYERS = 4
 TOKENS = dict(vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
-# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, with many tokens. So a kernel takes much
-# longer than the few ns of the GPU's clock ticks, and than the 0.1 to 0.3 us by which a launch from a graph changes its
-# time.
+# Models of four layers that are as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, with many tokens. So a
+# kernel takes much longer than a tick of the GPU's clock (32 ns), and than the 0.1 to 0.3 us by which its duration
+# changes when it is launched from a graph.
 KINDS = {"llama": ("Llama", LLAMA), "mixtral": ("Mixtral", dict(LLAMA, num_local_experts=8, num_experts_per_tok=2)),
          "gpt_oss": ("GptOss", dict(hidden_size=2880, intermediate_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
                                     num_local_experts=32, num_experts_per_tok=4, layer_types=["full_attention"] * LAYERS,
@@ -36,7 +36,7 @@ def build():
     family, more = KINDS[KIND]
     config = getattr(transformers, family + "Config")(num_hidden_layers=LAYERS, **TOKENS, **more)
     if "num_local_experts" in more:
-        # A capture needs shapes that do not depend on the routing.
+        # This implementation of experts has shapes that do not depend on the routing, as a capture requires.
         config._experts_implementation = "grouped_mm"
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
@@ -67,7 +67,7 @@ def main():
     tokens = torch.randint(0, TOKENS["vocab_size"], (1, LENGTH), device=DEVICE)
 
     mask = torch.full((LENGTH, LENGTH), float("-inf"), device=DEVICE, dtype=torch.bfloat16).triu(1)[None, None]
-    # Models whose layers differ in type take one mask for each type.
+    # A model whose layers have different types takes a separate mask for each type.
     masks = {"full_attention": mask} if "layer_types" in KINDS[KIND][1] else mask
     places = torch.arange(LENGTH, device=DEVICE)[None]
 

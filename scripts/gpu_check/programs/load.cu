@@ -1,7 +1,8 @@
-// load busy|idle SECONDS: keeps the GPU busy or idle for some seconds.
+// load busy|idle SECONDS: keeps the GPU busy or idle for this number of seconds.
 //
-// An iteration ends at each wait for the stream, about ten per second. With `busy`, every SM computes from the first
-// iteration to the last. With `idle`, there is a context, but nothing runs.
+// Waits for the stream about ten times per second. By this program's rule, each such wait ends an iteration. With
+// `busy`, every SM computes from the first iteration to the last. With `idle`, there is a CUDA context, but no
+// kernel runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,10 +50,10 @@ int main(int argc, char **argv) {
     for (double end = now() + atof(argv[2]); now() < end; iterations++) {
         if (busy) {
             for (double until = now() + 0.1; now() < until;) {
-                // This is work for some milliseconds.
+                // These launches keep the GPU busy for some milliseconds.
                 for (int i = 0; i < 4; i++) compute<<<blocks, threads, 0, stream>>>(state, rounds);
                 CHECK(cudaGetLastError());
-                // A wait for an event does not end an iteration by this program's rule.
+                // Waits for an event and not for the stream, because each wait for the stream ends an iteration.
                 CHECK(cudaEventRecord(event, stream));
                 CHECK(cudaEventSynchronize(event));
             }

@@ -43,7 +43,8 @@ __global__ void tick(unsigned long long *count) {
     if (threadIdx.x == 0) atomicAdd(count, 1ull);
 }
 
-// Dependent arithmetic, the same in every step, so its time only depends on the clock rate.
+// Arithmetic in which each operation needs the result before it, the same in every step. So the kernel's time only
+// depends on the GPU's clock rate.
 __global__ void busy(float *state) {
     float x = state[threadIdx.x];
     for (int i = 0; i < 5000; i++) x = 3.9f * __fmaf_rn(-x, x, x);
@@ -75,15 +76,16 @@ struct Lane {
         CHECK(cudaStreamEndCapture(own, &graph));
         CHECK(cudaGraphInstantiate(&exec, graph, 0));
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-        stream = nullptr; // the thread's own default stream
+        stream = nullptr; // with per-thread streams, the thread's own default stream
 #else
         stream = own;
 #endif
-        // This is not a wait for the stream, because no such wait may be counted before step 0.
+        // Waits for the device and not for the stream, because waits for the stream are counted as steps from step
+        // 0 on.
         CHECK(cudaDeviceSynchronize());
     }
 
-    // A function of the program: no library exports it, and no call to it passes through the PLT.
+    // This function is called directly: no library exports it, and no call to it passes through the PLT.
     [[gnu::noinline]] void step(unsigned i) {
         char name[32];
         if (ranges) {
@@ -110,7 +112,8 @@ struct Lane {
         CHECK(cudaEventCreate(&begin));
         CHECK(cudaEventCreate(&end));
         for (int i = 0; i <= times; i++) {
-            if (i == 1) CHECK(cudaEventRecord(begin, stream)); // the first launch is a warm-up
+            // the first launch is a warm-up, so the time is measured from the second
+            if (i == 1) CHECK(cudaEventRecord(begin, stream));
             CHECK(cudaGraphLaunch(exec, stream));
         }
         CHECK(cudaEventRecord(end, stream));
@@ -139,8 +142,8 @@ static void serve_blocks(Lane &lane) {
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
         long steps = 0;
-        // The first steps warm up the caches and the GPU's clocks after the sleep, and are not
-        // measured.
+        // The first steps after the sleep are not measured, because they warm up the caches and raise the GPU's
+        // clocks.
         for (int i = 0; i < 20; i++) lane.step(0);
         double used = now(CLOCK_PROCESS_CPUTIME_ID), began = now(), elapsed;
         while ((elapsed = now() - began) < seconds)
@@ -150,7 +153,7 @@ static void serve_blocks(Lane &lane) {
     }
 }
 
-// Makes the steps with one thread per device, strictly in turn, so it does not depend on the scheduler which thread
+// Makes the steps in one thread per device, strictly in turn. So it does not depend on the scheduler which thread
 // makes a step.
 static void take_turns(std::vector<Lane> &lanes, int steps) {
     std::mutex mutex;
@@ -208,8 +211,8 @@ int main(int argc, char **argv) {
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            // With --times, the grid does not grow from step to step, because later steps would
-            // take longer.
+            // With --times, all steps have the same grid. Otherwise, the grid grows by a block per step, and later
+            // steps would take longer.
             began.push_back((long long)(now() * 1e9));
             lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);

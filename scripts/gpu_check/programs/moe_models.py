@@ -1,5 +1,5 @@
-"""Small models with experts, of transformers' own classes, for the other programs in this folder. MOE_DEVICE=cpu:
-without a GPU."""
+"""Makes small models with experts, of transformers' own classes, for the other programs in this folder. With
+MOE_DEVICE=cpu, the models run without a GPU."""
 import os
 import warnings
 
@@ -10,7 +10,7 @@ import transformers
 
 CUDA = os.environ.get("MOE_DEVICE", "cuda") == "cuda"
 VOCABULARY = 8192
-# Number of experts, and number of experts per token.
+# For each model: the number of experts, and the number of experts that a token uses.
 SHAPES = {"gpt_oss": (128, 4), "deepseek_v3": (256, 8)}
 SMALL = {} if CUDA else dict(hidden_size=128, num_hidden_layers=2)
 
@@ -35,7 +35,7 @@ def configuration(name, **other):
     if name == "gpt_oss":
         given["layer_types"] = ["full_attention"] * given["num_hidden_layers"]
     made = getattr(transformers, family + "Config")(**given)
-    # A capture needs an implementation whose shapes do not depend on the routing.
+    # By default, an implementation of experts whose shapes do not depend on the routing, as a capture requires.
     made._experts_implementation = os.environ.get("MOE_EXPERTS", "grouped_mm")
     return getattr(transformers, family + "ForCausalLM"), made
 
@@ -59,7 +59,7 @@ def build(name, device, **other):
 
 
 def blocks(model):
-    """Returns (block, gate) of each layer."""
+    """Returns (block of experts, gate) for each layer of a model that has experts."""
     for module in model.modules():
         for name in ("gate", "router"):
             gate = module._modules.get(name)
@@ -68,13 +68,14 @@ def blocks(model):
 
 
 def ids_of(result, top_k):
-    """Returns the experts that a gate chose."""
+    """Returns the numbers of the chosen experts from a gate's result, which has several tensors."""
     return next(part for part in result if not part.is_floating_point() and part.shape[-1] == top_k)
 
 
 class Steps:
-    """Launches of a graph, by which steps are counted. The graph does `work` or almost nothing. Without a GPU, the
-    stand-in's graph is launched and `work` runs outside."""
+    """Marks the program's steps: launches a CUDA graph at the begin of each, and the library counts these launches.
+    The graph contains `work`, or almost nothing without `work`. Without a GPU, the stand-in's graph is launched,
+    and `work` runs outside it."""
 
     def __init__(self, work=None):
         self.result = None
@@ -87,7 +88,7 @@ class Steps:
         cell = torch.zeros(1, device="cuda")
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        # NCCL's own thread may query events during the capture.
+        # In this mode, other threads may call CUDA during the capture: NCCL's own thread may query events.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             if work:
                 self.result = work()

@@ -19,14 +19,14 @@ from moe_models import CUDA, VOCABULARY, Steps, blocks, build, ids_of, wait
 
 TOKENS, WARM = 50, 3
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# Number of experts, and number of experts per token. With TOKENS tokens, no rank's choices divide evenly among the
-# experts.
+# For each model: the number of experts, and the number of experts that a token uses. With TOKENS tokens, the
+# choices of one rank cannot be spread evenly over the experts.
 SHAPES = {"gpt_oss": (32, 4), "deepseek_v3": (64, 8)}
 
 
 class Exchanged(torch.nn.Module):
-    """A layer's experts, of which this rank keeps a part. Each pair of a token and an expert goes to the expert's rank
-    and comes back."""
+    """A layer's experts, of which each rank keeps a part. The hidden state of a token is sent to the rank of each of
+    its experts, and the result is sent back."""
 
     def __init__(self, experts, count):
         super().__init__()
@@ -61,7 +61,7 @@ def exchange(rows, sent, got):
 
 
 def same(name, device, experts, sizes):
-    """Shares the experts among ranks like transformers does before it loads the weights."""
+    """Spreads the experts over the ranks with transformers' expert parallelism, before the weights are loaded."""
     from torch.distributed.device_mesh import init_device_mesh
     from transformers.distributed import DistributedConfig
 
@@ -78,7 +78,7 @@ def own(name, device, experts, sizes):
 
 
 class Truth:
-    """The tokens of each expert of each layer since the last call."""
+    """Counts the tokens of each expert in each layer since the counts were last read."""
 
     def __init__(self, model, how, device, experts, top_k):
         self.how, self.top_k, self.here = how, top_k, experts // RANKS
@@ -89,7 +89,9 @@ class Truth:
 
     def count(self, place, gate, args, result):
         ids = ids_of(result, self.top_k).reshape(-1)
-        if self.how == "same":  # this rank's experts by their local numbers; the next number stands for all others
+        # expert parallelism numbers this rank's experts from 0; the next number stands for all
+        # other experts
+        if self.how == "same":
             ids = ids[ids < self.here] + RANK * self.here
         self.loads[place] += torch.bincount(ids, minlength=len(self.loads[place]))
 

@@ -18,12 +18,12 @@ from moe_models import CUDA, SHAPES, VOCABULARY, Steps, blocks, build, ids_of, w
 BATCH, MANY = 64, 2048 if CUDA else 64
 WARM = 6
 DEVICE = "cuda" if CUDA else "cpu"
-# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
+# Parts of the names of kernels that multiply matrices, as cuBLAS and Inductor name them.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
 def kernels_of(gate, model):
-    """Returns the matrix products of a single gate's forward pass with the same number of tokens."""
+    """Returns the names of the matrix products that one gate launches for as many tokens as a step has."""
     activity = torch.profiler.ProfilerActivity
     hidden = torch.randn(BATCH, model.config.hidden_size, device=DEVICE).to(next(model.parameters()).dtype)
     with torch.inference_mode():
@@ -38,7 +38,7 @@ def kernels_of(gate, model):
 
 
 def counted(model, top_k, batch, experts):
-    """Returns the loads of each layer's experts."""
+    """Adds a counter of tokens per expert to each layer's gate. Returns the counters."""
     loads = []
     ones = torch.ones(batch * top_k, dtype=torch.int64, device=DEVICE)
 
@@ -61,7 +61,8 @@ def main():
     tokens = torch.randint(3, VOCABULARY, (batch, 1), device=DEVICE)
     given = {"position_ids": torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)}
     if name == "gpt_oss":
-        # The model itself would make its mask with a copy from the host, which a capture does not allow.
+        # The mask is made beforehand. The model would make it with a copy from the host, which a capture does not
+        # allow.
         nothing = torch.zeros(batch, 1, 1, 1, dtype=next(model.parameters()).dtype, device=DEVICE)
         given["attention_mask"] = {"full_attention": nothing}
     run = torch.compile(model) if how == "compiled" else model

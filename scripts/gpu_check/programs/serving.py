@@ -1,9 +1,9 @@
-"""serving.py STEPS: a server's loop. Requests come from another thread at any time and are batched when they come.
+"""serving.py STEPS: the loop of an inference server. Another thread sends requests at any time, and the loop adds
+them to the batch.
 
-A step gives a new request its first token, if one is waiting and there is room (an eager prefill of its prompt). All
-other requests get their next token (a replay of the CUDA graph for that number of requests). Then the step reads the
-tokens, which is its only wait. Requests have all lengths, so no two steps are alike.
-"""
+A step first takes a new request, if one is waiting and there is room, and computes its first token (an eager prefill
+of its prompt). All other requests in the batch get their next token (a replay of the CUDA graph for their number).
+Then the step reads the tokens, which is its only wait. Requests have all lengths, so no two steps are alike."""
 import queue
 import random
 import sys
@@ -23,7 +23,7 @@ random.seed(0)
 
 
 def on_device(numbers):
-    """Copies to the device from pinned memory, so that the host does not wait."""
+    """Copies numbers to the GPU from pinned memory, so that the host does not wait for the copy."""
     tensor = torch.tensor(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor
 
@@ -37,12 +37,13 @@ class Model:
         self.words = weight(WORDS, WIDTH)
         self.layers = [{"qkv": weight(3 * WIDTH, WIDTH), "out": weight(WIDTH, WIDTH), "up": weight(4 * WIDTH, WIDTH),
                         "down": weight(WIDTH, 4 * WIDTH)} for _ in range(LAYERS)]
-        # The last slot is for rows of a batch that have no request.
+        # One slot of the cache is for each request. The additional last slot is for rows of a batch that have no
+        # request.
         self.cache = torch.zeros(LAYERS, 2, SLOTS + 1, LENGTH, WIDTH, device=device, dtype=torch.half)
         self.places = torch.arange(LENGTH, device=device)
 
     def __call__(self, tokens, slots, places):
-        """Returns the next token of each row. tokens, places: row × length; slots: row."""
+        """Returns the next token of each row. Shapes of tokens and places: (row, length); of slots: (row)."""
         x = self.words[tokens]
         rows, length = tokens.shape
         seen = self.places[None, None, None, :] <= places[:, None, :, None]
@@ -61,7 +62,7 @@ class Model:
 
 
 class Decode:
-    """The step of a batch of one size, in a CUDA graph."""
+    """The decode step of a batch of one size, captured in a CUDA graph."""
 
     def __init__(self, model, size):
         self.tokens = torch.zeros(size, 1, dtype=torch.long, device=device)
@@ -137,7 +138,7 @@ def main(steps):
                 results.append(decodes[size]([(one.token, one.slot, one.place) for one in batch])[:len(batch)])
                 for one in batch:
                     one.place += 1
-            tokens = torch.cat(results).tolist()  # waits for the GPU
+            tokens = torch.cat(results).tolist()  # the only wait for the GPU in a step
             for one, token in zip(([running[-1]] if len(running) > len(batch) else []) + batch, tokens):
                 one.token, one.left = token, one.left - 1
                 total += token

@@ -1,12 +1,12 @@
-"""One loop of fixed work for several recorders, which all record the same steps. Each step is a range ProfilerStep#N.
+"""Runs one loop of fixed work, of which several recorders (tllmprof, nsys, the PyTorch profiler) record the same steps.
+Each step is a range ProfilerStep#N.
 
-    sources.py KIND WAY OUT FIRST STEPS [MODEL]
+   sources.py KIND WAY OUT FIRST STEPS [MODEL]
 
 KIND: eager, graph (the same work in a CUDA graph), cpu (no GPU work), or vllm (vLLM with the model in the folder
-MODEL). WAY: plain (for a recorder that needs no help), range (cudaProfilerStart and Stop at both ends of the steps), or
-profile (the PyTorch profiler, whose trace is written to OUT, and compressed to OUT.gz). Prints how many of the STEPS
-steps from FIRST on were made.
-"""
+MODEL). WAY: plain (for a recorder that needs no help), range (calls cudaProfilerStart and cudaProfilerStop around the
+recorded steps), or profile (the PyTorch profiler, whose trace is written to OUT, and compressed to OUT.gz). Prints the
+number of steps that were made, of STEPS steps from FIRST on."""
 import contextlib
 import gzip
 import json
@@ -15,13 +15,14 @@ import sys
 
 import torch
 
-# Number of steps after the recorded ones.
+# Number of steps that the program makes after the recorded ones.
 AFTER = 8
 LAYERS, HIDDEN, TOKENS = 12, 2048, 1024
 
 
 class Recorder:
-    """Opens a range for each step, and records steps `first` to `last`. The GPU is idle at both ends."""
+    """Opens a range for each step, and starts and stops the recording around steps `first` to `last`. Waits until
+    the GPU is idle before both."""
 
     def __init__(self, way, out, first, steps, on_gpu=True):
         self.way, self.out, self.first, self.end = way, out, first, first + steps
@@ -111,7 +112,7 @@ def serve(way, out, first, steps, model):
 
     prompts = [f"hello my name is number {i} and the quick brown fox" for i in range(8)]
     params = SamplingParams(temperature=0.0, max_tokens=first + steps + AFTER, ignore_eos=True)
-    llm.generate(prompts, params, use_tqdm=False)  # compiles everything before the recorded steps
+    llm.generate(prompts, params, use_tqdm=False)  # compiles everything, so that the recorded steps compile nothing
     LLMEngine.step = step
     llm.generate(prompts, params, use_tqdm=False)
     recorder.finish()
@@ -125,5 +126,5 @@ def main():
         loop(kind, way, out, int(first), int(steps))
 
 
-if __name__ == "__main__":  # vLLM may start processes with spawn, which import this file again
+if __name__ == "__main__":  # vLLM may start processes with spawn, which imports this file again
     main()

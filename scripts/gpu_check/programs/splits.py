@@ -1,4 +1,5 @@
-"""splits.py STEPS: ranks that all-reduce with their neighbour, with a communicator that is a part of all ranks'."""
+"""splits.py STEPS: several ranks. Each step calls an all-reduce within a pair of ranks. The pairs' communicators
+are split from the communicator of all ranks."""
 import os
 import sys
 
@@ -8,7 +9,8 @@ import torch.distributed as dist
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
-# With the device's number, torch splits the communicator of all ranks. Otherwise, it makes new communicators.
+# With device_id, torch splits each pair's communicator from the communicator of all ranks. Without it, torch would
+# create separate communicators.
 dist.init_process_group("nccl", device_id=device)
 x = torch.ones(1 << 16, device=device)
 dist.all_reduce(x)

@@ -1,12 +1,12 @@
-"""A decode loop over one CUDA graph in torch: a replay, one eager kernel, a stream wait.
+"""A decode loop over one CUDA graph in torch. A step is a replay of the graph, one eager kernel, and a wait for the
+stream.
 
-    torch_graph.py STEPS [return | os._exit]
-    torch_graph.py --blocks [--decode]
+   torch_graph.py STEPS [return | os._exit]
+   torch_graph.py --blocks [--decode]
 
---decode: the graph has 17 more kernels, of 36 000 cycles each: as long as the decode step of a small model. They only
-spin:
-the time of real layers differs by a percent from process to process, by where their memory lies.
-"""
+--decode: the graph has 17 more kernels of 36 000 clock cycles each, so that it takes as long as the decode step of a
+small model. These kernels only count cycles, because the time of real layers differs by a percent from process to
+process, depending on the addresses of their memory."""
 import os
 import sys
 
@@ -27,7 +27,7 @@ def work():
 
 
 side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # torch requires the work to run once before the capture
+with torch.cuda.stream(side):  # torch requires that the work has run once before it is captured
     y = work()
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -48,7 +48,7 @@ def graph_us(times=50):
     """Returns the duration of one graph on the GPU, in µs."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for i in range(times + 1):
-        if i == 1:  # the first round is a warm-up
+        if i == 1:  # the first replay is a warm-up, so the time is measured from the second
             begin.record()
         graph.replay()
     end.record()

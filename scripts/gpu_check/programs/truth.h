@@ -1,4 +1,5 @@
-// The program's own record of its iterations: NVTX marks "truth N" in the domain "truth".
+// Marks by which a program itself records its iterations: NVTX marks "truth N" in the domain "truth". They are
+// compared with the iterations that the library counts.
 #pragma once
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
-"""mark(n): marks the begin of the program's iteration n. mark(RESET): marks a point at which a count starts again.
+"""mark(n): makes a mark at the begin of the program's iteration n. mark(RESET): makes a mark at which the program's
+count starts again.
 
-TRUTH_TIMES gets a JSON list with the time of each mark since the last RESET, by CLOCK_MONOTONIC, in nanoseconds.
-"""
+If TRUTH_TIMES names a file, the file gets a JSON list with the time of each mark since the last RESET, in ns of
+CLOCK_MONOTONIC."""
 import atexit
 import ctypes
 import json

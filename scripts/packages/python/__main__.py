@@ -5,7 +5,8 @@ import sys
 
 
 def command():
-    beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "tllmprof")  # for pip install --target
+    # path after pip install --target
+    beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "tllmprof")
     installed = [os.fspath(file.locate()) for file in importlib.metadata.files("tllmprof") or ()
                  if file.name == "tllmprof" and file.parent.name == "bin"]
     for path in [*installed, beside]:

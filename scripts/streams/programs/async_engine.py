@@ -1,5 +1,5 @@
-"""async_engine.py eager | graph: an engine with asynchronous scheduling. Step N + 1 is launched before the output of
-step N is read. A second thread waits for that output's event."""
+"""async_engine.py eager | graph: an engine with asynchronous scheduling. It launches step N + 1 before it reads the
+output of step N. A second thread waits for the event after each output."""
 import queue
 import random
 import sys
@@ -37,7 +37,8 @@ def captured():
 
 graphs = captured() if graphs_on else {}
 copies = torch.cuda.Stream()
-launched, read = queue.Queue(maxsize=1), []  # at most one step is launched ahead
+# the queue's size keeps the engine at most one step ahead of the thread that reads
+launched, read = queue.Queue(maxsize=1), []
 
 
 def outputs():
@@ -58,7 +59,7 @@ for step in range(STEPS):
     size = next(size for size in SIZES if size >= running)
     positions = torch.randint(0, VOCABULARY, (running,)).pin_memory().to("cuda", non_blocking=True)
     inputs[size][:running].copy_(table[last[:running]] + table[positions])
-    if not graphs_on or random.random() < 0.05:  # a step with a prompt runs without a graph
+    if not graphs_on or random.random() < 0.05:  # as if the step contained a prompt, for which engines use no graph
         hidden = layers(inputs[size])
     else:
         graph, hidden = graphs[size]

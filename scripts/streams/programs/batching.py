@@ -1,4 +1,5 @@
-"""batching.py plain | graphs | async: transformers' continuous batching, with requests that come while others run."""
+"""batching.py plain | graphs | async: runs transformers' continuous batching. New requests come while others are
+processed."""
 import random
 import sys
 import threading

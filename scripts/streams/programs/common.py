@@ -1,4 +1,4 @@
-"""Parts that the programs share: the marks of their true iterations, and small models with random weights."""
+"""Defines what the programs share: marks at the begin of their iterations, and small models with random weights."""
 import ctypes
 import itertools
 import os
@@ -6,7 +6,7 @@ import random
 
 import torch
 
-DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu" is for trying a program without a GPU
+DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu" makes it possible to try a program without a GPU
 VOCABULARY = 8000
 
 _mark = getattr(ctypes.CDLL(None), "tllmprof_mark", None)
@@ -17,14 +17,14 @@ random.seed(0)
 
 
 def mark():
-    """Marks the start of an iteration."""
+    """Marks the start of an iteration in the recorded stream. Does nothing if the recorder is not preloaded."""
     number = next(_numbers)
     if _mark is not None:
         _mark(ctypes.c_long(number))
 
 
 def marked(model):
-    """Returns the model, with a mark in each forward pass."""
+    """Adds a hook to the model that marks the start of an iteration at each forward pass. Returns the model."""
     model.register_forward_pre_hook(lambda *_: mark())
     return model
 
@@ -32,7 +32,9 @@ def marked(model):
 def ready(model, dtype=torch.bfloat16):
     model = model.to(dtype).to(DEVICE).eval()
     config = getattr(model, "generation_config", None)
-    if config is not None:  # the random weights must not generate an end of the sequence
+    # with random weights, the model may generate an end of the sequence at any time, which must not
+    # end the loop
+    if config is not None:
         config.eos_token_id = config.forced_eos_token_id = None
         config.pad_token_id = 0
     return model

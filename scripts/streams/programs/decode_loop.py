@@ -20,7 +20,8 @@ position = torch.arange(16, device=DEVICE)
 read = []
 with torch.inference_mode():
     mark()
-    token = forward(tokens(2, 16), position.unsqueeze(0))  # the forward pass of the prompt is not compiled
+    # the prompt's forward pass uses the model that is not compiled
+    token = forward(tokens(2, 16), position.unsqueeze(0))
     read.append(token.tolist())
     for i in range(16, 256):
         mark()

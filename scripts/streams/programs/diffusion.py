@@ -1,4 +1,4 @@
-"""diffusion.py: a denoising loop that reads nothing within a step and waits for the device once."""
+"""diffusion.py: a denoising loop. It reads nothing back within a step, and waits for the device once."""
 import torch
 from common import DEVICE, mark
 
@@ -42,7 +42,8 @@ with torch.inference_mode():
             mark()
             angle = frequencies * step
             time = torch.cat([angle.sin(), angle.cos()]).expand(4, 64)
-            conditioned, plain = model(torch.cat([x, x]), time).chunk(2)  # classifier-free guidance
+            # one forward pass computes both parts of classifier-free guidance
+            conditioned, plain = model(torch.cat([x, x]), time).chunk(2)
             noise = plain + 5 * (conditioned - plain)
             alpha = alphas[step]
             x = (x - (1 - alpha).sqrt() * noise) / alpha.sqrt() + 0.01 * torch.randn_like(x)

@@ -1,4 +1,5 @@
-"""generate.py VARIANT: transformers' generate(). An iteration is a forward pass of the model."""
+"""generate.py VARIANT: runs transformers' generate(). An iteration is a forward pass of the model. VARIANTS lists
+the variants."""
 import sys
 
 import torch
@@ -16,7 +17,7 @@ def mixtral():
 
 def mixtral_eager():
     model = mixtral()
-    model.set_experts_implementation("eager")  # this implementation reads from the GPU which experts were chosen, so it waits within a step
+    model.set_experts_implementation("eager")  # each step waits, because this implementation reads from the GPU which experts were chosen
     return model
 
 
@@ -56,7 +57,7 @@ def whisper():
 
 
 class Reader(BaseStreamer):
-    """Reads every token on the host when it is generated, like a server that streams its answers."""
+    """Reads every token on the host as soon as it is generated, like a server that streams its answers."""
 
     def put(self, value):
         value.tolist()
@@ -66,7 +67,8 @@ class Reader(BaseStreamer):
 
 
 def marked_static(model):
-    # A hook on the forward pass would be compiled together with it.
+    # The mark is in this function instead of a hook on the forward pass, because a hook would be compiled with the
+    # model.
     prepare = model.prepare_inputs_for_generation
 
     def marked_prepare(*arguments, **named):
@@ -108,7 +110,8 @@ def main(variant):
         with torch.inference_mode():
             if variant == "whisper":
                 features = torch.randn(batch, 80, length, dtype=model.dtype).to(DEVICE)
-                # Whisper's own generate() needs settings that only a trained model's configuration has.
+                # Calls generate() of the base class, because Whisper's own needs settings that only the
+                # configuration of a trained model has.
                 result = super(type(model), model).generate(
                     features, decoder_input_ids=tokens(batch, 4), max_new_tokens=new, min_new_tokens=new, **more)
             else:

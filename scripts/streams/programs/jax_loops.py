@@ -1,4 +1,4 @@
-"""jax_loops.py decode | scan | train | long | late: jitted loops in JAX. An iteration is one call of the jitted
+"""jax_loops.py decode | scan | train | long | late: loops in JAX. An iteration is one call of the jitted
 function."""
 import ctypes
 import functools
@@ -53,7 +53,7 @@ def decode():
 
 
 def long(late=0):
-    """Decodes one endless request. Each token is read at once, or `late` steps later."""
+    """Decodes one endless request. Reads each token `late` steps after its own (0: at once)."""
     jitted = jax.jit(step, donate_argnums=2)
     tokens, caches, waiting = jnp.arange(BATCH), empty(), []
     for number in range(2500):

@@ -1,11 +1,12 @@
-// llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel: a decode loop with llama.cpp. An iteration is a
-// llama_decode.
+// llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel: a decode loop with llama.cpp. An iteration is one
+// call of llama_decode.
 //
-// single: a prompt, then one token at a time, for ROUNDS rounds (2). Writes to the file TIMES when each llama_decode
-// began, in ns, as 64-bit numbers. --blocks: makes whole rounds for the number of seconds in each line of standard
-// input. Prints the number of steps, their duration, their processor time, and the median step. parallel: eight
-// sequences that begin and end at different times. A batch has one token of each sequence, and the whole prompt of a
-// sequence that begins.
+// single: in each of ROUNDS rounds (2), decodes a prompt and then one token at a time. TIMES: a file that gets the
+// time when each llama_decode began, in ns, as 64-bit numbers. --blocks: makes whole rounds on request. Each line of
+// standard input is a number of seconds. For each, prints the number of steps, their duration, their processor time,
+// and the median step.
+// parallel: decodes eight sequences that begin and end at different times. A batch has one token of each sequence,
+// or the whole prompt of a sequence that begins.
 #include <dlfcn.h>
 #include <time.h>
 
@@ -91,11 +92,13 @@ static long single(llama_context *context, llama_batch &batch, int rounds, int s
 
 static long serve_blocks(llama_context *context, llama_batch &batch) {
     double seconds;
-    long sum = single(context, batch, 1);  // captures the CUDA graph
+    long sum = single(context, batch, 1);  // the first round captures the CUDA graph
     puts("ready");
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
-        sum += single(context, batch, 1, 20);  // warms up the caches and the GPU's clocks after the sleep
+        // the first steps after the sleep are not measured, because they warm up the caches and
+        // raise the GPU's clocks
+        sum += single(context, batch, 1, 20);
         began.clear();
         double used = now(CLOCK_PROCESS_CPUTIME_ID), start = now(CLOCK_MONOTONIC), elapsed;
         do sum += single(context, batch, 1);

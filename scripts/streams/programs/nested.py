@@ -1,4 +1,5 @@
-"""nested.py VARIANT: loops whose steps have similar parts, and loops that never wait."""
+"""nested.py VARIANT: loops whose steps consist of similar parts, and loops that never wait for the GPU. They are
+difficult cases for the learner."""
 import random
 import sys
 import time
@@ -21,12 +22,13 @@ def block(x):
 
 
 def bookkeeping(rounds):
-    """Makes work that only uses the host, like a scheduler's."""
+    """Computes on the host without any CUDA call, like a scheduler."""
     kept[:] = [n * n for n in range(rounds)]
 
 
 def items(parts, between):
-    """Makes steps of equal parts with a wait for each. Only the time distinguishes the first part from the others."""
+    """Makes steps of `parts` equal parts with a wait after each. Only longer host work distinguishes the first part
+    of a step."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     for _ in range(400):
         mark()
@@ -37,7 +39,7 @@ def items(parts, between):
 
 
 def items_tail():
-    """Makes steps whose last part ends with another kernel."""
+    """Makes steps of equal parts, the last of which ends with an additional kernel."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     for _ in range(300):
         mark()
@@ -59,7 +61,7 @@ def graph_of(work):
 
 
 def graph_parts():
-    """Makes steps of ten replays of one graph, with a wait for each."""
+    """Makes steps of ten replays of one graph, with a wait after each replay."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     graph = graph_of(lambda: x.copy_(block(x)))
     for _ in range(400):
@@ -71,7 +73,8 @@ def graph_parts():
 
 
 def requests(tokens):
-    """Decodes requests with equal numbers of tokens, with a graph replay per token. An iteration is a token."""
+    """Decodes requests that each have this number of tokens, with a graph replay per token. An iteration is a
+    token."""
     token = torch.zeros(4, dtype=torch.long, device=DEVICE)
 
     def decode():
@@ -91,7 +94,8 @@ def requests(tokens):
 
 
 def tied(parts):
-    """Uses two streams that are synchronized by events: one prepares the next input while the other computes."""
+    """Makes steps on two streams that wait for each other's events. One stream prepares the next input while the
+    other computes."""
     side, main = torch.cuda.Stream(), torch.cuda.Stream()
     host = torch.empty(8, dtype=torch.long).pin_memory()
     made, used, read = torch.cuda.Event(), torch.cuda.Event(), torch.cuda.Event()
@@ -113,7 +117,7 @@ def tied(parts):
 
 
 def nowait():
-    """Trains without reading anything back."""
+    """Trains a model without reading anything back from the GPU, so the host never waits."""
     parameters = [p for layer in [*layers, head, table] for p in layer.parameters()]
     optimizer = torch.optim.SGD(parameters, 1e-4)
     for n in range(250):
@@ -129,7 +133,7 @@ def nowait():
 
 
 def passes(counts):
-    """Denoises images without a wait within an image."""
+    """Denoises images. Each takes a number of passes (`counts`), and the host waits only after an image."""
     net = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6))).to(DEVICE).half()
     decoder = torch.nn.Conv2d(64, 3, 3, padding=1).to(DEVICE).half()
     for each in counts:
@@ -142,7 +146,8 @@ def passes(counts):
 
 
 def varying_free():
-    """Decodes eagerly: the number of launches varies between steps, and nothing is read back."""
+    """Decodes without graphs. The number of launches varies from step to step, and nothing is read back from the
+    GPU."""
     token = torch.zeros(4, dtype=torch.long, device=DEVICE)
     for _ in range(400):
         mark()

@@ -1,7 +1,8 @@
-"""server.py threads | pool | batches: a server that answers requests with an encoder. An iteration is a request.
+"""server.py threads | pool | batches: a server that answers requests with an encoder model. An iteration is a
+request.
 
-threads: one thread per request, one request at a time. pool: four threads that take turns. batches: one thread.
-"""
+threads: a new thread for each request, one request at a time. pool: four threads that answer requests in turn.
+batches: one thread that answers several requests at once."""
 import random
 import sys
 import threading

@@ -1,8 +1,7 @@
 """tensor_parallel.py each | leader: a decode loop on two ranks with NCCL.
 
-each: every rank reads the tokens. leader: rank 0 reads them and sends them over the CPU, so the other rank never waits
-for its device within a step.
-"""
+each: every rank reads the tokens from its GPU. leader: only rank 0 reads them, and sends them to the other rank over
+the CPU. So the other rank never waits for its GPU within a step."""
 import os
 import random
 import sys

@@ -1,4 +1,5 @@
-"""training.py every1 | every10 | accumulate | amp | ddp: a training loop. An iteration is a step of the optimizer."""
+"""training.py every1 | every10 | accumulate | amp | ddp: a training loop. An iteration is one step of the
+optimizer."""
 import os
 import sys
 

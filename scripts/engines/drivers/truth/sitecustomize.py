@@ -1,5 +1,6 @@
-"""Counts an engine's steps from inside. Python imports this file when it starts, if the file's folder is in PYTHONPATH.
-When a module of HOOKS is imported, functions of it are wrapped to write a row for each step (driver.Steps)."""
+"""Counts an engine's steps in its own process. If this file's folder is in PYTHONPATH, Python imports this file at its
+start. When the engine imports a module of HOOKS, this file wraps functions of the module so that they write a row for
+each step (driver.Steps)."""
 import functools
 import importlib.machinery
 import os
@@ -22,8 +23,9 @@ def wrap(owner, name, make):
 
 
 def vllm_executor(module):
-    """Counts a call of the executor with tokens to run as a step. Tokens of prompts are counted by request."""
-    left = {}  # number of prompt tokens left, by request
+    """Counts each call of vLLM's executor that has tokens to process as one step. To count prompt tokens, keeps the
+    number of prompt tokens left for each request."""
+    left = {}  # number of prompt tokens not processed yet, by request
 
     def prefill(output):
         for new in output.scheduled_new_reqs:
@@ -60,7 +62,8 @@ BATCH = []  # inputs of the forward passes in SGLang's current step
 
 
 def sglang_scheduler(module):
-    """Counts a call of run_batch as a step. Its contents are the inputs of the model's runner."""
+    """Counts a call of run_batch as a step. The row's numbers come from the inputs of the forward passes in that
+    call (BATCH)."""
     def make(inner):
         def run_batch(self, *args, **kwargs):
             began, used = time.monotonic_ns(), time.process_time_ns()
@@ -92,14 +95,15 @@ def sglang_runner(module):
 
 
 class Loads:
-    """Computes the number of tokens by which the busiest expert of a layer exceeds the idlest, at most in any of its
-    calls. It counts on the device, so captured graphs are counted, too. Steps wait for the device."""
+    """Computes how uneven the experts of a layer are used: the number of tokens of the busiest expert minus that of
+    the idlest, and of this the maximum over the layer's calls in a step. Counts on the GPU, so captured graphs are
+    counted, too. Reading the result makes each step wait for the GPU."""
 
     def __init__(self):
-        self.most = {}  # the largest value, by layer
+        self.most = {}  # on the GPU: the largest difference so far, by layer
 
     def count(self, layer, ids, experts):
-        """Counts the experts of a call's tokens. Negative numbers are rows that only fill up the batch."""
+        """Counts the tokens per expert in one call of a layer. Negative expert numbers are padding of the batch."""
         import torch
         most = self.most.get(layer)
         if most is None:
@@ -113,7 +117,8 @@ class Loads:
         torch.maximum(most, loads[:experts].max() - loads[:experts].min(), out=most)
 
     def taken(self):
-        """Returns the largest value of all layers since the last call. The engine may use other streams."""
+        """Returns the largest difference of all layers since the last call of this function, and resets it. Waits
+        for the whole GPU, because the engine may use several streams."""
         if not self.most:
             return -1
         import torch
@@ -129,7 +134,7 @@ LOADS = Loads() if os.environ.get("LOADS") == "1" else None
 
 
 def vllm_router(module):
-    """Wraps the class that chooses a layer's experts in this release."""
+    """Wraps the method that chooses a layer's experts, in the class that this vLLM release has for it."""
     def make(inner):
         def select_experts(self, *args, **kwargs):
             weights, ids, *more = inner(self, *args, **kwargs)
@@ -144,10 +149,10 @@ def vllm_router(module):
 
 
 def sglang_experts(module):
-    """Wraps the experts. Their inputs show which experts were chosen."""
+    """Wraps the layer of experts, whose inputs show which experts were chosen."""
     def make(inner):
         def forward(self, hidden_states, topk_output, *args, **kwargs):
-            ids = getattr(topk_output, "topk_ids", None)  # missing if a kernel chooses the experts later
+            ids = getattr(topk_output, "topk_ids", None)  # None if the kernel of the experts itself makes the choice
             if ids is not None:
                 LOADS.count(id(self), ids, self.num_experts)
             return inner(self, hidden_states, topk_output, *args, **kwargs)
@@ -158,7 +163,7 @@ def sglang_experts(module):
 
 
 def llama(module):
-    """Counts a forward pass of the model as a step of generate."""
+    """Counts each forward pass of the model in transformers' `generate` as a step."""
     def make(inner):
         def forward(self, input_ids=None, *args, **kwargs):
             if input_ids is not None:
@@ -171,7 +176,7 @@ def llama(module):
 
 
 def batching(module):
-    """Counts a batch that the runner computes, with or without a graph, as a step of continuous batching."""
+    """Counts each batch of transformers' continuous batching as a step, with or without a CUDA graph."""
     def make(inner):
         def compute_batch(self, *args, **kwargs):
             STEPS.add()

@@ -1,5 +1,5 @@
-"""python_loops.py NAME STEPS: loops with known steps, to test what `auto` counts. The last line lists when each step
-began."""
+"""python_loops.py NAME STEPS: runs the loop NAME, to test if the rule `auto` counts its steps. The last line of
+output lists the time when each step began."""
 import json
 import os
 import sys
@@ -14,7 +14,8 @@ def begin_step(*_):
 
 
 def jax_decode(steps):
-    """A jitted step whose cache is donated. Each step's token is read."""
+    """Runs a jitted JAX function in each step. The step donates its cache (the function may overwrite it), and
+    reads the resulting token."""
     import functools
 
     import jax
@@ -49,7 +50,7 @@ def llama(layers, hidden):
 
 
 def answer(model, steps, **more):
-    """Has chats one after the other until the model has made its steps."""
+    """Generates answers, one after the other, until the model has made this number of steps."""
     import torch
     model.register_forward_pre_hook(begin_step)
     length = 40
@@ -60,12 +61,13 @@ def answer(model, steps, **more):
 
 
 def generate(steps):
-    """Makes steps that are forward passes of the model."""
+    """Runs transformers' generate(). A step is a forward pass of the model."""
     answer(llama(6, 1024), steps)
 
 
 def assisted(steps):
-    """Uses a small model to draft. A step is a forward pass of the large model."""
+    """Runs generate() with a small model that drafts tokens for a large one. A step is a forward pass of the large
+    model."""
     answer(llama(6, 1024), steps, assistant_model=llama(2, 512))
 
 

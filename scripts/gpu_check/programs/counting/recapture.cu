@@ -1,5 +1,5 @@
-// recapture STEPS: each step launches five graphs, which are captured and instantiated again in every 50th step, and
-// reads the result. The last line lists when each step began.
+// recapture STEPS: each step launches five CUDA graphs and reads the result. In every 50th step, the graphs are
+// captured and instantiated again. The last line of output lists the time when each step began.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -28,7 +28,7 @@ int main(int count, char **words) {
     must(cudaStreamCreate(&stream));
     must(cudaMalloc(&values, SIZE * sizeof *values));
     must(cudaMemset(values, 0, SIZE * sizeof *values));
-    add<<<SIZE / 256, 256, 0, stream>>>(values, 0); // loads the kernel, which a capture cannot do
+    add<<<SIZE / 256, 256, 0, stream>>>(values, 0); // loads the kernel's module, which is not possible during a capture
     must(cudaStreamSynchronize(stream));
     for (int step = 0; step < steps; step++) {
         timespec now;

@@ -1,4 +1,4 @@
-"""jax_programs.py NAME: inference loops in JAX (programs.txt)."""
+"""jax_programs.py NAME: inference loops in JAX. programs.txt lists them with the expected findings."""
 import itertools
 import os
 
@@ -30,7 +30,7 @@ def decode(layers, table, tokens, cache):
 
 @program
 def jax_decode():
-    """A compiled step; the tokens are read in each."""
+    """Runs a compiled function in each step, and reads its tokens. The program has no fault."""
     layers, table = weights(LAYERS, HIDDEN), jnp.ones((VOCABULARY, HIDDEN), jnp.bfloat16)
     tokens, cache = jnp.zeros((8,), jnp.int32), jnp.zeros((8, 128, 256), jnp.bfloat16)
     for _ in steps():
@@ -47,7 +47,8 @@ def encode(layers, x):
 
 @program
 def jax_new_shapes():
-    """Each text has a length that was not seen before, and is compiled for."""
+    """Gives the compiled function a text of a new length in each step. JAX compiles the function for each new
+    length."""
     layers = weights(2, HIDDEN // 2)
     text = np.zeros((8192, HIDDEN // 2), np.float32)
     for _, length in zip(steps(), itertools.count(100)):

@@ -1,5 +1,6 @@
-// native NAME: the loop of an inference server in small. Each NAME is slow for one reason, or for none (programs.txt).
-// The last line of its output is JSON: its process ID, and when each of its own steps began. Nothing here knows of a profiler.
+// native NAME: small loops like those of an inference server. Each NAME is slow for one reason, or for none (programs.txt).
+// The last line of output is JSON with the process ID and the time when each step began. The program contains no code for a
+// profiler.
 #include <cuda_runtime.h>
 #include <nvrtc.h>
 
@@ -53,7 +54,7 @@ static long long clock_ns(clockid_t clock)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-// Begins a step, unless the program's time is over.
+// Returns true and notes the time when the new step begins. Returns false if the program's time is over.
 static bool next_step()
 {
     static long long end;
@@ -68,7 +69,7 @@ static bool next_step()
     return now < end;
 }
 
-// Each thread multiplies and adds; the GPU takes about a microsecond for ROUNDS_PER_US rounds.
+// A kernel that multiplies and adds in each thread. The GPU takes about 1 µs for ROUNDS_PER_US rounds.
 __global__ void layer(float *x, int rounds)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -119,7 +120,7 @@ static void native_polling()
     }
 }
 
-// If the batch is not full, waits for more requests, although there are none.
+// Waits for more requests to fill the batch, until a time limit passes, because no more requests come.
 FUNCTION void fill_batch(std::mutex &lock, std::condition_variable &arrived)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -151,7 +152,7 @@ static void native_statistics_lock()
         for (;;) {
             {
                 std::lock_guard<std::mutex> held(statistics);
-                usleep(7000);  // stands for sending the statistics to another host
+                usleep(7000);  // stands for a request that sends the statistics to another host
             }
             usleep(1000);
         }
@@ -296,7 +297,7 @@ static void native_stop_words()
     }
 }
 
-// A pause in one step of ten.
+// Computes over the whole cache, which takes several milliseconds. Called in one step of ten.
 FUNCTION void compact_cache(std::vector<long> &blocks)
 {
     for (size_t pass = 0; pass < 12; pass++)
@@ -315,7 +316,7 @@ static void native_cache_compaction()
     }
 }
 
-// Steps of about half a second.
+// Works so long that a step takes about half a second.
 FUNCTION void rerank_candidates(std::vector<double> &scores)
 {
     for (int pass = 0; pass < 3; pass++) {
@@ -379,7 +380,7 @@ static void native_layer_waits()
 {
     std::vector<float> expected(20000, 1.0f);
     while (next_step()) {
-        check_layer(std::vector<float>(100000, 2.0f));  // builds the batch
+        check_layer(std::vector<float>(100000, 2.0f));  // the host makes the batch before it launches the step
         for (int i = 0; i < 16; i++) {
             forward(2, 40);
             check_layer(expected);
@@ -401,7 +402,7 @@ static void native_router_reads()
     CHECK(cudaMemset(experts, 0, sizeof *experts));
     std::vector<float> expected(20000, 1.0f);
     CHECK(cudaStreamDestroy(stream));
-    stream = nullptr;  // cudaMemcpy waits for the default stream
+    stream = nullptr;  // from here on, kernels run on the default stream, for which cudaMemcpy waits
     while (next_step()) {
         check_layer(std::vector<float>(100000, 2.0f));
         for (int i = 0; i < 12; i++) {
@@ -456,7 +457,7 @@ static void native_tiny_kernels()
         forward(1500, 0);
 }
 
-// A longer sequence needs another graph, in one step of eight.
+// Captures another graph in one step of eight, because a longer sequence needs one.
 static void native_recaptures()
 {
     cudaGraphExec_t graph = nullptr;
@@ -473,7 +474,7 @@ static void native_recaptures()
 
 // ---- programs that are slow because of the machine
 
-// Three other processes share the only processor that this one may use.
+// Starts three other processes that share the only processor that this process may use.
 static void native_neighbours()
 {
     int first = sched_getcpu();
@@ -490,10 +491,11 @@ static void native_neighbours()
             _exit(0);
         }
     }
-    forward(1, 1);  // the driver starts its threads on all processors
+    forward(1, 1);  // before the other processors are forbidden, the driver starts its threads on them
     sched_setaffinity(0, sizeof one, &one);
     while (next_step()) {
-        // The same work in each step, however long it waits for the processor.
+        // Works until the thread has used 4 ms of processor time in this step. Waiting for the processor does not
+        // count.
         for (long long end = clock_ns(CLOCK_THREAD_CPUTIME_ID) + 4000000; clock_ns(CLOCK_THREAD_CPUTIME_ID) < end;)
             ;
         forward(20, 500);
@@ -504,12 +506,14 @@ static void native_neighbours()
     }
 }
 
-// Allocates new memory in each step. Even with huge pages, this causes a hundred page faults.
+// Allocates new memory in each step. Even with huge pages, the memory's first use causes about a hundred page
+// faults.
 FUNCTION void build_mask(size_t length)
 {
     char *mask = (char *)malloc(length);
     memset(mask, 1, length);
-    asm volatile("" ::"r"(mask) : "memory");  // otherwise the compiler would remove the allocation
+    // otherwise the compiler would remove the allocation, whose contents nothing reads
+    asm volatile("" ::"r"(mask) : "memory");
     free(mask);
     sink = sink + 1;
 }
@@ -541,7 +545,7 @@ static void native_journal()
     unlink("journal");
 }
 
-// Reads a file that the page cache does not keep.
+// Reads a file from the disk. The kernel is told before that it need not keep the file in memory.
 FUNCTION void load_adapter(int adapter, std::vector<char> &weights)
 {
     posix_fadvise(adapter, 0, 0, POSIX_FADV_DONTNEED);
@@ -565,7 +569,8 @@ static void native_adapters()
 
 // ---- programs without a fault
 
-// The next batch is copied while this one runs; the host waits for the step before the last one.
+// Copies the next batch to the GPU while the present one is processed. The host waits for the step before the
+// previous one.
 static void native_double_buffer()
 {
     const size_t bytes = 4 << 20;
@@ -601,7 +606,7 @@ static void native_long_graphs()
     }
 }
 
-// Nothing waits: the launches are held up by the full queue.
+// Never waits for the GPU. When the GPU's queue is full, a launch blocks until there is room.
 static void native_no_waits()
 {
     const size_t bytes = 1 << 20;
@@ -615,7 +620,7 @@ static void native_no_waits()
     CHECK(cudaStreamSynchronize(stream));
 }
 
-// The host works while the GPU does, and so do other threads.
+// Works on the host while the GPU works. Other threads work at the same time.
 static void native_overlapped()
 {
     for (int i = 0; i < 2; i++)
@@ -663,5 +668,5 @@ int main(int count, char **words)
         printf("%s%lld", i ? ", " : "", began[i]);
     printf("]}\n");
     fflush(stdout);
-    _exit(0);  // threads that are detached still use what exit() destroys
+    _exit(0);  // exit() would destroy objects that detached threads still use
 }

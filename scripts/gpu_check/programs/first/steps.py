@@ -1,4 +1,5 @@
-"""The programs' own list of steps, and how long they run. Nothing here knows of a profiler."""
+"""Defines the steps of the programs in Python: how long a program runs, and the list of its steps that it prints.
+The programs contain no code for a profiler."""
 import json
 import os
 import sys
@@ -21,14 +22,14 @@ def seconds():
 
 
 def until_the_end():
-    """Yields until the program's time is over."""
+    """Yields until the program's time is over. Begins no steps."""
     end = time.monotonic() + seconds()
     while time.monotonic() < end:
         yield
 
 
 def steps():
-    """The same; each yield begins a step."""
+    """Yields until the program's time is over. Each yield begins a step."""
     for _ in until_the_end():
         begin_step()
         yield

@@ -1,4 +1,4 @@
-"""torch_programs.py NAME: an inference loop in PyTorch. Each NAME is slow for one reason, or for none (programs.txt)."""
+"""torch_programs.py NAME: inference loops in PyTorch. Each NAME is slow for one reason, or for none (programs.txt)."""
 import asyncio
 import collections
 import gc
@@ -28,7 +28,7 @@ torch.set_grad_enabled(False)
 
 
 def dense(layers=None, hidden=None):
-    """Layers that keep the GPU busy for some 0.15 ms each with TOKENS tokens."""
+    """Returns a model whose layers each keep the GPU busy for about 0.15 ms, if its input has TOKENS tokens."""
     layers, hidden = layers or LAYERS, hidden or HIDDEN
     with torch.device(DEVICE):
         blocks = [nn.Sequential(nn.Linear(hidden, hidden, bias=False), nn.GELU()) for _ in range(layers)]
@@ -40,7 +40,7 @@ def batch(tokens=None, hidden=None):
 
 
 def sampled(output):
-    """The step's result, on the host: a wait for the GPU."""
+    """Returns a step's tokens on the host, so it waits for the GPU."""
     return output[:64].argmax(-1).tolist()
 
 
@@ -77,7 +77,7 @@ METRICS, METRICS_LOCK = collections.Counter(), threading.Lock()
 def flush_metrics():
     while True:
         with METRICS_LOCK:
-            time.sleep(0.008)  # stands for sending the statistics to another host
+            time.sleep(0.008)  # stands for a request that sends the statistics to another host
         time.sleep(0.001)
 
 
@@ -102,7 +102,7 @@ def tokenise_uploads():
 
 @program
 def upload_thread():
-    """A thread in Python needs the GIL all the time."""
+    """Runs steps while another Python thread computes all the time and so needs the GIL."""
     net, x = dense(), batch()
     sampled(net(x))
     graph, output = capture(net, x)
@@ -134,7 +134,7 @@ def request_queue():
 
 @program
 def asyncio_requests():
-    """One client, which thinks for 15 ms before each request; the model runs in a thread of its own."""
+    """Serves one client, which pauses for 15 ms before each request. The model runs in a separate thread."""
     net, x = dense(), batch()
     pool = ThreadPoolExecutor(1)
 
@@ -240,7 +240,8 @@ def attend(query, keys, values):
 
 @program
 def growing_cache():
-    """The cache has another length in each step. By default PyTorch may choose cuDNN for it."""
+    """Calls attention with another length of the cache in each step. By default, PyTorch may choose cuDNN, which
+    makes a plan for each new length."""
     net = dense(4)
     keys, values = (torch.randn(4, 32, 4096, HIDDEN // 32, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     x = batch(4).view(4, 1, HIDDEN)
@@ -262,7 +263,7 @@ def recompiles():
 
 @program
 def recaptures():
-    """Each 40th step has another batch size, which needs another graph."""
+    """Captures another graph in every 40th step, because the batch size changes."""
     net, x = dense(), batch()
     sampled(net(x))
     for _, step in zip(steps(), itertools.count()):
@@ -281,7 +282,8 @@ def route_tokens(gate):
 
 @program
 def router_items():
-    """Each layer asks the host which way its tokens go."""
+    """Reads a number from the GPU in each layer (`.item()`), like a router on the host that chooses the way of a
+    layer's tokens."""
     net, x = dense(12), batch(512)
     for _ in steps():
         y = x
@@ -330,7 +332,7 @@ def build_mask(length):
 
 @program
 def mask_arrays():
-    """A new array of 144 MB in each step."""
+    """Allocates a new array of 144 MB on the host in each step."""
     net, x = dense(), batch()
     for _ in steps():
         mask = build_mask(6000)
@@ -352,7 +354,7 @@ def release_requests(finished):
 
 @program
 def collections_by_hand():
-    """In one step of four."""
+    """Calls gc.collect() in one step of four."""
     net, x = dense(), batch()
     live = [Request(number) for number in range(20000)]
     for _, step in zip(steps(), itertools.count()):
@@ -368,7 +370,8 @@ def track_requests(live):
 
 @program
 def request_objects():
-    """Requests in cycles; some are always alive."""
+    """Makes request objects that refer to each other in cycles, so that Python's garbage collector has to free
+    them. The last 60 are kept alive."""
     net, x = dense(), batch()
     live = collections.deque(maxlen=60)
     for _ in steps():
@@ -400,7 +403,7 @@ def prompt_files():
 
 
 def report_status():
-    subprocess.run(["sleep", "0.008"], check=True)  # a command that sends the status
+    subprocess.run(["sleep", "0.008"], check=True)  # stands for a command that sends the status to another host
 
 
 @program
@@ -435,7 +438,7 @@ def access_log():
 
 @program
 def eager_operators():
-    """Some 900 small kernels, one by one."""
+    """Launches about 900 small kernels in each step, one by one."""
     x = torch.randn(64, 64, device=DEVICE)
     for _ in steps():
         y = x
@@ -459,7 +462,8 @@ def matmuls():
 
 @program
 def prefetching():
-    """The next batch is copied while this one runs, and the result of the last one is read."""
+    """Copies the next batch to the GPU while the present one is processed, and reads the result of the previous
+    one. The program has no fault."""
     net, copies = dense(), torch.cuda.Stream()
     pinned = [torch.randn(TOKENS, HIDDEN).to(torch.bfloat16).pin_memory() for _ in range(2)]
     results = [torch.zeros(64, dtype=torch.long).pin_memory() for _ in range(2)]
@@ -496,7 +500,7 @@ def balance_experts(loads):
 
 @program
 def slow_peer():
-    """Rank 1 has work on its host that rank 0 has not; an all-reduce in each step makes both wait."""
+    """Runs two ranks with an all-reduce in each step. Rank 1 also works on its host, so both ranks wait for it."""
     rank = int(os.environ.setdefault("RANK", "0"))
     os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29541"}
     if rank == 0:

@@ -1,4 +1,5 @@
-"""transformers_programs.py NAME: programs that newcomers run first, in PyTorch and transformers (programs.txt)."""
+"""transformers_programs.py NAME: programs like those that new users profile first, in PyTorch and transformers.
+programs.txt lists them with the expected findings."""
 import asyncio
 import itertools
 import os
@@ -32,7 +33,8 @@ def prompt(sequences, length):
 
 @program
 def generate():
-    """Chats of different lengths, one after another; a step is a pass of the model."""
+    """Generates answers to prompts of different lengths, one after another. A step is a forward pass of the
+    model."""
     model = llama(12, 2048)
     model.register_forward_pre_hook(begin_step)
     for _, length in zip(until_the_end(), itertools.count(180, 70)):
@@ -41,7 +43,8 @@ def generate():
 
 @program
 def assisted_generation():
-    """A small model drafts for a large one; a step is a pass of the large one."""
+    """Generates answers with a small model that drafts tokens for a large one. A step is a forward pass of the
+    large model."""
     model, draft = llama(12, 2048), llama(2, 512)
     model.register_forward_pre_hook(begin_step)
     for _, length in zip(until_the_end(), itertools.count(90, 50)):
@@ -50,7 +53,8 @@ def assisted_generation():
 
 @program
 def large_batch():
-    """Many sequences at once, with flash attention: the GPU has enough to do."""
+    """Generates many sequences at once, with flash attention, so the GPU is busy all the time. The program has no
+    fault."""
     model = llama(4, 8192)
     model.register_forward_pre_hook(begin_step)
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
@@ -72,7 +76,8 @@ class Residual(nn.Module):
 
 @program
 def diffusion():
-    """Each image takes 12 passes of a network with guidance, then a decoder; a step is a pass."""
+    """Makes images. Each takes 12 forward passes of a network with guidance, and then a decoder. A step is a
+    forward pass."""
     with torch.device(DEVICE):
         net = nn.Sequential(*(Residual(320) for _ in range(4))).half().eval()
         decoder = nn.Sequential(nn.Conv2d(320, 64, 3, padding=1), nn.SiLU(), nn.Conv2d(64, 3, 3, padding=1)).half().eval()
@@ -87,7 +92,7 @@ def diffusion():
 
 @program
 def embeddings():
-    """Texts of different lengths in batches; a step is a batch."""
+    """Computes embeddings of texts of different lengths in batches. A step is a batch."""
     from transformers import BertConfig, BertModel
     chosen = random.Random(3)
     with torch.device(DEVICE):
@@ -99,7 +104,8 @@ def embeddings():
 
 @program
 def asyncio_server():
-    """Twelve clients; a batcher runs the model in a thread of its own. A step is a batch."""
+    """Serves twelve clients. A batcher collects their requests and runs the model in a separate thread. A step is a
+    batch."""
     model, chosen = llama(8, 1024), random.Random(5)
     pool = ThreadPoolExecutor(1)
 
