@@ -89,7 +89,8 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// Returns the time that the record's iterations in windows took, and the time of their work on the GPU, in seconds.
+/// Returns two durations in seconds, summed over all windows of the record: that of the iterations, and that of their
+/// work on the GPU.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())

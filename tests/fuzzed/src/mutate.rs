@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub struct Mutator(u64);
 
-/// Limits of integer types, where overflows are likely.
+/// Values at the limits of integer types, which are likely to cause overflows.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
 impl Mutator {
