@@ -1,4 +1,5 @@
-/* Functions whose entries cannot be patched, each for another reason. The program prints how often they are called. */
+/* Functions whose entries cannot be patched, each for another reason, which its comment gives. The program
+ * prints how often they are called. */
 #include "program.h"
 
 #include "loop.h"

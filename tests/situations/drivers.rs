@@ -3,8 +3,8 @@
 use super::twice::{Situation, start, stop};
 use crate::common::standin;
 
-/// Returns the program with a driver that lacks half of its functions. The complete stand-in comes after this driver
-/// in the library path.
+/// Prepares the program with a driver that lacks half of its functions. The complete stand-in comes later in the
+/// library path, where it must not be used instead.
 fn on_lacking_driver(program: &str) -> Situation {
     let standin = standin();
     let path = format!(

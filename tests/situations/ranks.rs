@@ -1,4 +1,4 @@
-//! Checks windows that only some ranks open.
+//! Checks windows that open only in processes with certain ranks.
 
 use tllmprof_config::RANK_VARIABLES;
 

@@ -115,7 +115,7 @@ static void check_captures(void)
     WANT(cuStreamCreate(&other, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     WANT(cuEventCreate(&event, 0) == CUDA_SUCCESS);
 
-    /* A capture succeeds without waits, and with waits on other streams. */
+    /* A capture succeeds if the program makes no waits, or only waits on other streams. */
     WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 1);
     WANT(cuStreamSynchronize(other) == CUDA_SUCCESS && last_is("cuStreamSynchronize_end"));
