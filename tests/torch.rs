@@ -313,7 +313,7 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
         // The program measures the duration of each of these calls. Each could have to wait until another thread has
-        // opened or closed a window; a busy machine may delay one of them, but not more.
+        // opened or closed a window; a busy machine may delay some of them, but not all.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

@@ -65,8 +65,8 @@ fn a_capture_lies_on_the_edge_of_a_window() {
                 "{program} {mode}"
             );
             assert_captures_held(&opens);
-            // The capture comes after the wait that ends iteration 9 and before the launch that begins iteration 10.
-            // The window has to close at one of these calls without invalidating the capture.
+            // The window closes at the launch that begins iteration 10. The capture comes just before that launch, so
+            // the captured launch is counted before the window closes.
             let closes = Situation::new(program)
                 .args(format!("--capture-at 10 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")
@@ -120,8 +120,8 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
 
 #[test]
 fn auto_warms_up_by_captures_by_itself() {
-    // A capture during the warm-up restarts the count of iterations. The first program captures in step 3, during the
-    // warm-up. The second captures in step 60, and 32 iterations without a capture have ended its warm-up.
+    // The capture in step 3 is during the warm-up, so it restarts the count of iterations. The capture in step 60 comes
+    // after the warm-up, which 32 iterations without a capture have ended.
     for (at, warmup) in [(3, 3), (60, 0)] {
         let both = Situation::new("steps_shared13")
             .args(format!("--kernels 2 --steps 200 --capture-at {at}"))
