@@ -35,8 +35,7 @@ def collects():
 
 
 def needs_gil():
-    """Makes the step wait for the GIL: another thread holds the GIL, and the interpreter does not force it to
-    release it."""
+    """Makes the step wait for the GIL: another thread holds the GIL, and nothing forces that thread to give it up."""
     sys.setswitchinterval(10)
 
     def spin():
