@@ -230,8 +230,8 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // The last iteration has no end if the process did not end in order. If two threads begin iterations while a third thread
-        // opens the window, these iterations count as one.
+        // The last iteration has no end if the process did not end in order. If two threads begin iterations while a
+        // third thread opens the window, these iterations count as one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));

@@ -174,7 +174,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     };
     near(names[0], took);
     near(names[1], gpu);
-    // These metrics do not change while no window is open.
+    // While no window is open, the metrics about windows do not change.
     let since = counted(&values);
     wait_until("more", || counted(&served.values(pid)) > since + 50.0);
     let later = served.values(pid);

@@ -1,4 +1,4 @@
-//! Checks that `docs/harmless.md` has a row for each situation.
+//! Checks that `docs/harmless.md` has a row for each situation in which a program was run under the library.
 
 use std::fs;
 

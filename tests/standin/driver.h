@@ -90,8 +90,8 @@ CUresult driver_state(void);
  * call is refused and returns an error. The caller holds the driver's lock. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Ends a call of one of the driver's functions. Must be the last call in the function. The
- * caller does not hold the driver's lock. */
+/* Ends a call of one of the driver's functions, and returns `result`. Must be the last call in that
+ * function. The caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
 /* Waits until the time `until` of the GPU's clock, and then for STANDIN_WAIT_US. The caller does
  * not hold the driver's lock. */

@@ -479,8 +479,8 @@ fn the_program_gets_what_is_sent_once() {
     }
 }
 
-/// The program makes its own process group, which the command cannot follow if the program replaces it. The command
-/// must still pass on the signals that are sent to the command's group.
+/// The program makes its own process group, so a signal that is sent to the command's group does not reach the program
+/// directly. The command must pass the signal on.
 #[test]
 fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
     let shop = Shop::new();

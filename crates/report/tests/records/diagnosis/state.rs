@@ -185,7 +185,7 @@ fn clocks_that_are_low_in_the_whole_window_have_an_unknown_cost() {
     };
     let heat: Option<fn(u64) -> u64> = Some(|_| 0x40);
     made(heat).says("throttled", Verdict::Yes, "100 % of the time by heat (hardware thermal slowdown): 1000 MHz then, its maximum is 1980 MHz");
-    // Neither an idle GPU (reason 0x1) nor locked clocks count as throttling.
+    // An idle GPU (reason 0x1) is not throttled.
     made(Some(|_| 0x1)).says("throttled", Verdict::No, "lowered 0.0 %");
     made(None).says("throttled", Verdict::Unknown, "does not state the reasons");
     // The driver states a reason for a lower clock, but the clock is not lowered.
