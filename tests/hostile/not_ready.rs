@@ -1,5 +1,5 @@
-//! Checks programs that are not ready for calls when the library's hooks first run: functions that look up the real
-//! functions at their first call, sanitizers, and system call filters.
+//! Checks programs in which some calls are not safe when the library's hooks first run: because functions look up the
+//! real functions at their first call, because a sanitizer is starting, or because a system call filter forbids them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -68,7 +68,7 @@ fn built() -> &'static Path {
         .folder()
 }
 
-/// A program that is ready to run, with its folder.
+/// A run of `program.c` that is being prepared: its command and its folder.
 pub(crate) struct Program {
     command: Command,
     scratch: Scratch,

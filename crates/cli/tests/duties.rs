@@ -365,7 +365,7 @@ fn send(number: i32, signal: i32) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Returns the letter of a process's state.
+/// Returns the state of a process as a letter of `/proc/PID/stat`, such as `T` for stopped.
 fn state(number: i32) -> char {
     let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
     text.rsplit_once(") ").unwrap().1.chars().next().unwrap()

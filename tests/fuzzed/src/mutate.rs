@@ -1,4 +1,4 @@
-//! Random changes to bytes like a fuzzer makes them, but the same in each run.
+//! Makes random changes to bytes, as a fuzzer does. The changes are the same in each run.
 
 /// A pseudo-random source of changes to bytes.
 #[derive(Debug)]
