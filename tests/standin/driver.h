@@ -143,7 +143,7 @@ void end_streams_of(CUcontext context);
 /* Refuses a call that CUDA forbids while a capture in a strict mode (global or thread) is active. The caller
  * holds the driver's lock. */
 CUresult refuse_unsafe(const char *function, const void *first);
-/* Refuses work for the legacy stream while a stream that synchronizes with it is being captured. The caller holds the driver's lock. */
+/* Refuses work for the legacy stream while a stream that waits for it is being captured. The caller holds the lock. */
 CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
 /* Refuses a call that is never allowed during a capture, and invalidates the captures. The caller holds the driver's
  * lock. */

@@ -249,8 +249,8 @@ static void count_work(const struct standin_work *work)
     seen_works++;
 }
 
-/* A tool is notified of the GPU's work, and a call during the tool's removal destroys the context. This check is the
- * last, because the driver does not work afterwards. */
+/* Checks that a profiler is notified of the GPU's work, and that a call during the profiler's removal destroys
+ * the context. This check is the last one, because the driver does not work afterwards. */
 static void check_tool(void)
 {
     CUdeviceptr words = 0;
