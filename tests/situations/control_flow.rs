@@ -80,7 +80,7 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // An exception leaves launches 7 and 15, so the program makes no wait after them: the number of waits falls behind.
+    // An exception leaves launches 7 and 15, so the program makes no wait after these two launches.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",
