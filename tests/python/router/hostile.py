@@ -104,7 +104,7 @@ def threads(name):
 
 
 def raises(name):
-    """An exception that the program raises in the gate reaches the caller unchanged, and no state of the call remains."""
+    """An exception that the program raises in the gate reaches the caller unchanged. No state of the call remains."""
     model = models.build(name)
     gate = next(gate for _, gate in run.blocks(model))
     handle = gate.register_forward_pre_hook(lambda gate, args: 1 // 0)
