@@ -24,7 +24,8 @@ use common::{Built, build_once, is_x86_64, run, shim, skipped, tllmprof};
 use host::{Host, LINKED, Linkage, POINTERS, random, times};
 use place::TEST_TIMEOUT;
 
-/// Returns true if this machine supports `attach`: x86-64, and no emulator that runs the tests' programs.
+/// Returns true if this machine supports `tllmprof attach`: its processor is x86-64, and no emulator
+/// (`TLLMPROF_TEST_RUNNER`) runs the tests' programs.
 fn can_attach() -> bool {
     if is_x86_64() && std::env::var_os("TLLMPROF_TEST_RUNNER").is_none() {
         return true;
@@ -33,8 +34,8 @@ fn can_attach() -> bool {
     false
 }
 
-/// Captures two windows of a running program. Asserts that each has the requested number of launches, both in the
-/// record and in the stand-in driver's log.
+/// Captures two windows of a running program, of 10 and 5 launches. Asserts that each window has that number of
+/// launches, both in the record and in the stand-in driver's log.
 #[track_caller]
 fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &str) {
     let mut host = Host::start(linkage, "2", variables);
@@ -55,7 +56,7 @@ fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &st
         .map(|(first, last)| last - first + 1)
         .collect();
     assert_eq!(lengths, [10, 5], "{linkage:?}");
-    // The driver's log shows the profiler on for the same numbers of launches.
+    // By the driver's log, the profiler was on for the same numbers of launches as the windows in the record.
     let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(switched, [10, 5], "{linkage:?}");
     // After a detach and a new attach, a capture works as before.
@@ -85,8 +86,8 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     let folders = shapes();
     let variables = [("LD_LIBRARY_PATH", folders.as_str())];
     for linkage in LINKED.into_iter().chain(POINTERS) {
-        // Two of the 59 functions of this stand-in cannot be hooked: one begins with a call, and the other jumps back
-        // to its second instruction.
+        // The stand-in driver that this test uses has 59 functions, two of which cannot be hooked: one begins with a
+        // call instruction, and the other jumps back to its second instruction.
         is_captured_exactly(
             linkage,
             &variables,
@@ -95,8 +96,8 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     }
 }
 
-/// Returns a library path. The first folder in it has a stand-in driver whose functions begin with unusual
-/// instructions.
+/// Returns a library path whose first folder has a special stand-in driver: its functions begin with unusual
+/// instructions, which are hard to patch.
 fn shapes() -> String {
     let standin = common::standin();
     format!("{}:{}", standin.join("shapes").display(), standin.display())
@@ -113,8 +114,8 @@ fn a_thread_that_a_signal_has_interrupted_at_the_beginning_of_a_function_goes_on
     for arguments in ["", "altstack"] {
         let mut host = Host::started(program, arguments, &[("LD_LIBRARY_PATH", &folders)]);
         let attach = |host: &Host| host.tllmprof("attach PID").err();
-        // On a busy machine, the library may not have enough time to read the stack of the thread at the beginning of
-        // the function. The next attach reads the stack again.
+        // A function cannot be hooked while a thread is at its beginning. On a busy machine, the library may run out of
+        // time before it has read that thread's stack; the next attach reads the stack again.
         let why = "56 of 59 functions of the driver are hooked (a thread was at the beginning";
         place::wait_until("a thread to be found there", || {
             let said = attach(&host);
@@ -203,7 +204,8 @@ fn what_was_detached_is_idle_until_it_is_attached_again() {
                 .err()
                 .contains("detached already")
         );
-        // The library has at most two threads: one listens on the control socket, and one works after a window.
+        // In the program, the library starts at most two threads: one listens on the control socket, and one works
+        // after a window has closed.
         assert!(host.threads() <= threads + 2, "{turn}");
         let attached = host.tllmprof("attach PID --steps 4");
         assert!(attached.status.success(), "{turn}: {}", attached.err());
@@ -343,8 +345,8 @@ fn the_variables_of_the_process_are_not_those_of_the_library() {
     if !can_attach() {
         return;
     }
-    // A program may have the library's environment variables but not the library, for example because the variables
-    // are meant for its children.
+    // The program has the library's environment variables but did not preload the library. That is usual if the
+    // variables are meant for the program's children.
     let variables = [("TLLMPROF_START_STOP", "0-"), ("TLLMPROF_STEP", "nonsense")];
     let mut host = Host::start(LINKED[0], "0", &variables);
     let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
@@ -395,7 +397,7 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
             sleep(Duration::from_micros(random(10_000)));
             let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
             let mut attach = attach.unwrap();
-            // Once the library is loaded, the command waits for a CUDA call of the program.
+            // Once `attach` has loaded the library, it waits for the program's next CUDA call.
             place::wait_until("the attach", || {
                 host.is_loaded() || attach.try_wait().unwrap().is_some()
             });
@@ -417,11 +419,12 @@ fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {
         return;
     }
-    // The delay before the kill ranges over the duration of an attach on this machine, so every moment of an attach is
-    // tested.
+    // The attach is killed after a random delay of up to the duration of an attach on this machine, so that over all
+    // rounds it is killed at every stage.
     let (mut host, mut killed) = (Host::start(LINKED[0], "6", &[]), 0);
     for turn in 0..times(24) {
-        // Each attach that gets far enough uses up memory in the host, so every fourth turn starts a new host.
+        // An attach that is killed after it has allocated memory in the host leaves that memory allocated, so every
+        // fourth round starts a new host.
         if turn % 4 == 0 {
             host.end();
             let all = [&LINKED[..], &POINTERS].concat();

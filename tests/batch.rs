@@ -42,7 +42,7 @@ fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &st
     fixture
 }
 
-/// Returns the batch contents of each iteration of the record, and the run's messages.
+/// Returns the batch contents of each iteration in the record of a run, and the messages that the library logged.
 fn batches(
     which: &Python,
     program: &str,
@@ -56,8 +56,8 @@ fn batches(
     (batches, ran)
 }
 
-/// Like [`batches`], with a condition (`TLLMPROF_WHERE`). Also returns, for each iteration, true if the record marks
-/// it as not satisfying the condition.
+/// Like [`batches`], for a run with a condition on batches (`TLLMPROF_WHERE`). Each iteration also has a flag: true if
+/// the record says that its batch does not satisfy the condition.
 fn marked_batches(
     which: &Python,
     program: &str,
@@ -78,7 +78,7 @@ fn iterations(process: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|window| window["iterations"].as_array().unwrap())
 }
 
-/// Returns the report of the record, and the run's messages.
+/// Returns the report of the record of a run, and the messages that the library logged.
 fn report(
     which: &Python,
     program: &str,
@@ -147,14 +147,14 @@ fn vllm_tells_prefills_by_what_a_request_has_given() {
     assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
 }
 
-/// Returns the number of iterations with work that the end of the process cut off: 0 or 1.
+/// Returns 1 if the end of the process interrupted an iteration that had work for the GPU, else 0.
 fn cut(process: &Value) -> usize {
     let is_cut = |one: &&Value| one["cut"] == true && one["batch"]["phase"] != "idle";
     iterations(process).filter(is_cut).count()
 }
 
-/// An idle rank of data parallelism runs the model for the other ranks, without calling the function that the
-/// library's table of engines names as the step.
+/// In vLLM with data parallelism, an idle rank runs the model for the other ranks. It does so without calling the
+/// function that the library's table of engines names as the step.
 #[test]
 fn dummy_batches_of_vllm_are_idle_steps() {
     for module in [
@@ -201,7 +201,7 @@ fn transformers_has_the_position_of_each_request() {
     assert_true(module, &["synchronous", "asynchronous", "5.0.0"]);
 }
 
-/// The contents of LMDeploy's batches are known only if a whole batch is prefill or decode.
+/// LMDeploy's batch contents are known only for batches whose requests are all in prefill or all in decode.
 #[test]
 fn lmdeploy_has_tensors_whose_shapes_are_known() {
     for which in pythons() {
@@ -221,15 +221,16 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
     }
 }
 
-/// A torch mode is code of the program that torch runs for each access to a tensor's attribute, so the library must not
-/// read the shape.
+/// While a torch mode is active, torch runs the mode's code (code of the program) for each access to a tensor's
+/// attribute. So the library must not read a tensor's shape then.
 #[test]
 fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
     for which in pythons() {
         let module = "lmdeploy.pytorch.engine.model_agent.agent";
         let (found, ran) = batches(which, "main.py", &[module, "under a mode"], &[]);
         let context = format!("{which:?}\n{}", ran.output.err());
-        // The library reads no tensor's shape here, so only the batches without requests (idle batches) are known.
+        // In this run a torch mode is active, so the library reads no tensor's shape. Only the contents of batches
+        // without requests (idle batches) are known.
         for (found, truth) in found.iter().zip(truth(&ran)) {
             let is_idle = truth["phase"] == "idle";
             assert_eq!(found.is_null(), !is_idle, "{truth}: {context}");
@@ -245,7 +246,8 @@ fn arguments_that_are_not_as_expected_are_left_alone() {
         let (found, ran) = batches(which, "wrong.py", &[], &[]);
         let context = format!("{which:?}\n{}{}", ran.output.out(), ran.output.err());
         assert!(ran.output.status.success(), "{context}");
-        // If the library had run any code of the program, that code would have printed a line.
+        // The program's objects print a line if any of their code runs, so code that the library ran by mistake would
+        // show in the output.
         let truth = truth(&ran);
         assert!(truth.len() > 100, "{context}");
         for (place, (found, truth)) in found.iter().zip(&truth).enumerate() {
@@ -272,7 +274,7 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // The formula may name the function without its module.
+    // In a formula for batches, the user may name the function without its module.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }
@@ -300,7 +302,8 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// Returns the report's number of calls to functions in which the program's engine waits for requests.
+/// Returns the number of waits for requests that the report shows, that is, of calls to those functions of the engine
+/// that wait for requests.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());

@@ -27,7 +27,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Duration of the stand-in's launches in nanoseconds, like on real hardware.
 const LAUNCH_NS: &str = "2000";
 
-/// The rule of the finding that programs are often preempted, as they are on a busy machine.
+/// The name of the finding that threads are often preempted. A busy machine causes this finding, too.
 const BUSY: &str = "preempted";
 
 /// Limits of the scripted reader: the number of tool calls, and the number of characters in their answers.
@@ -90,7 +90,8 @@ fn folder() -> PathBuf {
     repo().join("examples/slow")
 }
 
-/// Returns the command that starts a program of the folder; `None` if there is no Python with a GIL.
+/// Returns the words of the command that starts a program of `examples/slow`. Returns `None` if there is no Python with
+/// a GIL.
 fn start(program: &[String], scratch: &Scratch) -> Option<Vec<PathBuf>> {
     let (file, words) = program.split_first().unwrap();
     let source = folder().join(file);
@@ -144,7 +145,7 @@ fn ran(row: &Row) -> Option<Ran> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_DEVICES", "3")
-        // Without this, other tests could capture the process through its control socket.
+        // Without this setting, other tests could capture windows of the program through its control socket.
         .env("TLLMPROF_CONTROL", "0")
         .env("STANDIN_WORK_NS", &row.work_ns)
         .env("STANDIN_CALL_NS", LAUNCH_NS);
@@ -201,7 +202,7 @@ fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     findings.filter(is_found).collect()
 }
 
-/// Asserts that the program in this row of the table has the row's finding and no other.
+/// Runs a program and asserts that the report has the finding in the program's row of the table, and no other finding.
 fn suffers(program: &str) {
     let row = table()
         .into_iter()
@@ -218,7 +219,7 @@ fn suffers(program: &str) {
         assert!(is_busy(), "{wrong}\n{}", ran.summary);
         println!("{turn}: {wrong}");
     }
-    // On a busy machine, the report's findings are also about the other programs.
+    // The machine is busy, so the report's findings are also about the load of other programs.
     skipped("the machine is too busy to judge a program by its times");
 }
 
@@ -229,7 +230,7 @@ fn is_busy() -> bool {
     load > std::thread::available_parallelism().unwrap().get() as f64
 }
 
-/// Returns an error that describes the first wrong finding.
+/// Checks a run's report and the scripted reader's answer. Returns an error that describes the first wrong finding.
 fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
     judge_reader(row, &ran.read)?;
     let found = found(&ran.report, &row.finds);
@@ -247,7 +248,7 @@ fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
     let stands_out = ran.summary.split("what stands out").nth(1);
     let is_said = stands_out.is_some_and(|said| said.contains(&row.finds));
     wanted(is_said, "not in the summary")?;
-    // Each cause has a loss above 0, and the losses add up to at most all of the time.
+    // Each finding of a cause has a loss, as a share of the time. Each is above 0, and together they are at most 1.
     let losses = found.iter().filter(|one| one["kind"] == "cause");
     let losses: Option<Vec<_>> = losses.map(|one| one["loss"].as_f64()).collect();
     let losses = losses.ok_or("what is lost is not known")?;
@@ -255,13 +256,13 @@ fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
     wanted(is_right, format!("{losses:?}"))
 }
 
-/// Returns an error that describes what the scripted reader got wrong.
+/// Checks the cause that the scripted reader named. Returns an error if it is wrong.
 fn judge_reader(row: &Row, read: &Value) -> Result<(), String> {
     let cause = match &*row.finds {
         "-" => "",
         finds => finds,
     };
-    // On a busy machine, the first finding may be about the other programs.
+    // On a busy machine, the first finding, which the reader names, may be that the program is often preempted.
     let is_named = read["cause"] == BUSY
         || read["cause"] == cause && read["where"].as_str().unwrap().contains(&row.says);
     wanted(is_named, format!("the reader says {read}"))?;

@@ -13,7 +13,7 @@ use common::load::{Load, iterations, windows};
 use serde_json::Value;
 use tllmprof_control::{Capture, ControlEvent, Request};
 
-/// Starts the loop, and returns once it has made all its steps and waits to be killed.
+/// Starts the serving loop. Returns it once it has made all its steps and is waiting to be killed.
 fn waits(load: &Load, planted: &str, variables: &[(&str, &str)]) -> Option<Child> {
     let mut command = load.command(planted, variables)?;
     let log = fs::File::create(load.scratch.path("err")).unwrap();
@@ -87,7 +87,8 @@ fn what_is_kept_is_bounded_however_long_it_runs() {
         assert_eq!(process["damage"], Value::Null, "{process}");
         Some(size)
     };
-    // A step has about ten events and a chunk holds 2700, so both runs fill chunks many times.
+    // The record consists of chunks of 2700 events, and a step has about ten events. So both runs fill chunks many
+    // times.
     let (Some(short), Some(long)) = (size("3000"), size("30000")) else {
         return;
     };
@@ -108,7 +109,8 @@ fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
     let context = ran.output.err();
     let fired: Vec<_> = ran.fired().iter().map(|(number, _)| *number).collect();
     assert_eq!(fired, [60, 100], "{context}");
-    // At its end, the process also writes the latest steps (125 to 139).
+    // Four of these spans are windows and the steps before them. The last one holds the latest steps (125 to 139),
+    // which the process writes when it ends.
     let expected = [(46, 60), (61, 65), (86, 100), (101, 105), (125, 139)];
     assert_eq!(ran.windows(), expected, "{context}");
     let process = ran.process.unwrap();
@@ -172,7 +174,8 @@ fn a_window_on_demand_takes_its_past_with_it() {
     kill(child);
     let process = load.report().unwrap();
     let mut found = windows(&process);
-    // After these windows come the latest steps before the kill, if any step was complete by then.
+    // The record may also have the latest steps before the kill, if any step was complete by then. They come after the
+    // first three spans and are dropped.
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }
@@ -200,7 +203,7 @@ fn the_past_of_old_windows_goes_with_them_where_the_record_is_bounded() {
     assert_eq!(process["dropped"], 0);
     let found = windows(&process);
     // A trigger fires at step 4 of every 10. It keeps the four steps up to and including step 4, and opens a window
-    // of the next three. The last two steps were kept when the process ended.
+    // of the next three. The last two steps are in the record because the process keeps the latest steps when it ends.
     let first = found[0].0 / 10 * 10;
     let triggered = (first..10_000).step_by(10);
     let pairs = triggered.flat_map(|at| [(at + 1, at + 4), (at + 5, at + 7)]);

@@ -17,8 +17,8 @@ use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof
 use serde_json::Value;
 
 const RANKS: u32 = 8;
-/// Size of the memory that the ranks share: 8 bytes for each call, with 4 communicators, 8 ranks and 4096 calls, and for
-/// each count of sends or receives from rank to rank.
+/// Size of the file that the ranks share, in bytes: 8 for each of 4096 calls of 8 ranks on 4 communicators, and 8 for
+/// each count of sends or receives between two ranks.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
 /// Exit statuses of `tllmprof hang`.
@@ -31,12 +31,13 @@ struct Run {
     scratch: Scratch,
     name: String,
     ranks: Vec<Child>,
-    /// The leader of the process group of all ranks, if they are not children of the test.
+    /// The shell that started all ranks and leads their process group, if the ranks are not children of the test.
     leader: Option<Child>,
 }
 
 impl Run {
-    /// Returns a run without processes. Its folder contains the stand-in for NCCL, and the memory that ranks share.
+    /// Prepares a run without starting processes. The run's folder contains the stand-in for NCCL and the file that the
+    /// ranks share.
     fn prepare(name: &str) -> Self {
         let scratch = Scratch::new("hang");
         let folder = scratch.folder();
@@ -57,7 +58,8 @@ impl Run {
         }
     }
 
-    /// Sets the variables that the ranks need: how they find the stand-ins, and what a step is.
+    /// Sets the environment variables that the ranks need, so that they find the stand-ins and the library knows the
+    /// step.
     fn with_variables<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let folder = self.scratch.folder();
         let libraries = std::env::join_paths([folder, &standin()]).unwrap();
@@ -105,7 +107,7 @@ impl Run {
         })
     }
 
-    /// Starts the C program in each rank, with the named fault, below `tllmprof run --when CONDITION`.
+    /// Starts the C program in each rank, with the named fault, under the command `tllmprof run --when CONDITION`.
     fn watched(fault: &str, condition: &str) -> Self {
         const START_ALL: &str =
             "for rank in 0 1 2 3 4 5 6 7; do TLLMPROF_RANK=$rank ./rank $rank 8 $0 & done; wait";
@@ -145,8 +147,8 @@ impl Run {
         (status, json, output)
     }
 
-    /// Runs `tllmprof hang` until the verdict has this kind, and returns its text and JSON. Until then, no verdict may
-    /// say that a rank is stuck.
+    /// Runs `tllmprof hang` again and again until its verdict has this kind. Returns the verdict's text and JSON. No
+    /// earlier verdict may say that a rank is stuck.
     fn verdict(&self, kind: &str, status: i32) -> (String, Value) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -169,7 +171,7 @@ impl Run {
         }
     }
 
-    /// Returns the text of a verdict of this kind. The verdict must name rank 2 as the stuck rank.
+    /// Waits for a verdict of this kind, which must name rank 2 as the stuck rank. Returns the verdict's text.
     fn stuck(&self, kind: &str) -> String {
         let (text, json) = self.verdict(kind, STUCK);
         assert_eq!(json["verdict"]["ranks"], serde_json::json!([2]), "{text}");
@@ -191,7 +193,7 @@ impl Drop for Run {
     }
 }
 
-/// Builds the program of a rank.
+/// Builds the program that each rank runs.
 fn build_rank(folder: &Path) {
     let here = format!("-L{}", folder.display());
     build(
@@ -328,8 +330,8 @@ fn ranks_that_wait_for_work_are_idle() {
     assert_eq!(run.ask().0, NOT_STUCK);
 }
 
-/// Asks a server about itself again and again, while it waits for requests, captures, compiles and makes long prefills.
-/// `HANG_ASKS` is the number of times.
+/// Judges a healthy server again and again, while it waits for requests, captures graphs, compiles and makes long
+/// prefills. The verdict must never be that it is stuck. `HANG_ASKS` is the number of times.
 #[test]
 fn a_healthy_server_is_never_called_stuck() {
     let asks = std::env::var("HANG_ASKS").map_or(16, |asks| asks.parse().unwrap());
@@ -459,7 +461,7 @@ fn a_run_that_waits_for_requests_is_watched_without_a_verdict() {
         let (_, json, output) = run.ask();
         let ranks = json["ranks"].as_array().into_iter().flatten();
         let quiet = ranks.filter_map(|rank| rank["quiet_ns"].as_u64());
-        // By now the command has judged the ranks after 2 s, and once more.
+        // By now, `tllmprof run` has judged the ranks once after 2 s of quiet and once later.
         if quiet.min() > Some(16_000_000_000) {
             assert_eq!(json["verdict"]["kind"], "idle");
             break;
@@ -519,7 +521,8 @@ fn a_run_has_a_ring_in_its_folder_without_an_option() {
         json["ranks"][0]["step"]["number"].as_u64() > Some(0),
         "{json:#}"
     );
-    // A report over the folder ignores the file of the run `mine` instead of reading it like a record.
+    // The folder also contains a file that describes the run `mine`. The report over the folder ignores this file
+    // instead of reading it as a record.
     let mut reported = command(tllmprof());
     reported.args(["report", "tllmprof-mine", "--json"]);
     let report = run(reported.current_dir(scratch.folder()), TEST_TIMEOUT);

@@ -1,5 +1,5 @@
-//! Checks programs that do what a preloaded library does not expect. Each ends like it does without the library, with
-//! the same result, and its windows are right.
+//! Checks programs that do what a preloaded library may not expect. Each program must end with the same result as
+//! without the library, and its windows must have the right launches.
 //!
 //! The programs are C, in `tests/hostile/`. Each test builds its own.
 
@@ -117,7 +117,7 @@ fn exit_handlers_wait_for_a_thread_that_launches() {
     }
 }
 
-/// A slow start of the profiler delays the other threads only once, and not at every call.
+/// If starting the profiler takes long, the other threads wait for the start once, and not at each of their calls.
 #[test]
 fn a_profiler_that_starts_only_after_many_launches() {
     let shop = Workshop::new();
@@ -152,7 +152,8 @@ fn a_full_pipe_is_not_waited_for() {
         both.assert_same_calls();
         assert_switches(&both, &wanted);
     }
-    // The library must log its messages about a bad value and about `never opened` without waiting for standard error.
+    // In each of these runs, the library logs a message: a bad value, or a window that never opened. Standard error is
+    // a full pipe, so the library must not wait until it can write.
     program.clone().window("two", "auto").run();
     program.window("100-", "cudaGraphLaunch").run();
 }
@@ -167,7 +168,7 @@ fn dlerror_is_the_programs() {
     assert_switches(&both, &wanted);
 }
 
-/// The library's constructor must leave errno at 0.
+/// When a program starts, errno is 0. The library's constructor must leave it at 0.
 #[test]
 fn errno_is_0_when_a_program_starts() {
     let shop = Workshop::new();
@@ -264,7 +265,8 @@ fn a_tool_makes_cuda_calls_when_it_is_loaded() {
                 .env("NVTX_INJECTION64_PATH", &tool)
                 .env("TOOL", does)
                 .run();
-            // The log has two waits: one of the tool, and one that the library makes before it stops the profiler.
+            // The driver's log has two waits for the device: one by the tool, and one that the library makes before it
+            // stops the profiler.
             assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
             let said = both.output.err();
             let [
@@ -301,7 +303,8 @@ fn a_cancelled_thread_looks_up() {
 }
 
 /// An allocator that unwinds the stack, like heaptrack's, takes a lock. Another thread may hold that lock while it
-/// waits for the loader. A library that allocated memory while it held the loader's lock would deadlock.
+/// waits for the loader. So if the library allocated memory while it held the loader's lock, both threads would wait
+/// forever.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let shop = Workshop::new();
@@ -352,12 +355,12 @@ fn every_argument_arrives_and_a_structure_returns() {
 fn a_call_that_was_left_holds_none_of_the_next() {
     let shop = Workshop::new();
     let program = shop.program("left_far_up", RUNTIME);
-    // The windows follow each other so closely that calls of the runtime's functions are counted throughout.
+    // Every second launch has a window, so the library counts calls of the runtime's functions during the whole run.
     let windows: Vec<String> = (0..12).map(|n| (2 * n + 1).to_string()).collect();
     let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
     assert!(both.output.out().starts_with("left: 12\n"));
     assert_eq!(both.total(), 24);
-    // Each step launches twice and waits once. The jump skips the first of the two launches.
+    // Each step makes two launches and one wait. A longjmp leaves the first of the two launches.
     let wanted: Vec<Switch> = (0..12)
         .flat_map(|n| [start(2 * n + 1, n), stop(2 * n + 2, n + 1)])
         .collect();
@@ -456,7 +459,8 @@ fn main_thread_leaves_by_pthread_exit() {
         assert_eq!(both.total(), 40, "{windows}");
         assert_switches(&both, &wanted);
     }
-    // The thread that samples stacks must not keep the process alive, as no other thread of the library may.
+    // The library's thread that samples stacks must not keep the process alive, nor may any other thread of the
+    // library.
     let traces = Scratch::new("hostile-stacks");
     let both = program
         .env("TLLMPROF_TRACE", traces.folder().join("%p.tllmprof"))

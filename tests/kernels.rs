@@ -32,8 +32,8 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
-/// Runs sixty steps with two windows. Kernels are recorded for at most eight steps of each window. The first window
-/// has only five steps.
+/// Runs sixty steps with two windows, of which the first has only five steps. In each window, kernels are recorded for
+/// at most eight steps.
 fn two_windows(reach: Reach) -> Ran {
     let ran = Program::new(reach)
         .windows("5-9,20-50")
@@ -113,7 +113,8 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// If CUPTI is ready only after the window has closed, CUPTI is removed again. The program does not wait for it.
+/// CUPTI takes long to attach. If the window has closed before CUPTI is ready, the library removes CUPTI again, and the
+/// program does not wait for it.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)
@@ -196,9 +197,9 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     assert_steps(&ran, 1, 3);
 }
 
-/// The program loads a library that is linked directly to the driver while kernels are recorded. Calls from that
-/// library bypass the gate through which other driver calls pass. Another thread is in such a call when CUPTI is to
-/// be removed, and still one iteration later.
+/// While kernels are recorded, the program loads a library that is linked directly to the driver. Calls from that
+/// library bypass the library's gate, which keeps threads out of the driver while CUPTI is removed. One such call is in
+/// progress when CUPTI is to be removed, and for one iteration longer.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {

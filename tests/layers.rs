@@ -1,5 +1,6 @@
-//! Checks layers (`TLLMPROF_LAYERS`) on the stand-in. The program names each kernel after the scope that launches it.
-//! The report must name the same scope, or say that the scope is unknown.
+//! Checks layers (`TLLMPROF_LAYERS`): the report names, for each kernel, the scope that launched it, such as a torch
+//! module. The program names each kernel after its scope, so the report must name the same scope, or say that the scope
+//! is unknown.
 
 mod common;
 #[path = "layers/native.rs"]
@@ -52,7 +53,7 @@ fn nodes(reader: &Reader<fs::File>) -> u64 {
     nodes
 }
 
-/// Runs the C program in one of its modes.
+/// Runs the C program `tests/layers/program.c` in one of its modes.
 fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     let mut command = built_command(program());
     command.args([mode, "20"]);
@@ -99,19 +100,19 @@ impl Ran {
         layers.unwrap_or_else(|| panic!("no layers: {}", self.output.err()))
     }
 
-    /// Returns the number of kernels by the scope that the report names.
+    /// Returns the number of kernels by scope, for the kernels whose scope the report knows.
     fn known(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().rows.iter();
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels without a scope, by the report's reason.
+    /// Returns the number of kernels whose scope the report does not know, by the reason that the report gives.
     fn unknown(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().unknown.iter();
         rows.map(|row| (row.why.text(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels by their own name, which is the name of the scope that launched them.
+    /// Returns the number of kernels by the kernels' own names. A kernel's name is the scope that launched it.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
         let kernels = process.kernels.totals.iter();
@@ -167,7 +168,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
-/// A bounded record drops old windows and keeps the layers of the remaining windows.
+/// If the record's size is limited, it drops old windows. The remaining windows keep their layers.
 #[test]
 fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
     let windows: Vec<_> = (0..150)
@@ -192,11 +193,12 @@ fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
 
 #[test]
 fn all_nodes_of_a_graph_have_scopes() {
-    // The graph has eight kernels, and one memset and three copies in each of three layers.
+    // The graph has three layers. It has eight kernels, and one memset and three copies in each layer.
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
     ran.assert_all_known();
-    // Nodes of other types take numbers from CUPTI, too, but they have no kernels.
+    // CUPTI numbers all nodes of a graph, including those that are not kernels, copies or memsets. The record has no
+    // scope for these.
     let ran = self::ran("others", &[]);
     assert_eq!(ran.nodes, 8 + 3);
     ran.assert_all_known();
@@ -222,8 +224,8 @@ fn modules_and_functions_of_python_are_scopes() {
     }
 }
 
-/// A compiler has merged the code of several modules into one function. The scope of each call in it is named after the
-/// modules of its operations.
+/// A compiler has merged the code of several torch modules into one function. A call in this function gets a scope that
+/// is named after the modules whose operations the call computes.
 #[test]
 fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
@@ -236,8 +238,8 @@ fn compiled_code_has_the_modules_of_its_operations() {
     }
 }
 
-/// Code from torch's own compiler has the same scopes, if torch is available. The program compiles a whole model, a
-/// model's `forward`, and each layer separately.
+/// Code that torch's own compiler has generated gets the same scopes. The test needs a Python with torch. The program
+/// compiles a whole model, a model's `forward`, and each layer separately.
 #[test]
 fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     let Some(python) = python_with_torch() else {
@@ -253,7 +255,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
         .env("TORCHINDUCTOR_COMPILE_THREADS", "1");
     let ran = ran_by(command, "inductor", &[]);
     ran.assert_all_known();
-    // The program runs three models, both within a graph and outside of one.
+    // The program runs three models, each both directly and within a replayed graph.
     let layers = ["Model/layers.0", "Model/layers.1", "Model/layers.2"];
     for layer in layers {
         for part in ["", ".attn", ".mlp"] {
@@ -263,7 +265,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     assert_eq!(ran.known().len(), 9);
 }
 
-/// The report does not guess unknown scopes, and the known ones are right.
+/// If a scope is unknown, the report gives the reason and does not guess. All scopes that it names are right.
 #[test]
 fn what_is_not_known_has_a_reason() {
     let swapped = ran("swapped", &[]);
@@ -293,7 +295,8 @@ fn nodes_that_two_threads_may_have_made_are_not_known() {
     assert_eq!(of_graph + unknown, 6000);
 }
 
-/// The program makes graphs at the addresses of destroyed graphs, both before and while kernels are recorded.
+/// The program destroys graphs and makes new ones at the same addresses, both before and while kernels are recorded.
+/// The new graph's nodes must not get the old graph's scopes.
 #[test]
 fn a_graph_that_takes_the_place_of_another_is_its_own() {
     let ran = ran("again", &[]);
@@ -301,7 +304,8 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     for (name, kernels) in ran.known() {
         assert!(kernels <= launched[name], "{name}: {kernels}");
     }
-    // If a graph is made and destroyed while CUPTI is attached, the library never learns the numbers of its nodes.
+    // CUPTI numbers a graph's nodes only when it is attached at the graph's creation. If such a graph is destroyed
+    // while CUPTI is still attached, the library never learns the numbers.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
     assert!(ran.known()["model/layers.1/turn.14"] > 0);
@@ -342,8 +346,8 @@ fn without_the_variable_nothing_is_followed() {
     );
 }
 
-/// Returns the number of instructions in `steps` launches of a graph, with a window that never opens. Returns `None` if
-/// valgrind is not installed.
+/// Returns the number of instructions in which the program makes `steps` launches of a graph, with a window that never
+/// opens. Returns `None` if valgrind is not installed.
 fn instructions(layers: &str, steps: u32) -> Option<u64> {
     command("valgrind").arg("--version").output().ok()?;
     let mut valgrind = command("valgrind");
@@ -368,8 +372,8 @@ fn nothing_is_added_to_a_replay() {
     if !can_exec() {
         return skipped("not under qemu");
     }
-    // On a busy machine a call may wait for a lock, which takes more instructions. The lowest count of three runs is
-    // used.
+    // On a busy machine, a call may wait for a lock, which takes additional instructions. So the lowest count of three
+    // runs is used.
     let fewest = |layers, steps| (0..3).map(|_| instructions(layers, steps)).min()?;
     let of_replays = |layers| {
         let few = fewest(layers, 100)?;
@@ -379,8 +383,8 @@ fn nothing_is_added_to_a_replay() {
         return skipped("valgrind is not installed");
     };
     assert!(without > u64::from(REPLAYS), "{without}");
-    // Layers add less than one instruction per two replays. Counts of equal runs differ slightly with the addresses of
-    // memory, so the difference may also be negative.
+    // Recording layers adds less than one instruction per two replays. Counts of equal runs differ slightly with the
+    // addresses of memory, so the count with layers may even be lower.
     assert!(
         with < without + u64::from(REPLAYS) / 2,
         "{with}, not {without}"
@@ -405,8 +409,8 @@ fn the_report_shows_layers_as_a_tree() {
             .unwrap_or_else(|| panic!("{name}: {text}"));
         row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
     };
-    // Nested rows show only the rest of a scope's name. One kernel of a layer has a different scope in each of two
-    // graphs.
+    // A nested row shows only that part of the scope's name that its outer row does not have. One kernel of each layer
+    // has another scope in the second graph.
     assert_eq!(of("model"), ["1", "7.00"]);
     assert_eq!(of("/layers.*"), ["3", "5.00"]);
     assert_eq!(of("/attn"), ["3", "3.00"]);

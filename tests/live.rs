@@ -44,7 +44,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
     let place = Place::new();
     let mut server = place.start(&mut place.server(&PERIOD_US.to_string()));
     let mut peer = server.connect();
-    // From its first answer on, the server has a descriptor open for this client.
+    // After its first answer, the server has a descriptor open for this client. Count the descriptors only then.
     peer.status();
     let (descriptors, mut taken) = (server.count("fd"), Vec::new());
     for n in 0..100 {
@@ -145,7 +145,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
     };
     let (from, until) = closed.steps.unwrap();
     assert!(from == first && until > first, "{from}-{until}");
-    // A second client stops the first client's window while the server makes no steps.
+    // A second client interrupts the first client's window while the server makes no steps.
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
         ControlEvent::Accepted { .. }
@@ -397,7 +397,7 @@ fn another_user_gets_nothing() {
         name.ends_with(&format!("-{}.sock", server.pid())) && name.matches('-').count() >= 2,
         "{name}"
     );
-    // The folder and the socket get the permissions that they have after a user has made them writable for all users.
+    // Gives the folder and the socket the permissions that they would have if a user made them writable for all.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(

@@ -1,5 +1,5 @@
-//! Checks native functions that a rule names. Each call counts once, whatever the function's shape and the program's
-//! linkage are, and nothing else about the program changes.
+//! Checks rules that name native functions (`sym:…`). Each call of such a function counts once, whatever the function's
+//! machine code and the program's linkage are. Nothing else about the program changes.
 //!
 //! The programs are in `tests/named/`, and each test builds its own. A program prints the number of calls that it made.
 //!

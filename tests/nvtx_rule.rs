@@ -61,7 +61,8 @@ impl Program {
 }
 
 impl Ran {
-    /// Returns each start and stop of the profiler, with the number of the program's launches and waits before it.
+    /// Returns each start and stop of the profiler, by the driver's log, with the numbers of the program's launches and
+    /// waits before it.
     fn switches(&self) -> Vec<(&str, usize, usize)> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);
@@ -83,7 +84,8 @@ impl Ran {
         assert!(self.output.err().contains(wanted), "{}", self.output.err());
     }
 
-    /// Returns the counts that each process's tool printed, in the order in which the processes ended.
+    /// Returns the lines that the NVTX tool (`tool.c`) printed, one for each process, in the order in which the
+    /// processes ended.
     fn tools(&self) -> Vec<String> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| line.strip_prefix("tool: "));
@@ -91,8 +93,8 @@ impl Ran {
     }
 }
 
-/// Asserts that the window opens before its first range and closes after its last one. Each step launches twice, once
-/// within the range and once after it.
+/// Asserts that the window opens before its first range is pushed and closes after its last range is popped. Each step
+/// launches twice, once within the range and once after it.
 #[track_caller]
 fn window_is_exact(kind: &str, rule: &str) {
     let program = Program::new("ranges");
@@ -150,7 +152,8 @@ fn every_fourth_range() {
 fn nested_matches_count_each() {
     let program = Program::new("ranges");
     let ran = program.run(&["nested"], "nvtx:^step", "11", &[]);
-    // Iteration 11 is the inner range of step 5.
+    // In this program, each step has two matching ranges, one within the other. Iteration 11 is the inner range of step
+    // 5.
     assert_eq!(ran.switches(), [("start", 10, 5), ("stop", 11, 6)]);
     ran.said("window 11 captured: 80 iterations");
 }
@@ -200,7 +203,8 @@ fn modules_with_an_nvtx_of_their_own() {
     }
 }
 
-/// The tool's counts, and the tool's answers to the program, are the same with and without the shim.
+/// The tool counts the same events with the shim as without it, and the program gets the same return values from the
+/// tool.
 #[test]
 fn a_tool_gets_every_event() {
     let program = Program::new("ranges");
@@ -234,7 +238,8 @@ fn a_tool_gets_every_event() {
     }
 }
 
-/// If no variable names a tool, NVTX uses a tool that is linked into the program. The library must not prevent that.
+/// If no environment variable names an NVTX tool, NVTX uses a tool that is linked into the program. The library sets
+/// that variable, and must still pass all events to the linked tool.
 #[test]
 fn a_tool_that_is_linked_in_gets_every_event() {
     for options in [
@@ -254,7 +259,7 @@ fn a_tool_that_is_linked_in_gets_every_event() {
                 ran.tools()
             );
             assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
-            // With TOOL_FAILS, the tool refuses to be initialized.
+            // With TOOL_FAILS, the tool's initialization function returns an error.
             let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
             let plain = program.plain(&[kind], &refuses);
             let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);
@@ -272,8 +277,8 @@ fn a_tool_that_is_linked_in_gets_every_event() {
     assert_eq!(ran.tools(), plain.tools());
 }
 
-/// The program has two copies of NVTX in two libraries, and the second library has a tool linked in. Each copy gets the
-/// same tool as without the library, whatever tool the variable names.
+/// Two libraries of the program each have a copy of NVTX, and the second library has a tool linked in. Each copy must
+/// use the same tool as without tllmprof, also if the environment variable names a tool.
 #[test]
 fn two_tools_get_every_event_of_their_copies() {
     let program = Program::new("modules");
@@ -284,9 +289,9 @@ fn two_tools_get_every_event_of_their_copies() {
     let first = of("first", &[]);
     let by_variable = program.library("tool", "").display().to_string();
     let variable = ("NVTX_INJECTION64_PATH", by_variable.as_str());
-    // The linked-in tool's function is either exported, but preceded by this library's function of the same name, or
-    // bound within its library. The third copy ignores the variable, so this library does not see that copy's half of
-    // the ranges.
+    // The linked tool's function is either exported, but a function of the same name in tllmprof comes first; or it is
+    // bound within its own library; or NVTX ignores the variable. In the last case, tllmprof does not see that copy's
+    // half of the ranges.
     let own = "-Wl,-Bsymbolic";
     let alone = "-DNVTX_SUPPORT_ENV_VARS=0";
     for (name, options, seen) in [
@@ -314,7 +319,7 @@ fn two_tools_get_every_event_of_their_copies() {
     }
 }
 
-/// The library's own ranges reach the tool and do not count as the program's.
+/// The library opens NVTX ranges of its own. They reach the tool, but do not count as ranges of the program.
 #[test]
 fn own_ranges_do_not_count() {
     let program = Program::new("ranges");
@@ -377,14 +382,16 @@ fn extensions_are_the_tools() {
     ran.said("window all captured: 1 iterations");
 }
 
-/// Some programs ask whether a tool listens before they make ranges. With a rule for ranges, the library listens.
+/// Some programs ask NVTX if a tool is loaded before they open ranges. With a rule for ranges, tllmprof is such a tool,
+/// so the answer must be yes.
 #[test]
 fn a_program_asks_whether_anybody_listens() {
     let program = Program::new("extension");
     let old = program.library("tool_of_old", "");
     let old = [("NVTX_INJECTION64_PATH", old.to_str().unwrap())];
     let gone = [("NVTX_INJECTION64_PATH", "/nonexistent/tool.so")];
-    // Each entry: the variables, the program's answer without a rule for ranges, and its answer with such a rule.
+    // Each entry has environment variables, and the program's answer (1 if it sees a tool) without and with a rule for
+    // ranges.
     for (variables, without, with) in [(&[][..], 0, 1), (&old, 1, 1), (&gone, 0, 1)] {
         for (rule, answer) in [("cudaGraphLaunch", without), ("nvtx:^step", with)] {
             let ran = program.run(&[], rule, "all", variables);
@@ -395,14 +402,15 @@ fn a_program_asks_whether_anybody_listens() {
     }
 }
 
-/// Each process loads its tool only once, however the process was started.
+/// A process of the program starts a child. Each of them loads its NVTX tool exactly once, in whatever way the child
+/// was started.
 #[test]
 fn children_do_not_chain_to_themselves() {
     let program = Program::new("children");
     let tool = program.library("tool", "");
     let tool = ("NVTX_INJECTION64_PATH", tool.to_str().unwrap());
-    // Each entry: KIND, the count of pushes of the child's tool, and the number of captured windows. After a fork, the
-    // child's tool continues its parent's count.
+    // Each entry: the argument KIND, the pushes that the child's tool counts, and the number of captured windows. After
+    // a fork, the child's tool continues its parent's count.
     for (kind, child, captured) in [("fork", 5, 1), ("preload", 3, 2), ("bare", 3, 1)] {
         let ran = program.run(
             &[kind],
@@ -439,7 +447,8 @@ fn children_do_not_chain_to_themselves() {
     }
 }
 
-/// If a child has another rule, the library restores the variable that names the tool.
+/// A rule for ranges makes the library change the variable that names the NVTX tool. In a child with another rule, the
+/// library restores the variable.
 #[test]
 fn another_rule_puts_the_tool_back() {
     let shim = shim();
@@ -511,8 +520,8 @@ fn an_allocator_may_open_ranges() {
     }
 }
 
-/// Two copies of the library, in one process or in a parent and a child, must not pass NVTX calls to each other, as
-/// each of them does to a tool.
+/// The library passes NVTX calls on to the next tool. Two copies of the library, in one process or in a parent and a
+/// child, must not pass the calls to each other without end.
 #[test]
 fn copies_do_not_chain_to_each_other() {
     let program = Program::new("children");

@@ -25,13 +25,14 @@ const NOT_POSSIBLE: i32 = 77;
 const REFUSED: &str =
     "no window opens and nothing is recorded from here on: the program installs a filter";
 
-/// Returns the path of the host program. Its arguments are the actions that it takes.
+/// Returns the path of the host program, built once from `tests/own_threads/host.c`. Its arguments are the actions that
+/// it takes.
 fn host() -> &'static Path {
     static HOST: Built = Built::new();
     build_once(&HOST, "own_threads/host.c", RUNTIME)
 }
 
-/// Returns the host's command, in the given folder. Without [`with`], the library is not loaded.
+/// Returns the command that runs the host program in the given folder. The library is not preloaded; [`with`] adds it.
 fn command(folder: &Scratch, actions: &str) -> Command {
     let mut command = built_command(host());
     command
@@ -60,13 +61,14 @@ fn library() -> String {
     shim().to_str().unwrap().to_owned()
 }
 
-/// Returns the exit status, the signal that ended the process, and the standard output.
+/// Returns the three things that must be the same with and without the library: the exit status, the signal that ended
+/// the process, and the standard output.
 fn seen(output: &Output) -> (Option<i32>, Option<i32>, String) {
     (output.status.code(), output.status.signal(), output.out())
 }
 
-/// Asserts that the host does the same with the library as without it. Returns `None` if the kernel does not accept a
-/// filter.
+/// Runs the host program without and with the library, and asserts that it does the same. Returns `None` if the kernel
+/// does not accept a seccomp filter.
 #[track_caller]
 fn run_both(variables: &str, actions: &str) -> Option<(Scratch, Output)> {
     let folder = Scratch::new("own-threads");
@@ -165,8 +167,8 @@ fn the_threads_are_gone_when_destructors_run() {
     }
 }
 
-/// Runs the host under a tracer, and returns the tracer's output for the part of the run that the host marks, in
-/// which the host makes 1000 steps. Returns `None` if tracing is forbidden.
+/// Runs the host program under a tracer. Returns the tracer's output for a part of the run in which the host makes 1000
+/// steps, or `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -197,9 +199,9 @@ fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     Some(output.out().lines().map(str::to_owned).collect())
 }
 
-/// The tracer stops the program until each of the library's threads sleeps in a call without a time limit, and then
-/// lets the program continue. The socket is in a separate folder, because commands of other tests connect to the
-/// sockets in the user's folder.
+/// Before the traced part, the tracer holds the program until each of the library's threads sleeps in a system call
+/// without a time limit. The control socket is in a separate folder, because commands of other tests connect to all
+/// sockets in the user's folder and would wake the library's thread.
 #[test]
 fn an_idle_thread_makes_no_system_call() {
     for (variables, threads) in [
@@ -283,7 +285,7 @@ fn the_page_lists_the_system_calls_of_each_thread() {
     }
 }
 
-/// Returns the system call's name in the page, or its number if the page has no such name.
+/// Returns the name of a system call that `docs/safety.md` uses, or the call's number if no name is known.
 fn name_of(number: i64) -> String {
     macro_rules! names {
         ($($name:ident = $number:ident)*) => {
@@ -325,7 +327,8 @@ fn a_filter_that_the_program_installs_ends_nothing_but_the_windows() {
             let Some((folder, ran)) = run_both("TLLMPROF_START_STOP=5-9", &actions) else {
                 return;
             };
-            // No window was due after the filter was installed, so the library logs no message about the filter.
+            // When the filter was installed, no more windows were to open, so the library logs no message about the
+            // filter.
             assert_eq!(
                 lines(&ran, "window 5-9 captured: 30 iterations"),
                 1,
@@ -343,8 +346,8 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
     let actions = "steps=30 filter=syscall steps=30 end=exit";
     let all = |range: std::ops::Range<u64>| range.collect::<Vec<_>>();
     for (variables, outcome, windows) in [
-        // The filter is installed before the first window, between two windows, in a window, or when no window is
-        // planned.
+        // In these cases, the filter is installed before the first window, between two windows, in a window, or when no
+        // window is planned.
         (
             "TLLMPROF_START_STOP=40-44",
             "window 40-44 never opened: 30 iterations",
@@ -412,8 +415,8 @@ fn windows_open_where_the_variable_says_so_or_the_filter_is_not_the_programs() {
             "TLLMPROF_AFTER_SECCOMP=1",
             "filter=open steps=50 end=return",
         ),
-        // In one case, the program only asks if the kernel supports filters. In another, a child that shares the
-        // program's memory sets a filter for itself.
+        // In these cases the process itself gets no filter. In the first, the program only asks if the kernel supports
+        // filters. In the second, a vfork child installs a filter for itself.
         ("TLLMPROF_LOG=info", "steps=20 filter=ask steps=30 end=exit"),
         (
             "TLLMPROF_LOG=info",

@@ -1,5 +1,5 @@
-//! Checks marked Python functions (`TLLMPROF_PY_RANGES`) in each CPython of the machine. The programs write down their
-//! own calls, which must match the recorded ranges.
+//! Checks marked Python functions (`TLLMPROF_PY_RANGES`), whose calls the library records as ranges, in each available
+//! CPython. The programs write down their own calls, which must match the ranges.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Scratch, command, repo, run, skipped};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The pushes and pops of each thread in order. The key is the process and thread number.
+/// For each thread, the names of its pushed and popped ranges in order. The key is the process and the thread number.
 type Sequences = BTreeMap<(u32, u32), Vec<String>>;
 
 /// Returns the value of `TLLMPROF_PY_RANGES` that marks these functions of a module.
@@ -25,7 +25,8 @@ fn functions(module: &str, names: &[&str]) -> String {
     all.join(",")
 }
 
-/// Returns each thread's sequence of pushes and pops. A pop gets the name of its push.
+/// Returns each thread's sequence of pushes and pops, by the NVTX tool's events. A pop has no name, so it gets the name
+/// of its push.
 fn seen(events: &[Event]) -> Sequences {
     let mut open: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
     let mut sequences = Sequences::new();
@@ -84,7 +85,8 @@ fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
     assert_eq!(seen.len(), truth.len(), "{python}: threads");
 }
 
-/// Runs a program that writes down its own calls, with the shim. Returns the result and the program's sequences.
+/// Runs, with the shim, a program that writes down its own calls. Returns the result of the run, and the program's
+/// sequences of calls.
 #[track_caller]
 fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -> (Ran, Sequences) {
     let scratch = Scratch::new("truth");
@@ -156,7 +158,8 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Runs with those Python versions that together cover each way in which the library sees calls.
+/// Runs only some of the Python versions, which together cover each way in which the library sees calls of Python
+/// functions.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();
@@ -184,7 +187,7 @@ fn calls_of_greenlets_end_in_any_order() {
             "pop long",
         ];
         assert_eq!(sequence, expected, "{python}");
-        // All later calls have one range each, and the program's own times of the call must match the range.
+        // Each later call has exactly one range. The times that the program measured for the call must match the range.
         let times = ran.numbers("times");
         for (name, at) in [("short", 0), ("long", 1)] {
             let spans = ran.started(name);
@@ -222,7 +225,8 @@ fn a_million_calls_leave_nothing() {
     let bench = Bench::new();
     let tool = bench.library("nvtx/tool.c");
     let tool = tool.to_str().expect("a path in UTF-8");
-    // One CPython of each version with a GIL, and one of each version without a GIL, are enough.
+    // Selects one CPython for each pair of a version and with or without a GIL, because other builds of the same
+    // version behave alike.
     let kind = |python: &&Python| (python.version, python.has_gil);
     let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
     for python in each.values() {
@@ -237,7 +241,7 @@ fn a_million_calls_leave_nothing() {
         assert!(number("calls") >= 1_000_000, "{python}");
         assert!(number("blocks") < 500, "{python}: {}", ran.output.out());
         assert!(number("references") < 500, "{python}: {}", ran.output.out());
-        // A generator is entered twice per call, so five calls make six pushes.
+        // Of five calls, one is of a generator, which is entered twice. So five calls make six pushes.
         let runs = number("calls") / 5 * 6;
         let counts = format!(" pushes={runs} pops={runs} ");
         assert!(

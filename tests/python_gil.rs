@@ -38,7 +38,7 @@ fn time_behind(line: &str, word: &str) -> u64 {
     seconds.parse::<u64>().unwrap() * 1_000_000_000 + micros.parse::<u64>().unwrap() * 1000
 }
 
-/// Asserts that two holds of the same GIL never overlap.
+/// Asserts that no two threads hold the same GIL at the same time, by the recorded ranges.
 #[track_caller]
 fn never_overlap(python: &Python, ran: &Ran) {
     let mut holds = ran.started("GIL hold");
@@ -46,14 +46,14 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // A hold lasts at most until the end of its thread. If a new GIL is at an old GIL's address, the new GIL's
-        // holds begin after the end of the old GIL's.
+        // Ranges with one name may belong to different GILs if a new GIL is at an old GIL's address. Even then they do
+        // not overlap, because a hold ends at the latest with its thread, and the new GIL is held only after that.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
 
-/// Returns the ranges of the thread that begin between the first two of the four `times` and end between the last
-/// two.
+/// Returns the thread's ranges that match the four `times` of the program: they begin between the first two times and
+/// end between the last two.
 fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
@@ -145,8 +145,8 @@ fn holds_of_50_ms() {
             sum += took;
             exact += usize::from(agree(took, truth[3] - truth[2]));
         }
-        // A busy machine may stop a thread between two readings of the clock, so only more than half of the holds have
-        // to match.
+        // A busy machine may stop a thread between a range's edge and the program's reading of the clock. So only more
+        // than half of the holds have to match within 1 %.
         assert!(exact > 10, "{python}: {exact} of 20 within 1 %");
         never_overlap(python, &ran);
         let said = ran.line("Python GIL: ");
@@ -176,15 +176,15 @@ fn waits_are_what_a_thread_waits() {
             }
         }
         assert!(contended >= 10, "{python}: {contended} waits");
-        // A busy machine may stop a thread between two readings of the clock, so only more than half of the waits have
-        // to match.
+        // A busy machine may stop a thread between a range's edge and the program's reading of the clock. So only more
+        // than half of the waits have to match within 1 %.
         assert!(exact * 2 > contended, "{python}: {exact} of {contended}");
         never_overlap(python, &ran);
     }
 }
 
-/// Asserts that the totals in the log at the end match the ranges. The tool reads the clock after the library, which
-/// can be much later while other threads spin.
+/// Asserts that the GIL totals, which the library logs at the end, match the ranges. The ranges' times are less exact:
+/// the NVTX tool reads the clock after the library, which can be much later while other threads spin.
 #[track_caller]
 fn totals_agree(python: &Python, ran: &Ran) {
     const PERCENT: u64 = 5;
@@ -193,8 +193,8 @@ fn totals_agree(python: &Python, ran: &Ran) {
     for (name, word) in [("GIL hold", "holds"), ("GIL wait", "waits")] {
         let ranges = ran.started(name);
         let count = number_before(&said, word);
-        // The interpreter may continue to take the GIL while it ends, even after the totals are logged. Ranges from
-        // then on may be missing in the totals.
+        // The interpreter may take the GIL while it ends, even after the library has logged the totals. The totals may
+        // lack those ranges.
         let least = ranges.iter().filter(|range| range.start < last).count() as u64;
         assert!(
             (least..=ranges.len() as u64).contains(&count),
@@ -226,8 +226,8 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The totals in the log match the tool's. The number of forced switches must match the number of the interpreter's
-/// calls to `pthread_cond_wait`, which a preload counts.
+/// The totals that the library logs must match the NVTX tool's counts. The number of forced GIL switches must match the
+/// interpreter's calls of `pthread_cond_wait`, which a preloaded library counts.
 #[test]
 fn totals_of_threads_that_spin() {
     let bench = Bench::new();
@@ -307,7 +307,7 @@ fn forks_while_threads_have_it() {
             .into_iter()
             .filter(|range| range.process != parent && range.name == "Python GC gen2");
         assert!(children.count() >= 10, "{python}");
-        // A process that does not use CUDA logs nothing.
+        // The process does not use CUDA, so the library logs nothing.
         assert_eq!(ran.output.err(), "", "{python}");
     }
 }
@@ -325,7 +325,8 @@ fn interpreters_with_gils_of_their_own() {
             !ran.line("Python GIL: ").contains("not followed"),
             "{python}"
         );
-        // Interpreters beyond the library's maximum are reported and cause no harm.
+        // The program makes more interpreters than the library can follow. The library reports this, and the program is
+        // not harmed.
         let ran = bench.run(
             python,
             "interpreters",
@@ -355,7 +356,8 @@ fn a_build_without_a_gil_has_none_to_show() {
     }
 }
 
-/// If CUDA is used, the totals are logged, however the process ends. Otherwise nothing is logged.
+/// If the process uses CUDA, the GIL totals are logged, however the process ends. If it does not use CUDA, nothing is
+/// logged.
 #[test]
 fn totals_are_logged_where_cuda_is_used() {
     static STANDIN: OnceLock<String> = OnceLock::new();
@@ -368,7 +370,7 @@ fn totals_are_logged_where_cuda_is_used() {
         ("TLLM_PROFILE_START_STOP", "1000"),
         ("TLLMPROF_STEP", "cudaGraphLaunch"),
     ];
-    // Python itself gets no library path: builds of `scripts/get-pythons` find their library without one.
+    // No library path is set for Python itself: the builds of `scripts/get-pythons` find their libraries without one.
     for python in pythons() {
         for leave in ["in order", "at once"] {
             let variables: Vec<_> = cuda.into_iter().chain([("LEAVE", leave)]).collect();
@@ -407,7 +409,8 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            // This rule is set because `auto` may look for an engine's Python function and so change slots.
+            // A rule is set explicitly. With the default rule `auto`, the library may look for an engine's Python
+            // function, and change GOT slots for this.
             let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
             let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);

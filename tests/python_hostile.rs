@@ -1,4 +1,4 @@
-//! Checks Python programs that a profiler easily breaks, in each CPython of the machine.
+//! Checks Python programs that a profiler may easily break, such as those with little stack, in each available CPython.
 
 mod common;
 
@@ -44,8 +44,8 @@ fn threads_with_small_stacks_begin_the_session() {
     );
 }
 
-/// Code that would start torch's profiler needs the main interpreter's GIL. The thread that opens the window holds
-/// the GIL of a sub-interpreter, and must not wait for another GIL.
+/// To start torch's profiler, the library would have to take the main interpreter's GIL. In this test, the thread that
+/// opens the window holds the GIL of a sub-interpreter, and must not wait for another GIL.
 #[test]
 fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     survives(
@@ -59,8 +59,8 @@ fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     );
 }
 
-/// An allocator waits for a lock whose holder waits for the loader, like in the test of the same name in
-/// `hostile.rs`. In this test, it happens while the library looks for CPython.
+/// A thread's allocation waits for a lock whose holder waits for the loader, as in the test of the same name in
+/// `hostile.rs`. In this test, the library looks for CPython at that moment.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let bench = Bench::new();

@@ -1,6 +1,8 @@
-//! Checks programs that host CPython, in a few versions, or in all versions of the machine in a nightly run. With all
-//! of the library's Python options, each program does the same as without the library. The library sees all Python
-//! events of the program, including the last garbage collection.
+//! Checks programs that run Python code, as `python` or with an embedded interpreter. With all of the library's Python
+//! options, each program must do the same as without the library, and the library must see all Python events, including
+//! the last garbage collection.
+//!
+//! The tests use a few CPython versions, or all that are available in a nightly run.
 
 mod common;
 

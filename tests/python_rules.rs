@@ -44,7 +44,7 @@ fn run(which: &Python, program: &str, rule: &str, windows: &str) -> Ran {
     fixture.run()
 }
 
-/// Returns the number of launches before each start (`+`) and stop (`-`) of the profiler.
+/// Returns, for each start (`+`) and stop (`-`) of the profiler, the number of launches before it.
 fn edges(ran: &Ran) -> Vec<(char, usize)> {
     let mut launches = 0;
     let mut edges = Vec::new();
@@ -83,7 +83,8 @@ fn newest() -> Option<&'static Python> {
 
 #[test]
 fn windows_are_exact_in_every_python() {
-    // Work between the calls shows that a window ends when the call returns.
+    // The program also launches between the calls of `step`. These launches must be outside the window, which ends when
+    // the last call returns.
     let program = "
 def step():
     work()

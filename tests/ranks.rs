@@ -1,5 +1,5 @@
-//! Checks where a process's rank comes from, windows that depend on the rank, and ranks in the report. The tests use
-//! real torch.distributed and a stand-in for NCCL.
+//! Checks how the library finds a process's rank, windows that depend on the rank, and ranks in the report. The tests
+//! use real torch.distributed and a stand-in for NCCL.
 
 mod common;
 
@@ -14,8 +14,8 @@ use tllmprof_config::RANK_VARIABLES;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A program that is ready to run. All its processes have the library and a record. No variable gives their ranks;
-/// only the program does.
+/// A program that is ready to run, with the library and a record in each of its processes. No environment variable
+/// gives a process its rank; the program itself assigns the ranks.
 struct Program {
     command: Command,
     scratch: Scratch,
@@ -28,7 +28,7 @@ struct Ran {
     json: Value,
     /// The output of `tllmprof report`.
     text: String,
-    /// The beginnings of the file names of all records of the run.
+    /// For each record of the run, the first part of its file name.
     names: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Program {
         Self { command, scratch }
     }
 
-    /// Returns `workers.py` with real PyTorch. If PyTorch is not available, reports that the test is skipped and
+    /// Prepares a run of `workers.py` with real PyTorch. If PyTorch is not available, reports the test as skipped and
     /// returns `None`.
     fn workers(step: &str, args: &str) -> Option<Self> {
         let python = python_with_torch()?;
@@ -109,8 +109,8 @@ impl Ran {
         ours.filter(|line| line.contains(part)).count()
     }
 
-    /// Returns for each process in the report its rank, the rank's source, the size of its world, and its number of
-    /// windows.
+    /// Returns for each process in the report its rank, the source from which the rank was found, the number of ranks
+    /// in its world, and its number of windows.
     fn ranks(&self) -> Vec<(u64, String, Option<u64>, usize)> {
         let processes = self.json["processes"].as_array().into_iter().flatten();
         let one = |process: &Value| {
@@ -135,8 +135,8 @@ impl Ran {
     }
 }
 
-/// Two rules that count the same steps. A Python function is entered with the GIL held, and a CUDA call is made without
-/// the GIL.
+/// Two rules that count the same steps, so that the library is entered in two ways: at a Python function, with the GIL
+/// held, and at a CUDA call, without the GIL.
 const STEPS: [&str; 2] = ["py:ranks_step:step", "cudaGraphLaunch"];
 
 #[test]
@@ -271,7 +271,7 @@ fn a_record_has_the_groups_that_torch_and_the_engine_have() {
     }
 }
 
-/// Builds the program and the stand-in for NCCL with these options.
+/// Builds the program `program.c` and the stand-in for NCCL with these options. The program makes these communicators.
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
     let build = |output: &str, source: &str, options: &[&str]| {
         let here = format!("-L{}", folder.display());
@@ -355,7 +355,8 @@ fn several_communicators_are_groups_and_give_no_rank() {
         assert_eq!(ran.said("window 5-9 waits until the rank"), 1);
         assert_eq!(ran.said("window 5-9 never opened"), 1);
         assert_eq!(ran.said("NCCL has several communicators here"), 2);
-        // A variable also gives the rank in this run, so the rank does not depend on the communicators.
+        // In this run, a variable also gives the rank. `TLLMPROF_RANKS` limits windows to rank 0, and the communicators
+        // must not change the rank.
         let ran = with_nccl(folder.folder(), LINKED, communicators)
             .env("TLLMPROF_RANKS", "0")
             .env("OMPI_COMM_WORLD_RANK", "0")
@@ -413,8 +414,8 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     let of = |options: &[&str], made: &str| {
         communicators(&with_nccl(folder.folder(), options, made).run())
     };
-    // Ranks 1 and 3 of 4 split a communicator with the same color, and rank 2 with another color. In `one`, the first
-    // split is of a different communicator.
+    // In both runs, ranks 1 and 3 of 4 split a communicator with one color, and rank 2 with another color. In the run
+    // `one`, a different communicator is split first.
     let one = of(LINKED, "a0/2 /0 b1/4 /1 /-1 /1");
     let other = of(BY_DLSYM, "b3/4 /1 /-1 /1");
     let apart = of(LINKED, "b2/4 /0 /-1 /0");
@@ -446,12 +447,12 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
         one.len() + 2,
         "each is known by itself: {one:?} {apart:?}"
     );
-    // If the parent communicator is not known, the communicator that results from its split is not known, either.
-    // With color -1, the process takes no part in the split and gets no communicator.
+    // A split makes a communicator out of a parent communicator. If the library does not know the parent, it does not
+    // know the result, either. With color -1, the process takes no part and gets no communicator.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // NCCL may still be making a communicator when the call returns. The communicator is not known until NCCL has
-    // reported to the program that it is ready.
+    // NCCL may still be making the communicator when the call returns. The library knows it only after the program has
+    // asked NCCL for the state and NCCL has reported that it is ready.
     assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
     for options in [LINKED, BY_DLSYM] {
         let made = of(options, "b1/4 /100 /201");
@@ -471,8 +472,8 @@ fn without_ranks_nothing_waits() {
     assert_eq!(ran.said("window 5-9 captured"), 1);
 }
 
-/// The sources of engines contain the names in the tables of replicas and groups (`crates/engines`), in the versions
-/// from which the names were read.
+/// The tables in `crates/engines` name functions and fields of engines' replicas and groups of ranks. The engines'
+/// sources must contain these names, in the versions from which they were taken.
 #[test]
 fn the_engines_sources_have_what_names_their_replicas_and_groups() {
     for (engine, file, lines) in [

@@ -1,5 +1,5 @@
-//! Checks the record (`TLLMPROF_TRACE`). However the process ends and whatever happens to the disk, the written part
-//! can be read, and the program is not disturbed.
+//! Checks the record (`TLLMPROF_TRACE`). The part that was written must be readable, however the process ends and
+//! whatever happens to the disk, and the program must not be disturbed.
 //!
 //! The programs count their own calls in a file that outlives them (`tests/record/counts.c`).
 
@@ -43,7 +43,7 @@ use counts::Counts;
 use read::Read;
 use tllmprof_record::{CallKind, Counter, Ended, Info, What};
 
-/// A window that has every iteration.
+/// A window that contains every iteration.
 const ALL: &str = "0-";
 
 #[test]
@@ -71,7 +71,8 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
         assert_eq!(record.info(Info::Windows), ["5-9,20"]);
         assert_eq!(record.rank(), Some(3));
         assert!(record.info(Info::CommandLine)[0].ends_with("--copy-out"));
-        // The record must have as many calls as the driver's log has between the profiler's start and stop.
+        // For each kind of call, the record must have as many calls as the driver's log has between the start and the
+        // stop of the profiler.
         for kind in [
             CallKind::GraphLaunch,
             CallKind::KernelLaunch,
@@ -92,7 +93,8 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
     }
 }
 
-/// One thread launches, and another waits and reads the results of one to three steps at a time.
+/// The program has two threads. One launches, and the other waits for one to three steps at a time and reads their
+/// results.
 #[test]
 fn windows_by_auto_hold_each_iteration_of_two_threads() {
     let edges: Vec<_> = (0..20).map(|n| (400 + 75 * n, 449 + 75 * n)).collect();
@@ -228,8 +230,8 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // The last iteration is open until the next one begins or the process ends in order. Iterations that two
-        // threads begin while a third one opens the window count as one.
+        // The last iteration has no end if the process did not end in order. If two threads begin iterations while a
+        // third thread opens the window, these iterations count as one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
@@ -245,7 +247,8 @@ fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let record = counts.assert_every_call_is_there(0);
     assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
-    // The chunks hold calls, iterations, GPU spans, resource use per iteration, and two events per thread.
+    // A record consists of chunks of events. The events here are calls, iterations, GPU spans, resource use per
+    // iteration, and two events per thread.
     let chunks = record.header.counter(Counter::Chunks);
     assert!(chunks < 200, "{chunks}");
 }
@@ -369,8 +372,8 @@ fn a_quota_ends_the_record_and_nothing_else() {
     counts.assert_what_is_kept_and_dropped_is_all(400_000);
 }
 
-/// On a copy-on-write file system, overwriting a block needs a new block, and the disk may be full. The program must
-/// not be killed by such a write.
+/// On a copy-on-write file system, overwriting a block of a file needs a new block. If the disk is full, a write to the
+/// mapped file would kill the program, which must not happen.
 #[test]
 fn a_disk_that_others_fill_up_takes_no_store_from_the_program() {
     if let Some(why) = disks::no_btrfs() {
@@ -432,7 +435,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // An earlier record at the same path is renamed, and its new name is logged.
+    // Another file that is a record exists at the path. It is renamed, and the library logs its new name.
     run();
     let first = fs::metadata(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);

@@ -36,7 +36,7 @@ fn program(python: &Path, name: &str) -> Command {
     program
 }
 
-/// Returns the results of `run.py` by the model's name.
+/// Parses the output of `run.py`. Returns the results of each model, by the model's name.
 fn models(output: &Output) -> BTreeMap<String, Value> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -83,7 +83,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // With the option off, the library treats all models alike, so one model is enough.
+    // With the option off, the library does the same for all models, which is nothing. So one model is enough.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -102,8 +102,8 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
         assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
         assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
         assert_ne!(plain["logits"], balanced["logits"], "{name}");
-        // The gate and the matrix product run the same number of times, results have the same types and shapes, and
-        // torch's compiler finds no additional graph break.
+        // With and without balanced routers, the gate and the matrix product must run the same number of times, results
+        // must have the same types and shapes, and torch's compiler must break the graph equally often.
         for same in ["layers", "gates", "products", "kinds", "breaks"] {
             assert_eq!(plain[same], balanced[same], "{name}: {same}");
         }
@@ -123,7 +123,8 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     assert_eq!(said.len(), 2, "{said:?}");
 }
 
-/// Parses the lines `step N DIGEST SPREAD`. Returns each step's digest and spread.
+/// Parses the lines `step N DIGEST SPREAD` of the output. Returns for each step a digest of its results, and the spread
+/// of the experts' loads.
 fn steps(output: &Output) -> Vec<(String, i64)> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -166,7 +167,8 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // A step sends 64 tokens to 2 of 8 experts. There are 4 steps outside the window, 2 of them before it closes.
+        // Each step sends each of 64 tokens to 2 of 8 experts. The library reports on 4 steps outside the window, of
+        // which 2 come before the window closes.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(
@@ -266,8 +268,8 @@ fn numbers(value: &Value) -> Vec<u64> {
     all.map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// One model has the same tokens on both ranks, and the other has different tokens. With 50 tokens and 4 or 8 experts
-/// each, no rank can spread its choices evenly over 32 or 64 experts by itself.
+/// In the first case, both ranks have the same tokens; in the second, different ones. Each rank has 50 tokens and
+/// chooses 4 or 8 experts for each, so it cannot spread its choices evenly over 32 or 64 experts by itself.
 #[test]
 fn experts_on_two_ranks_are_even_together() {
     let Some(python) = python_with_transformers() else {

@@ -21,7 +21,8 @@ use tllmprof_record::{Info, Taken, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the program's command. The program is sampled at 1000 Hz in one window, from the first step until the end.
+/// Returns the command that runs the program with its stacks sampled at 1000 Hz, in one window from the first step
+/// until the end.
 fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
     let mut started = command(&python.path);
     started
@@ -38,7 +39,7 @@ fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> C
     started
 }
 
-/// Runs the program. Returns its output and the samples of each of its processes.
+/// Runs the program in the given situation. Returns its output, and the stack samples of each of its processes.
 #[track_caller]
 fn sampled(python: &Python, situation: &str, steps: u32) -> (Output, Vec<Samples>) {
     let scratch = Scratch::new("stacks");
@@ -71,7 +72,7 @@ struct Sample {
     thread: u32,
     /// The functions, innermost first, as `NAME (FILE:LINE)`.
     stack: Vec<String>,
-    /// The duration of taking the sample, in ticks.
+    /// The time that taking this sample took, in ticks of the record's clock.
     took: u64,
 }
 
@@ -152,8 +153,8 @@ impl Samples {
             .count()
     }
 
-    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes
-    /// can look complete by chance, with wrong callers.
+    /// Returns the functions that call the given function in the samples. Rare callers are left out: a stack that
+    /// changes while it is read may seem complete, but with wrong callers.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
         let mut callers = BTreeMap::<_, usize>::new();
@@ -183,7 +184,8 @@ impl Samples {
         }
     }
 
-    /// Returns an error that describes the first wrong share of the program's functions.
+    /// Compares the program's functions' shares of the samples with the expected ones. Returns an error that describes
+    /// the first wrong share.
     fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions
@@ -195,7 +197,7 @@ impl Samples {
         }
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // The limit is 0.03 for 2000 samples or more, and larger for fewer samples.
+            // The largest accepted error of a share: 0.03 for 2000 samples or more, and larger for fewer samples.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             if (found - truth).abs() >= most {
                 return Err(format!(
@@ -207,7 +209,7 @@ impl Samples {
     }
 }
 
-/// Returns true if a frame's name is that of the function, ignoring the class in the name.
+/// Returns true if a frame's name is that of the function. A class name in front of the function's name is ignored.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
@@ -227,12 +229,13 @@ fn shares_are_those_of_the_program() {
         assert!(samples.torn() < 0.05, "{python}: {}", samples.summary());
         assert_eq!(samples.callers("seventy"), ["step"].into(), "{python}");
         assert_eq!(samples.callers("step"), ["shares"].into(), "{python}");
-        // The outermost frame is the module, whose first line is 1.
+        // In every stack, the outermost frame is the program's module, whose first line is 1.
         let names: BTreeSet<_> = samples
             .0
             .iter()
             .filter_map(|sample| sample.stack.last())
-            // The end of the interpreter, which is also in the window, runs functions of Python's library.
+            // The window also contains the end of the interpreter, which runs functions of Python's own library. These
+            // are left out.
             .filter(|name| !name.contains("/lib/python"))
             .collect();
         assert!(
@@ -283,8 +286,8 @@ fn deep_stacks_are_whole() {
             "{python}: {deepest:?}, {}",
             samples.summary()
         );
-        // Before 3.11, each frame is a separate object. Reading all of them takes about as long as the short functions
-        // run.
+        // Before Python 3.11, each frame is a separate object in memory. Reading the frames of a deep stack takes about
+        // as long as the program's short functions run, so shares are not checked there.
         if python.version >= (3, 11) {
             samples.have_their_shares(python, "deep", 600);
         }
@@ -335,10 +338,12 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
 #[test]
 fn what_changes_all_the_time_is_read_or_rejected() {
     for python in pythons() {
-        // In a Python without a GIL, starting and ending a thread takes ten times as long.
+        // In a Python without a GIL, starting and ending a thread takes ten times as long, so the program makes fewer
+        // steps.
         let steps = if python.has_gil { 1500 } else { 200 };
         let (_, samples) = sampled_alone(python, "churn", steps);
-        // Each name must be the program's or the Python library's, whatever threads began or ended during the sample.
+        // Each function in the samples must be from the program or from Python's library, even if threads began or
+        // ended while the sample was taken.
         let is_odd = |name: &&String| {
             let places = [".py:", "<string>:", "<frozen "];
             !places.iter().any(|place| name.contains(place))
@@ -361,8 +366,8 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
         let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        // While the interpreter ends, a sample has no frame. That time depends on the machine, so the share is that of
-        // the sleeping samples only.
+        // Samples taken while the interpreter ends have no frames, and their number depends on the machine. So the
+        // share is computed from those samples only in which the thread sleeps.
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });
@@ -436,8 +441,8 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// Number of samples that is enough. Runs get longer until they have this number, because the kernel's timer may
-    /// be coarse and the machine busy.
+    /// Number of samples that a run needs to be checked. The runs get longer until one has that many, because the
+    /// kernel's timer may be coarse and the machine busy.
     const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;

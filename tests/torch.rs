@@ -31,7 +31,8 @@ impl Program {
             .arg(repo().join("tests/fixtures/py_torch.py"))
             .args(args.split_whitespace())
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // With more threads, synchronization takes longer than the work on tensors this small.
+            // One thread is faster for tensors this small, because synchronization of more threads takes longer than
+            // the work.
             .env("OMP_NUM_THREADS", "1")
             .env("LD_LIBRARY_PATH", standin())
             .env("LD_PRELOAD", shim())
@@ -83,7 +84,7 @@ impl Ran {
         }
     }
 
-    /// Asserts that the program had this exit status and standard output, which are the same without the shim.
+    /// Asserts that the program ended with this exit status and standard output, which are also those without the shim.
     #[track_caller]
     fn assert_done(&self, status: i32, out: &str) -> &Self {
         let output = &self.output;
@@ -147,7 +148,8 @@ fn each_window_has_a_trace_of_its_own() {
     let Some(python) = python_with_torch() else {
         return;
     };
-    // The path is relative to the folder in which the program starts, although the program changes its folder.
+    // The path of traces is relative to the folder in which the program starts, even if the program changes its folder
+    // later.
     let ran = Program::new(&python, "10-12,20-21", "--chdir")
         .env("TLLM_TORCH_PROFILE_TRACE", "t/x.json.gz")
         .env("RANK", "3")
@@ -180,7 +182,7 @@ fn a_window_that_is_open_at_the_end_is_written() {
         assert_eq!(ran.traces(), ["trace-rank-0.json"], "{args}");
         assert_eq!(ran.steps("trace-rank-0.json"), to_the_end, "{args}");
     }
-    // A child of multiprocessing ends by `_exit`, but runs its finalizers first.
+    // A child that Python's multiprocessing starts ends by `_exit`, but first runs its finalizers.
     let ran = Program::new(&python, "35-", "--fork").run();
     ran.assert_done(0, "child: 0\n");
     assert_eq!(ran.steps("trace-rank-0.json"), to_the_end);
@@ -310,8 +312,8 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // Each of these calls could wait until another thread has switched a window. A busy machine may delay one of
-        // the calls.
+        // The program measures the duration of each of these calls. Each could have to wait until another thread has
+        // opened or closed a window; a busy machine may delay some of them, but not all.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

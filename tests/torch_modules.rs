@@ -52,7 +52,8 @@ fn modules_have_ranges_by_their_qualified_names() {
         "{}",
         ran.output.err()
     );
-    // In some versions of torch, the call of the compiled model also calls the original model.
+    // In some versions of torch, a call of the compiled model also calls the original model, so each module may have
+    // two ranges.
     let rest = &pushed[eager..];
     let is_once_or_twice = [compiled, 2 * compiled].contains(&rest.len());
     assert!(
@@ -98,7 +99,7 @@ fn marks_add_no_graph_break() {
     assert!(marked.count("push", "Model") > 0);
 }
 
-/// To get a module's name, the library does not call methods that the module's class overrides.
+/// A module's class may override methods that could give the module's name. The library must not call such methods.
 #[test]
 fn naming_modules_runs_nothing_of_theirs() {
     let Some(ran) = run("torch_own_modules", &[("TLLM_NVTX_DEBUG", "1")]) else {

@@ -22,8 +22,8 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
     let fired = ran.fired();
     let numbers: Vec<_> = fired.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [200, 210, 221, 232], "{context}");
-    // The stall at step 244 opens no window. This step has a prefill and usually takes 150 ms, so with a stall of 600
-    // ms it takes less than six times its usual time.
+    // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms, so a stall of 600 ms
+    // makes it take less than six times its usual time.
     for (place, cause) in [
         (1, "waits for the GPU"),
         (2, "garbage collection"),
@@ -99,7 +99,7 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             "{options}: {err}"
         );
     }
-    // If the variable is set, the message shows the variable's value.
+    // If an environment variable gives the condition, the error message shows the variable's value.
     let mut command = command(tllmprof());
     command
         .args(["run", "--", "true"])

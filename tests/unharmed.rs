@@ -17,7 +17,7 @@ use common::{Output, Scratch, command, repo, run, shim, skipped};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const SKIPPED: i32 = 77;
 
-/// Variables that are set in addition to the preload.
+/// Sets of environment variables to test, by name: the preload, and for some a further variable.
 const ENVIRONMENTS: [(&str, Option<&str>); 3] = [
     ("preload", None),
     ("preload and a window", Some("0-1")),
@@ -69,8 +69,8 @@ hosts! {
     tools: Required,
 }
 
-/// The script that runs CPython's own tests, some of which depend on timing. On a busy machine one may fail by
-/// chance, but not twice in a row.
+/// The script that runs CPython's own tests, some of which depend on timing. On a busy machine a test may fail by
+/// chance, so this script may fail once, but not twice in a row.
 const BY_THE_CLOCK: &str = "python_own_tests.sh";
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ enum Verdict {
     Differs(String),
 }
 
-/// Runs the script without the library, and then with the library in each environment.
+/// Runs the script without the library, and then with the library in each of `ENVIRONMENTS`. Compares the results.
 fn compare(script: &Path, library: &Path) -> Verdict {
     let scratch = Scratch::new("unharmed");
     let folder = scratch.path("work");
@@ -103,7 +103,8 @@ fn compare(script: &Path, library: &Path) -> Verdict {
             how = difference(&plain, &preloaded());
         }
         if let Some(how) = how {
-            // A second run without the library shows if the output of the script itself varies.
+            // The results differ. A second run without the library shows if the script's own output varies from run to
+            // run.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
                 Some(_) => "\n(and so did a second run without the library)",
@@ -172,7 +173,7 @@ fn every_script_is_run() {
     assert_eq!(scripts, HOSTS);
 }
 
-/// The comparison must be able to fail: it has to catch each of these libraries, which do a little harm.
+/// Tests the comparison itself: each of these libraries does a little harm, and the comparison has to notice it.
 #[test]
 fn a_harmful_library_is_noticed() {
     let harms = [

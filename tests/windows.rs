@@ -1,5 +1,5 @@
-//! Checks windows of a program with 40 iterations. In every linkage, with any rule and any end of the process, the
-//! profiler starts before the window's first call and stops after its last.
+//! Checks windows in programs with 40 iterations, in every linkage, with any rule and any end of the process. The
+//! profiler must start before the window's first call and stop after its last call.
 
 mod common;
 #[path = "windows/demo.rs"]
@@ -145,7 +145,8 @@ fn three_windows_one_of_them_open_ended() {
 
 #[test]
 fn the_wait_that_recurs_by_default() {
-    // If steps alternate between two libraries that each have their kernels, `auto` takes a pair of steps for one step.
+    // In this program, steps take turns between two libraries, and each library launches its own kernels. So `auto`
+    // takes two steps for one iteration.
     let (halves, linkages): (Vec<_>, Vec<_>) = LINKAGES
         .iter()
         .partition(|linkage| **linkage == "two_cudarts");

@@ -39,8 +39,8 @@ static void need(int holds, const char *what)
     _exit(1);
 }
 
-/* Like need(), for operations that a kernel may not allow at all. If it does not allow one,
- * exits with 77. */
+/* Checks the result of an operation, like need(). An operation here may be one that the kernel does not allow at
+ * all; in that case the process exits with 77. */
 static void permitted(int holds, const char *what)
 {
     if (!holds && (errno == EPERM || errno == ENOSYS || errno == ENOSPC || errno == EINVAL)) {
@@ -100,8 +100,8 @@ static void enter(const char *root, const char *how)
 {
     permitted(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
     need(mount(".", ".", NULL, MS_BIND | MS_REC, NULL) == 0, root);
-    /* The mount now covers this folder. The absolute path may lead through folders that the container's user may not
-     * enter, so the path from the parent is used. */
+    /* The new mount now covers this folder. The folder's absolute path may lead through folders that the
+     * container's user may not enter, so the folder is entered by its name in the parent folder. */
     char above[256];
     const char *name = strrchr(root, '/');
     snprintf(above, sizeof above, "../%s", name == NULL ? root : name + 1);

@@ -1,4 +1,5 @@
-//! Checks `attach` from outside a container, to programs with their own root file system, processes and users.
+//! Checks `tllmprof attach` from outside a container to programs inside. These programs have their own root file
+//! system, process numbers and users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
 /// The exit status of the program `contain` if the kernel refuses to create a namespace.
 const REFUSED: i32 = 77;
-/// The user on this machine that is root in a user namespace made by `contain`.
+/// The number, outside the container, of the user who is root in a user namespace made by `contain`.
 const MAPPED: u32 = 100_000;
 
 struct Contained {
@@ -33,7 +34,7 @@ fn contain() -> &'static Path {
     build_once(&BUILT, "attach/contain.c", &[])
 }
 
-/// Returns true if this test may create containers and can attach.
+/// Returns true if this test can run: it is root, may create containers, and `tllmprof attach` supports this machine.
 fn can_contain() -> bool {
     // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
@@ -43,7 +44,8 @@ fn can_contain() -> bool {
     can_attach()
 }
 
-/// Makes all folders of a tree readable for other users, whatever permissions this process gives new folders.
+/// Makes all files and folders of a tree readable for other users, even if this process's umask takes that permission
+/// from new folders.
 fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     for entry in fs::read_dir(folder).unwrap() {
@@ -55,7 +57,7 @@ fn open_to_all(folder: &Path) {
     }
 }
 
-/// Makes a root file system with only a program and the libraries that it needs.
+/// Makes a root file system that contains only a program and the libraries that the program needs.
 fn make_root(root: &Path, program: &Path, is_other_user: bool) {
     for folder in ["proc", "tmp", "dev/shm"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -65,7 +67,8 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, &to).unwrap();
     };
-    // A program may open the CUDA libraries by these names.
+    // The program may open the CUDA libraries by these names, so they are copied even if the program is not linked to
+    // them.
     let gpu = ["libcuda.so.1", "libcudart.so.12"].map(|name| standin().join(name));
     let listed = Command::new("ldd")
         .arg(program)
@@ -74,7 +77,8 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    // A word that ends with a colon is the file whose libraries `ldd` lists next.
+    // In the output of `ldd` for several files, a word that ends with a colon is one of the files; the lines after it
+    // list that file's libraries.
     let is_file = |word: &&str| word.starts_with('/') && !word.ends_with(':');
     let files = listed.split_whitespace().filter(is_file);
     files.map(Path::new).for_each(copy);
@@ -111,7 +115,8 @@ impl Contained {
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        // Only the files are removed: the subfolders hold copies of libraries, if this checkout is below `/tmp`.
+        // Only files are removed from `tmp`. If this checkout is below `/tmp`, the subfolders of `tmp` hold the copies
+        // of the libraries.
         let left = fs::read_dir(root.join("tmp")).unwrap();
         let left = left.map(|entry| entry.unwrap().path());
         for file in left.filter(|path| path.is_file()) {
@@ -165,7 +170,7 @@ impl Contained {
         fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap()
     }
 
-    /// Returns the number of times that the library is mapped in the program.
+    /// Returns the number of times that the profiler's library is mapped in the program.
     fn copies(&self) -> usize {
         let maps = self.maps();
         let code = |line: &&str| line.contains("r-xp") && line.contains("memfd:libtllmprof.so");
@@ -205,7 +210,7 @@ impl Contained {
         found.iter().map(inside).collect()
     }
 
-    /// Returns the number of iterations of each window of the record.
+    /// Returns the number of iterations in each window of the record.
     fn windows(&self, record: &Path) -> Vec<u64> {
         let windows = self.running.windows_of(record);
         windows
@@ -214,7 +219,7 @@ impl Contained {
             .collect()
     }
 
-    /// Makes the program end, and asserts that no result of its threads was wrong.
+    /// Makes the program end, and asserts that no thread of the program reported a wrong result.
     #[track_caller]
     fn end(&mut self) {
         fs::write(self.root().join("tmp/end"), "").unwrap();
@@ -366,7 +371,8 @@ fn a_container_in_which_the_library_cannot_be_is_refused_with_a_line() {
         "{}",
         relative.err()
     );
-    // A copy of the library is patched to require a newer glibc version than any that exists.
+    // This copy of the profiler's library is patched to require a glibc version newer than any that exists, so it
+    // cannot be loaded.
     let newer = host.place.path("libtllmprof.so");
     let mut bytes = fs::read(shim()).unwrap();
     let name = b"GLIBC_2.34\0";
@@ -405,8 +411,8 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
             break;
         }
     }
-    // If a command did not finish writing the library into the program's memory, the file in memory is closed after
-    // 10 s. The next command does not wait for those 10 s.
+    // A command writes the library into a file in the program's memory. If the command is killed before the file is
+    // complete, the program closes the file after 10 s. The next command does not wait for that.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")
@@ -436,8 +442,8 @@ fn commands_at_the_same_time_load_the_library_once() {
                 attach.stderr(Stdio::piped()).spawn().unwrap()
             })
             .collect();
-        // A command may be killed at any moment. The next command waits until nothing is left of the killed command's
-        // attach.
+        // The first of the three commands is killed after a random time. The other two wait until nothing of the killed
+        // command's attach is left in the program.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {
@@ -487,7 +493,7 @@ fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
             .args(["d", "number", "/usr/bin/perl", "-e"])
             .arg("$| = 1; print qq(ready\\n); sleep 1 while 1")
             .env("LC_ALL", "C")
-            // Each program that uses CUDA loads these two libraries.
+            // These two libraries are loaded by any program that uses CUDA, so the program here loads them, too.
             .env("LD_PRELOAD", "libpthread.so.0 libdl.so.2")
             .current_dir(place.0.folder());
         let running = place.start(&mut program);

@@ -1,4 +1,4 @@
-//! Checks `--engine`, which finds the processes of a server that drive the GPU.
+//! Checks the option `--engine` of `attach` and `detach`, which selects those processes of a server that drive the GPU.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use crate::common::{built_command, run, shim, skipped, standin, tllmprof};
 use crate::host::LINKED;
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// Processes below a shell that all load the driver, identified by their titles. Each writes its process number into a
-/// file named after its title.
+/// A tree of processes below a shell. All of them load the driver, and each has a title of its own. Each process writes
+/// its process number into a file named after its title.
 struct Server {
     place: Place,
     running: Running,
@@ -24,7 +24,8 @@ impl Server {
         let program = LINKED[0].program().display();
         let mut script = String::new();
         for title in titles {
-            // `exec -a` keeps the process number.
+            // The number printed by `sh` remains right, because `exec -a` starts the program in the same process, under
+            // the title as its name.
             script += &format!(
                 "(sh -c 'echo $PPID' > '{title}'; exec -a '{title}' {program} 0 > '{title}.out') &\n"
             );
@@ -110,7 +111,7 @@ fn the_workers_of_an_engine_are_captured_and_no_other_process_of_it() {
         let lengths: Vec<_> = windows.iter().map(|(a, b)| b - a + 1).collect();
         assert_eq!(lengths, [10], "{worker}");
     }
-    // Processes that are already attached are not attached again.
+    // All these processes already have the library, so this command attaches to none of them again.
     server.succeeds("attach --engine TOP --steps 3");
     let said = server.succeeds("detach --engine TOP");
     for worker in workers {
@@ -135,7 +136,8 @@ fn several_processes_are_attached_by_their_numbers() {
     assert!(refused.err().contains("with %p in it"), "{}", refused.err());
     server.succeeds(&format!("attach {a} {b} --step cudaGraphLaunch --steps 5"));
     assert_eq!(server.attached(), ["a", "b"]);
-    // If one process cannot be attached to, the command still handles the others.
+    // The process 4000000 does not exist. The command reports an error for it, but still handles the other two
+    // processes.
     let mut some = server.place.command(&format!("detach {a} 4000000 {b}"));
     let some = run(&mut some, TEST_TIMEOUT);
     assert_eq!(some.status.code(), Some(1), "{}", some.err());

@@ -46,7 +46,8 @@ static void expect(int holds, const char *what)
 
 typedef double wide __attribute__((vector_size(32)));
 
-/* Computes with integers, x87 and vector registers. The result is the same in each round. */
+/* Computes with integers, x87 and vector registers. Every call returns the same result, unless an attach has
+ * changed a register. */
 __attribute__((noinline)) static double figures(void)
 {
     unsigned long state = 88172645463325252UL;
@@ -176,7 +177,7 @@ static void *work(void *number)
     return NULL;
 }
 
-/* Calls a function of the driver, which is looked up anew each time. */
+/* Calls a function of the driver after looking up its address anew. */
 static void look_up_and_call(void)
 {
     int (*call)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "cuCtxSynchronize");

@@ -1,5 +1,5 @@
-"""Makes steps in the way that its argument names, until there is a file `end`. If there is a file `look`, it writes
-what the library has left in it."""
+"""Runs steps, in the way that its argument names, until there is a file `end`. While there is a file `look`, writes
+into a file `state` what traces of the library it finds in its own process."""
 import ctypes
 import gc
 import json
@@ -84,7 +84,7 @@ class GPUModelRunner:
 
 
 def fork():
-    """Forks a child that runs Python, too, and ends."""
+    """Forks a child that runs some Python code and then ends."""
     child = os.fork()
     if child == 0:
         engine = Engine()

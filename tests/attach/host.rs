@@ -26,7 +26,8 @@ pub(crate) enum Linkage {
     ProcAddress,
 }
 
-/// Linkages in which the program's modules are linked to CUDA by the functions' names.
+/// The linkages in which the program's executable or libraries are linked to CUDA, so that the dynamic loader binds the
+/// functions by their names.
 pub(crate) const LINKED: [Linkage; 6] = [
     Linkage::Lazy12,
     Linkage::NoPlt,
@@ -36,7 +37,8 @@ pub(crate) const LINKED: [Linkage; 6] = [
     Linkage::Lazy13,
 ];
 
-/// Linkages in which the program gets pointers to CUDA's functions when it starts.
+/// The linkages in which the program stores pointers to CUDA's functions when it starts, so that no later look-up can
+/// be intercepted.
 pub(crate) const POINTERS: [Linkage; 4] = [
     Linkage::Static,
     Linkage::Dlsym,
@@ -61,7 +63,7 @@ impl Linkage {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// Returns the path of the program `tests/attach/host.c`, built once for each linkage.
+    /// Returns the path of the program `tests/attach/host.c` with this linkage. It is built once for each linkage.
     pub(crate) fn program(self) -> &'static Path {
         static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
         let options = self.options();
@@ -75,7 +77,8 @@ pub(crate) struct Host {
     running: Running,
 }
 
-/// Returns the number of random rounds: `TLLMPROF_TEST_ATTACHES` if it is set, else `few`.
+/// Returns the number of rounds that a test with random delays makes: `TLLMPROF_TEST_ATTACHES` if it is set, else
+/// `few`.
 pub(crate) fn times(few: usize) -> usize {
     let many = std::env::var("TLLMPROF_TEST_ATTACHES").ok();
     many.map_or(few, |many| many.parse().unwrap())
@@ -162,7 +165,7 @@ impl Host {
         self.running.windows_of(&self.record())
     }
 
-    /// Returns the program's entry of `tllmprof report --json`.
+    /// Returns the program's entry in the output of `tllmprof report --json`.
     pub(crate) fn report(&self) -> Value {
         let mut command = self.command("report --json");
         let report = run(command.arg(self.record()), TEST_TIMEOUT);
@@ -170,8 +173,8 @@ impl Host {
         json["processes"][0].take()
     }
 
-    /// Returns the launch counts at each start and stop of the profiler, from the stand-in driver's
-    /// log.
+    /// Returns one pair for each period in which the profiler was on, by the stand-in driver's log: the number of
+    /// launches before its start and before its stop.
     pub(crate) fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }
@@ -185,7 +188,7 @@ impl Host {
         self.running.count("task")
     }
 
-    /// Asserts that no thread is stopped or traced.
+    /// Asserts that no thread of the program is stopped or traced.
     #[track_caller]
     pub(crate) fn assert_free(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
@@ -205,7 +208,7 @@ impl Host {
         }
     }
 
-    /// Makes the program end, and asserts that no result of its threads was wrong.
+    /// Makes the program end, and asserts that no thread of the program reported a wrong result.
     #[track_caller]
     pub(crate) fn end(&mut self) {
         let out = self.running.end();

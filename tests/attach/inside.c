@@ -45,7 +45,8 @@ __attribute__((noinline)) static CUresult call_step_by_step(CUdeviceptr *pointer
 {
     __asm__ volatile("pushfq\n\torl $0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     CUresult result = allocate(pointer, 0);
-    /* The handler switches single-stepping off. This line does so if the function was not interrupted. */
+    /* Clears the trap flag, which single-steps the thread. The signal handler has already cleared it if it
+     * interrupted the function; otherwise this line does. */
     __asm__ volatile("pushfq\n\tandl $~0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     return result;
 }

@@ -12,12 +12,13 @@ use crate::common::repo;
 use crate::host::{Host, LINKED, random, times};
 use crate::place::wait_until;
 
-/// Activities of the main thread, either while another thread runs steps or within its own steps.
+/// Arguments of `tests/attach/host.py`: activities of the main thread, either while another thread runs steps or within
+/// the main thread's own steps.
 const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "forks"];
-/// The rule of the program's steps, and all options for Python.
+/// The rule that makes `Engine.step` a step, and all options that record Python's activity.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";
 
-/// Returns the supported CPythons: those with a GIL.
+/// Returns the CPythons with a GIL, which are the ones that the library supports.
 fn with_gil() -> impl Iterator<Item = &'static Python> {
     pythons().iter().filter(|python| python.has_gil)
 }
@@ -34,7 +35,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// Returns the host's answer to the question of what the library has left in the process.
+/// Asks the program `host.py` what the library has left in its process, and returns the answer.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();
@@ -52,8 +53,8 @@ fn tllmprof(host: &Host, python: &Python, arguments: &str) -> (String, String) {
     (out, said)
 }
 
-/// Returns the number of launches in each period in which the profiler was on, by the driver's log. A step has one
-/// launch.
+/// Returns the number of launches in each period in which the profiler was on, by the driver's log. It equals the
+/// number of steps, because each step makes one launch.
 fn switched(host: &Host) -> Vec<u64> {
     host.switches().iter().map(|(a, b)| b - a + 1).collect()
 }

@@ -1,4 +1,4 @@
-//! Checks processes that `attach` refuses, each with one line that gives the reason.
+//! Checks that `attach` refuses processes to which it cannot attach, each with one line that gives the reason.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -76,7 +76,8 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
         return;
     }
     for n in 0..20 {
-        // When the child ends, it becomes a zombie: this test does not wait for it before the command has ended.
+        // When `sleep` ends, it becomes a zombie, because this test does not wait for it before the command `attach`
+        // has ended.
         let seconds = format!("0.{:03}", 15 * n);
         let mut child = Command::new("sleep").arg(seconds).spawn().unwrap();
         let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
@@ -181,7 +182,7 @@ fn the_process_of_another_user_is_refused() {
         return;
     }
     let mut host = Host::start(LINKED[0], "0", &[]);
-    // Other users may not be able to reach the build folder, so they run a copy of the command.
+    // The other user may not be able to reach the build folder, so that user runs a copy of the command.
     let scratch = tempfile_for_all();
     let [command_copy, library] = ["tllmprof", "libtllmprof.so"].map(|name| scratch.join(name));
     fs::copy(tllmprof(), &command_copy).unwrap();

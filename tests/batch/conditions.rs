@@ -1,4 +1,4 @@
-//! Checks windows of iterations that satisfy a condition on their batch (`TLLMPROF_WHERE`).
+//! Checks windows that contain only iterations whose batch satisfies a condition (`TLLMPROF_WHERE`).
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::common::python::{Python, pythons};
 use crate::named::{FORMULAS, NO_STEP, mine};
 use crate::{iterations, marked_batches, report, truth};
 
-/// Runs the stand-in for vLLM with a window under a condition. Returns the contents of each batch of the run, the
-/// report of the record, and the last line of messages.
+/// Runs the stand-in for vLLM with a window and a condition. Returns the contents of each batch of the run, the report
+/// of the record, and the last message that the library logged.
 fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
@@ -37,7 +37,7 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
             assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
         }
-        // The figures include only the iterations that satisfy the condition.
+        // The report's figures for windows include only the three iterations that satisfy the condition.
         assert_eq!(process["inside"]["iterations"], 3);
         assert_eq!(process["where"], condition);
         assert_eq!(process["unqualified"][0]["why"], "where");
@@ -131,7 +131,8 @@ fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
         let wrong =
             wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
         assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
-        // The record has no event for a step that began while another thread was switching the window.
+        // The record has events for fewer than all 100 steps, because a step that began while another thread was
+        // opening or closing the window has no event.
         let counted = excluded.iter().filter(|excluded| !**excluded).count();
         assert!((90..=100).contains(&counted), "{counted} {context}");
         assert!(excluded.len() > counted + 50, "{context}");
@@ -159,8 +160,8 @@ fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
     }
 }
 
-/// With a rule that was learnt (`auto`), a step is known only after it has ended, so no condition on its batch can
-/// open a window. The batch is still recorded.
+/// With the rule `auto`, the library learns the steps from the CUDA calls and knows a step only after it has ended. So
+/// no condition on the batch can open a window, but the batch is still recorded.
 #[test]
 fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
     let Some(which) = pythons().last() else {

@@ -1,4 +1,4 @@
-//! Checks forward passes of draft models for speculative decoding, which are not steps.
+//! Checks that forward passes of draft models, which speculative decoding uses, do not count as steps.
 
 use serde_json::json;
 use tllmprof_engines::DRAFTS;
@@ -7,7 +7,8 @@ use super::common::python::pythons;
 use super::sources::{sources, wrong_in};
 use super::{cut, iterations, report, truth};
 
-/// With an assistant model, only the forward passes of the model whose `generate` is outermost are steps.
+/// With an assistant model, two models call `generate`, one within the other. Only forward passes of the outer call's
+/// model are steps.
 #[test]
 fn passes_of_a_draft_model_are_no_steps() {
     for which in pythons() {
@@ -61,7 +62,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
         }
         let file = "transformers/generation/candidate_generator.py";
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // `_generate_candidates` is left out: the functions that call it count in its place.
+        // Calls of `_generate_candidates` run the draft model, too. The functions that call `_generate_candidates` are
+        // listed instead of that function itself.
         let mut makes = calling(&text, "self.assistant_model.generate(");
         makes.extend(calling(&text, "self._generate_candidates("));
         makes.retain(|function| !function.ends_with("._generate_candidates"));
@@ -113,8 +115,8 @@ const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     ),
 ];
 
-/// These engines run all passes of a draft model within the step that the passes are for, so they need no row in the
-/// table of drafts.
+/// The engines in this table run all passes of a draft model within the step that needs the drafts, so they need no row
+/// in the library's table of functions that draft.
 #[test]
 fn other_engines_draft_within_their_steps() {
     for (package, [versions, folders, calls]) in WITHIN {
@@ -144,7 +146,7 @@ fn other_engines_draft_within_their_steps() {
     }
 }
 
-/// Returns the functions of a Python source that contain the text `what`, as `CLASS.FUNCTION`.
+/// Returns the functions of a Python source whose body contains the text `what`, as `CLASS.FUNCTION`.
 fn calling(text: &str, what: &str) -> Vec<String> {
     let (mut class, mut function, mut found) = ("", "", Vec::new());
     for line in text.lines() {

@@ -1,4 +1,5 @@
-//! Checks batches of an unknown engine, for which the user names the function and the formulas.
+//! Checks batches of an engine that the library does not know. The user names the function whose calls have the
+//! batches, and formulas for their contents.
 
 use serde_json::Value;
 
@@ -6,11 +7,11 @@ use crate::common::python::{Python, pythons};
 use crate::common::{Ran, Scratch, nvtx};
 use crate::{batches, fixture, truth};
 
-/// Formulas for the batch contents of the unknown engine.
+/// Formulas by which the library computes the contents of a batch of the unknown engine.
 pub(crate) const FORMULAS: &str =
     "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
 
-/// Runs the unknown engine. The user names its function `name` as the source of batches.
+/// Runs the unknown engine with a setting that says: each call of the engine's function `name` has a batch.
 pub(crate) fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
     let batch = format!("mine:Runner.{name}={FORMULAS}");
     let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
@@ -27,7 +28,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
         assert_eq!(found, truth(&ran), "{context}");
         let last = ran.said().pop().unwrap();
         assert!(last.contains("by py:mine:Runner.step"), "{context}");
-        // A function that the step calls also gives the batch, whatever the rule for steps is.
+        // The function `forward`, which each step calls, gives the batch no matter which function the rule for steps
+        // names.
         for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
             let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
             assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());
@@ -35,8 +37,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// If a launch begins an iteration after the function was called, the function gives the batch of the iteration before.
-/// If waits begin iterations, the first iteration begins at the first wait, after the function's first call.
+/// The function that gives the batches is called within each step. If steps begin at a launch after that call, the call
+/// gives the batch of the iteration before. If steps begin at waits, the first call comes before the first iteration.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
     let Some(which) = pythons().last() else {
@@ -63,7 +65,8 @@ fn what_a_batch_cannot_be_read_from_is_named() {
         let (found, ran) = batches(which, "main.py", &["mine", ""], &variables);
         assert!(found.iter().all(Value::is_null), "{batch}");
         let said = ran.said();
-        // The program's output is unchanged, so none of its properties was evaluated.
+        // The program's properties print when they are evaluated. Its output is unchanged, so the library evaluated
+        // none of them.
         assert!(truth(&ran).len() > 10);
         let lines = said.iter().filter(|line| line.contains("mine"));
         lines.cloned().collect::<Vec<_>>()

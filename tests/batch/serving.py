@@ -3,7 +3,7 @@ structures of the engines."""
 
 from collections import namedtuple
 
-# A request's part of a batch: the number of tokens computed before, and the number computed now.
+# A request's share of a batch: the request, the number of its tokens computed before, and the number computed now.
 Part = namedtuple("Part", "request done tokens")
 
 
@@ -14,7 +14,7 @@ class Request:
 
     @property
     def given(self):
-        """The number of tokens of the answer so far."""
+        """The number of answer tokens that have been computed so far."""
         return max(0, self.done - self.prompt + 1)
 
 
@@ -27,7 +27,8 @@ class Serving:
         self.running, self.budget, self.step = [], budget, 0
 
     def batch(self):
-        """Returns the parts of the next batch; an empty list if there are no requests, and None at the end."""
+        """Returns the `Part`s of the next batch; an empty list if there are no requests now, and None after the
+        last one."""
         self.running = [request for request in self.running if request.given < request.answer]
         self.running += [request for step, request in self.coming if step <= self.step]
         self.coming = [(step, request) for step, request in self.coming if step > self.step]

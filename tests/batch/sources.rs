@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Scratch, command, repo, run, skipped};
 
-/// The names in the formulas for batches occur in the engines' own sources.
+/// Each name in the library's formulas for batches must occur in the source of the engine that the formula is for.
 #[test]
 fn engines_have_what_the_formulas_name() {
     let versions = [
@@ -62,8 +62,8 @@ fn engines_have_the_functions_that_run_dummy_batches() {
     }
 }
 
-/// Packages and versions whose sources define the functions that draft. Each function is in at least one of the
-/// versions.
+/// Packages whose sources define the functions that run draft models, with the versions to check. Each function is in
+/// at least one of the versions.
 const DRAFTS: [(&str, &str, &[&str]); 2] = [
     (
         "vLLM V1, speculative decoding",

@@ -32,7 +32,7 @@ def step(scheduler_output, expected):
 
 
 class Hostile:
-    """Prints every attribute that is read from it."""
+    """An object that prints the name of every attribute that is read from it."""
 
     def __getattribute__(self, name):
         print("asked for", name)
@@ -104,18 +104,18 @@ for place, wrong in enumerate(WRONG):
     step(wrong, None)
     if place % 8 == 0:
         step(output(3), right(3))
-# The longest list that the library reads, and a list with one more item.
+# 4096 is the length of the longest list that the library reads. A list with one more item is not read.
 step(output(4096), right(4096))
 step(output(4097), None)
 step(output(0), {"requests": 0, "tokens": 0, "prefill_tokens": 0, "decode_tokens": 0, "phase": "idle"})
-# An exception that the program is handling must not change.
+# While the program handles an exception, the library reads a batch. The exception must stay the current one.
 try:
     raise KeyError("kept")
 except KeyError as error:
     step(7, None)
     step(output(), right(2))
     assert error.args == ("kept",) and sys.exc_info()[1] is error
-# After many steps that could not be read, the library stops trying.
+# After many steps whose batch it cannot read, the library stops reading batches.
 for _ in range(70):
     step(None, None)
 step(output(), None)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Scratch, compiler, repo, run, standin};
 
-/// Builds a C source of `tests/`, which may include files of `standin` and `fixtures`. The options come after the
-/// source on the command line, so they may name libraries to link with.
+/// Builds a C source of `tests/`, which may include headers of the folders `standin` and `fixtures`. The options come
+/// after the source on the command line, so they may name libraries to link with.
 pub(crate) fn build<O: AsRef<OsStr>>(
     source: &str,
     output: &Path,
@@ -29,7 +29,7 @@ pub(crate) fn build<O: AsRef<OsStr>>(
     assert!(built.status.success(), "{cc:?}\n{}", built.err());
 }
 
-/// A program that all tests of one test binary share, and the folder that it is in.
+/// A program that all tests of one test binary share: its folder, which is removed at the end, and its path.
 pub(crate) type Built = OnceLock<(Scratch, PathBuf)>;
 
 /// Like [`build`], but at most once per test binary. Returns the program's path.

@@ -25,14 +25,14 @@ pub(crate) struct Ran {
 /// A start or stop of the profiler, by the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Switch {
-    /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before it.
+    /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before this call.
     Start { launches: usize, waits: usize },
-    /// `cuProfilerStop`, with the number of launches entered and the number of waits returned before it.
+    /// `cuProfilerStop`, with the number of launches entered and the number of waits returned before this call.
     Stop { launches: usize, waits: usize },
 }
 
 impl Fixture {
-    /// Returns the program to run without the shim.
+    /// Prepares a run of a program without the profiler's library.
     pub(crate) fn plain(program: &str) -> Self {
         let standin = standin();
         let scratch = Scratch::new("fixture");
@@ -44,7 +44,7 @@ impl Fixture {
         Self { command, scratch }
     }
 
-    /// Returns the program to run with the shim preloaded.
+    /// Prepares a run of a program with the profiler's library (the shim) preloaded.
     pub(crate) fn new(program: &str) -> Self {
         Self::plain(program).env("LD_PRELOAD", shim())
     }

@@ -33,7 +33,8 @@ impl Load {
         }
     }
 
-    /// Returns the command that runs the loop with the stalls `planted`; `None` if there is no Python for it.
+    /// Returns the command that runs the serving loop with the given stalls (`planted`). Returns `None` if there is no
+    /// Python with a GIL.
     pub(crate) fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
         let python = pythons().iter().find(|python| python.has_gil);
         if python.is_none() {
@@ -55,7 +56,7 @@ impl Load {
         Some(program)
     }
 
-    /// Returns the process's entry of the report; `None` if there is no record.
+    /// Returns the loop's entry in the report of its record. Returns `None` if there is no record.
     pub(crate) fn report(&self) -> Option<Value> {
         let mut report = command(tllmprof());
         report
@@ -65,7 +66,7 @@ impl Load {
         Some(report["processes"][0].clone())
     }
 
-    /// Runs the loop to its end. Returns `None` if there is no Python for it.
+    /// Runs the serving loop to its end. Returns `None` if there is no Python with a GIL.
     pub(crate) fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
         let output = run(&mut self.command(planted, variables)?, TEST_TIMEOUT);
         Some(Ran {
@@ -77,7 +78,8 @@ impl Load {
 }
 
 impl Ran {
-    /// Returns the iterations after which windows opened, with the message about each.
+    /// Returns one pair for each window that opened: the iteration after which it opened, and the library's message
+    /// about it.
     pub(crate) fn fired(&self) -> Vec<(u64, String)> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| {

@@ -32,8 +32,8 @@ pub(crate) use fixture::{Fixture, Ran, Switch};
 pub(crate) use log::{Record, read_log};
 pub(crate) use skipped::skipped;
 
-/// A part of the library's message after threads waited too long for a window to be switched. Tests accept it because a
-/// very busy machine can cause it.
+/// A part of the message that the library logs if a window's first or last iteration is not exact, because threads
+/// waited too long for the profiler to be switched. Tests accept the message: a very busy machine can cause it.
 pub(crate) const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
@@ -75,8 +75,8 @@ pub(crate) fn shim() -> PathBuf {
         })
 }
 
-/// Returns a source file that has changed since the library was built from it. Cargo lists the sources in a `.d` file
-/// next to the library.
+/// Returns a source file of the library that has changed since the library was built, if there is one. Cargo lists the
+/// sources in a `.d` file next to the library.
 fn newer_source(library: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(library.with_extension("d")).ok()?;
     let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
@@ -201,12 +201,13 @@ pub(crate) fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// An environment variable that makes the shim believe that a profiler started the process. If no such variable is
-/// set, the shim warns that windows are not recorded.
+/// The name of an environment variable that makes the shim believe that a profiler such as Nsight Systems started the
+/// process. If no such variable is set, the shim warns that windows are not recorded.
 pub(crate) const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
-/// Returns a command without variables that control the shim and with default signal handling, whatever the tests' own
-/// shell has set. It sets [`PROFILED`], because the stand-in plays the profiler's part.
+/// Returns a command in an environment that does not depend on the tests' own shell: without variables that control the
+/// shim, and with default signal handling. The command has [`PROFILED`] set, because the stand-in plays the profiler's
+/// part.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -239,7 +240,7 @@ impl Output {
     }
 }
 
-/// Returns true if the process group has a process that has not ended. Zombies do not count.
+/// Returns true if at least one process of the process group is running. Zombies do not count.
 fn lives(group: libc::pid_t) -> bool {
     let is_alive = |process: std::io::Result<fs::DirEntry>| {
         let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;

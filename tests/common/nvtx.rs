@@ -98,7 +98,7 @@ fn find_headers() -> PathBuf {
         .arg(repo().join("Cargo.toml"));
     let metadata = run(&mut metadata, TIMEOUT);
     assert!(metadata.status.success(), "{}", metadata.err());
-    // A text search is enough to find the one path that is needed in this JSON.
+    // The JSON is not parsed: a text search is enough to find the path of the crate `nvtx-sys`.
     let text = metadata.out();
     let path = text
         .split('"')

@@ -94,7 +94,7 @@ pub(crate) struct Event {
     pub time: u64,
     /// The type of the event: `push`, `pop`, `start`, `end` or `mark`.
     pub kind: String,
-    /// The number that the start and the end of one range have in common.
+    /// A number that the start and the end of the same range share.
     pub id: u64,
     pub payload: u64,
     pub name: String,
@@ -117,7 +117,7 @@ pub(crate) struct Ran {
     pub events: Vec<Event>,
 }
 
-/// Files that the tests' programs need: the NVTX tool and a C library. A test builds them once.
+/// Files that all runs of a test need, built once per test: the NVTX tool and a C library.
 pub(crate) struct Bench {
     scratch: Scratch,
     tool: PathBuf,
@@ -230,7 +230,7 @@ impl Ran {
     /// Returns the ranges that were started under `name`, in the order of their starts.
     pub(crate) fn started(&self, name: &str) -> Vec<Span> {
         let ends = self.events.iter().filter(|event| event.kind == "end");
-        // A process uses each number for only one range.
+        // Within a process, each range has a different number, so the number finds the end of a range.
         let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
         let starts = self.events.iter();
         starts

@@ -37,7 +37,8 @@ pub(crate) fn name(python: &Python) -> String {
     format!("{python} ({kind}{gil})")
 }
 
-/// Returns the path of this CPython's libpython, if it has one. A static CPython may come with a libpython, too.
+/// Returns the path of this CPython's libpython, if it has one. Even a CPython whose executable contains the
+/// interpreter may have a libpython.
 pub(crate) fn library(python: &Python) -> Option<PathBuf> {
     let home = home(python);
     let suffix = if python.has_gil { "" } else { "t" };
@@ -68,7 +69,7 @@ pub(crate) fn linker_options(library: &Path) -> Vec<String> {
         format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),
         "-Wl,--allow-shlib-undefined".to_owned(),
     ];
-    // A libpython built on a newer system has that system's C library and loader next to it.
+    // A libpython that was built on a newer system may have that system's C library and loader in the same folder.
     let files = fs::read_dir(folder).expect("list a library's folder");
     let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
     if let Some(loader) = files.find(|path| path.to_string_lossy().contains("/ld-linux-")) {

@@ -1,10 +1,10 @@
-//! Signal handling of the tests' child processes: no signal is blocked or ignored, and a child ends with the test that
-//! started it.
+//! Sets the signal handling of the child processes that tests start. No signal is blocked or ignored in a child, and
+//! the kernel kills a child when the test that started it ends.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Makes the kernel kill the child when the thread of the test that started it ends, for any reason.
+/// Makes the kernel kill the child as soon as the thread that started it ends, for example because the test fails.
 pub(crate) fn end_with_test(command: &mut Command) -> &mut Command {
     let end = || {
         // SAFETY: prctl with these arguments takes only numbers.

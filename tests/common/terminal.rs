@@ -1,5 +1,4 @@
-//! Opens a pseudo-terminal: one end for a command, and the other end for the test that reads and
-//! writes.
+//! Opens a pseudo-terminal. A command gets one end as its terminal, and the test reads and writes at the other end.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};

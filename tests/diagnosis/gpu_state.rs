@@ -1,4 +1,5 @@
-//! Checks findings on the state of the GPU: the stand-in for NVML and a folder in place of `/sys` say what it is.
+//! Checks findings about the state of the GPU, such as other processes on it. A stand-in for NVML and a folder in place
+//! of `/sys` report the state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use serde_json::Value;
 use crate::common::{Scratch, compiler, repo, run, standin};
 use crate::{TEST_TIMEOUT, tllmprof};
 
-/// A program that makes steps until the record of samples has 16 rounds. It adds itself to the processes that the
-/// stand-in for NVML lists, unless the file lists processes already.
+/// The source of a program that makes steps until the record has 16 samples of the GPU's state. It adds itself to the
+/// processes that the stand-in for NVML lists, unless a list is given.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include "gpu.h"
@@ -51,7 +52,8 @@ fn compile(output: &Path, source: &Path, options: &[&str]) {
     assert!(output.status.success(), "{cc:?}\n{}", output.err());
 }
 
-/// Makes a folder like `/sys` of a machine with two nodes. All processors are on node 0.
+/// Makes a folder with the files of `/sys` for a machine with two NUMA nodes. All processors are on node 0, and the GPU
+/// is on `gpu_node`.
 fn sysfs(scratch: &Scratch, gpu_node: &str) -> PathBuf {
     let root = scratch.path("sys");
     for (path, text) in [
@@ -68,7 +70,8 @@ fn sysfs(scratch: &Scratch, gpu_node: &str) -> PathBuf {
     root
 }
 
-/// Prepares a run of the program. `state` is what the stand-in for NVML says; `None` if there is no NVML.
+/// Prepares a run of the program. `state` is the GPU's state as the stand-in for NVML reports it, or `None` for a
+/// machine without NVML.
 fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
     let source = scratch.path("program.c");
     fs::write(&source, PROGRAM).unwrap();
@@ -99,7 +102,8 @@ fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
     let both = format!("{}:{}", standin().display(), scratch.folder().display());
     command.env("LD_LIBRARY_PATH", both);
     let Some(state) = state else {
-        // The loader refuses this file, and does not look for the machine's own NVML.
+        // This file takes NVML's place but is no library. The loader refuses it and does not look for the machine's own
+        // NVML.
         fs::write(nvml, "no library").unwrap();
         return command;
     };
@@ -182,7 +186,7 @@ fn a_healthy_gpu_is_not_named() {
 #[test]
 fn a_container_tells_only_how_many_processes_there_are() {
     let scratch = Scratch::new("container");
-    // No process of this machine has these numbers.
+    // Process numbers that no process of this machine can have.
     let state = "process 4194901 60\nprocess 4194902 40\n";
     let report = report(&scratch, &mut prepare(&scratch, Some(state), "0\n"));
     let (verdict, evidence) = finding(&report, "shared-gpu");

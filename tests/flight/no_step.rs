@@ -1,5 +1,5 @@
-//! Checks runs in which `auto` finds no step. The record then has the last period of the run as one span, in place of
-//! iterations.
+//! Checks runs in which the rule `auto` finds no repeating step. The record then has no iterations. It has the last
+//! part of the run as one span of time.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,7 +43,7 @@ fn run_default(scratch: &Scratch, program: &[PathBuf]) -> Ran {
         .env("LD_LIBRARY_PATH", standin())
         .env("PYTHONPATH", repo().join("tests/fixtures"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // Without this, other tests could capture the process through its control socket.
+        // Without this setting, other tests could capture windows of the program through its control socket.
         .env("TLLMPROF_CONTROL", "0");
     let said = succeeds(&mut start).err();
     let json = succeeds(tllmprof(scratch).args(["report", "--json"]));
@@ -56,7 +56,8 @@ fn run_default(scratch: &Scratch, program: &[PathBuf]) -> Ran {
     }
 }
 
-/// Builds and runs a C program with this `main`, which launches with `work` and waits with `wait_for_it`.
+/// Builds and runs a C program with the given `main`, which calls `work` to launch a kernel and `wait_for_it` to wait
+/// for the GPU.
 fn run_c(name: &str, main: &str) -> Ran {
     let scratch = Scratch::new(name);
     let (source, built) = (scratch.path("program.c"), scratch.path("program"));
@@ -129,7 +130,7 @@ fn assert_span(ran: &Ran, seconds: f64) {
     assert!((sum - 1.0).abs() < 0.01, "{host:?}");
 }
 
-/// Returns true if the ledger of host time contains the text `what`.
+/// Returns true if the report's table of host time (`ledger`) contains the text `what`.
 fn names(ran: &Ran, what: &str) -> bool {
     ran.process["ledger"]["host"].to_string().contains(what)
 }

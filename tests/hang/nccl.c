@@ -21,9 +21,9 @@ typedef struct {
 } ncclUniqueId;
 
 struct shared {
-    /* The collective's type and size in each call, or 0 before the call. */
+    /* For each call of each rank: the collective's type and size, or 0 while the rank has not made the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
-    /* The number of sends, and of receives, by the rank that made them and the other rank. */
+    /* The numbers of sends (first index 0) and of receives (1), by the rank that made them and the other rank. */
     _Atomic uint64_t transfers[2][COMMUNICATORS][RANKS][RANKS];
 };
 

@@ -92,7 +92,8 @@ static void fail(const char *fault)
         compile();
 }
 
-/* Receives from the rank before, and sends to the one after. The faulty rank receives and does not send. */
+/* Receives from the rank with the previous number, and sends to the rank with the next one. The faulty rank
+ * receives but does not send. */
 static void pass_on(int rank, int ranks, int is_faulty, void *comm, void *stream)
 {
     if (rank > 0)
@@ -112,8 +113,8 @@ static void compile_for(int seconds)
     while (now.tv_sec < end.tv_sec + seconds);
 }
 
-/* Makes step n of a healthy server. Between its usual steps it waits for requests, captures a graph, compiles on one rank,
- * and makes a prefill: each for longer than the ranks may be quiet before they can be called stuck. */
+/* Makes step n of a healthy server. Some steps also wait for requests, capture a graph, compile on one rank, or
+ * make a prefill. Each of these takes longer than the quiet time after which ranks may be called stuck. */
 static void serve(int n, int rank, int ranks, void *comm, struct loop *loop)
 {
     enum { USUAL = 16, LONG = 4 };

@@ -14,7 +14,7 @@ class Identifier(ctypes.Structure):
 
 
 def hold_gil():
-    """Sleeps in a call through PyDLL, which keeps the GIL."""
+    """Sleeps in a C function that is called through PyDLL, so the thread keeps the GIL."""
     ctypes.PyDLL(None).pause()
 
 

@@ -1,5 +1,6 @@
-/* cancelled exits|looks-up: a thread with a pending cancellation makes a call that is not a
- * cancellation point, and then ends the process. The thread must not be cancelled in this call. */
+/* cancelled exits|looks-up: a thread requests its own cancellation. Then it ends the process by _exit, with
+ * looks-up after a call of dlsym. Neither call is a cancellation point, so the thread must not be cancelled in
+ * it. */
 #include "hostile.h"
 
 static struct loop loop;

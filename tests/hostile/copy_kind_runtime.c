@@ -1,4 +1,4 @@
-/* A CUDA runtime whose calls to the driver cannot be intercepted. */
+/* A CUDA runtime that calls the driver in a way that a preload cannot intercept. */
 #include <string.h>
 
 #include "standin.h"

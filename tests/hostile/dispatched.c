@@ -1,5 +1,5 @@
-/* A program that is linked to dispatcher.c. It finds dispatcher.c's functions in every way of looking them up, and
- * calls them. */
+/* A program that is linked to the library dispatcher.c. It looks up that library's functions in every possible
+ * way, and calls them. */
 #define _GNU_SOURCE
 #include "dispatcher.h"
 

@@ -1,4 +1,5 @@
-/* Names of functions of CUDA's libraries, and names that look similar. Some are the driver's and the runtime's own. */
+/* Names of the functions that dispatcher.c defines: names from CUDA's libraries, some of which the driver or the
+ * runtime also defines, and names that only look similar. */
 #ifndef DISPATCHER_H
 #define DISPATCHER_H
 

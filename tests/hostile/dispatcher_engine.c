@@ -1,5 +1,5 @@
-/* The library whose functions dispatcher.c calls. Each function adds its own number, of two digits, to the caller's
- * result. */
+/* The library that dispatcher.c opens and whose functions it calls. Each function adds its own number, of two
+ * digits, to the caller's result. */
 #include "dispatcher.h"
 
 enum {

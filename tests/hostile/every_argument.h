@@ -1,4 +1,4 @@
-/* A function whose signature is nothing like that of the driver function of the same name. */
+/* Declares a function that has the name of a driver function, but another signature. */
 struct large {
     long integers[12];
     double doubles[10];

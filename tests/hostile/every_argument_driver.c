@@ -1,4 +1,5 @@
-/* Returns its arguments, and two numbers computed from the first argument. */
+/* The library that defines the function of every_argument.h. The function returns its arguments, and two numbers
+ * computed from the first argument. */
 #include "every_argument.h"
 
 struct large cuGraphLaunch(long a, long b, long c, long d, long e, long f, long g, long h, double i,

@@ -1,4 +1,4 @@
-/* The program creates all thread-specific data keys that are left, and each must keep its value. */
+/* Creates all thread-specific data keys that are still free. Each of them must keep its value. */
 #include "hostile.h"
 
 static struct loop loop;

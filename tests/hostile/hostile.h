@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* Time limit of the programs, shorter than the time limit of their test. */
+/* Time limit of a program, in seconds. It is shorter than the time limit of the test that runs the program. */
 enum { TIMEOUT_SECONDS = 30 };
 
 static inline void hostile_begin(void)

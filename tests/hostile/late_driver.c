@@ -1,4 +1,4 @@
-/* The program's very first CUDA call waits for the device, and loads the driver first. */
+/* The program's first CUDA call is a wait for the device. The driver is loaded just before that call. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-//! Checks programs under a leak checker. Memory that the library never frees stays reachable, so the checker reports no
-//! leak.
+//! Checks programs under a leak checker. The library never frees some of its memory, but keeps pointers to it, so the
+//! checker must report no leak.
 
 use std::path::Path;
 use std::process::Command;
@@ -58,8 +58,8 @@ fn nothing_leaks(cc: Command, sanitizer: &[&str]) {
         });
         let said = armed.err();
         assert_eq!(armed.status.code(), Some(STATUS), "{rule}: {said}");
-        // A forked child lacks its parent's threads, such as the library's worker. The leak checker of GCC 12 looks for
-        // them and prints this line.
+        // A forked child does not have its parent's other threads, such as the library's worker. The leak checker of
+        // GCC 12 looks for them and prints this line.
         let is_fork = |line: &str| line.ends_with(" was not suspended. False leaks are possible.");
         let is_ours = |line: &str| line.starts_with("tllmprof: ");
         assert!(

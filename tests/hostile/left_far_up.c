@@ -1,6 +1,5 @@
-/* Leaves every second launch by a longjmp from within the driver. The next launch comes from
- * below a large frame that is not written to, so the stack still has the data of the launch that
- * was left. */
+/* Leaves every second launch by a longjmp from within the driver. The next launch comes from a call below a
+ * large frame that is not written to. So the stack still has the data of the launch that the longjmp left. */
 #include "hostile.h"
 
 #include <setjmp.h>

@@ -18,7 +18,7 @@ static void lock(void)
     pthread_mutex_lock(&unwinder);
 }
 
-/* Gives the other thread enough time to take the lock. */
+/* Sleeps until the other thread has most likely taken the lock. */
 static void wait_a_moment(void)
 {
     usleep(200);

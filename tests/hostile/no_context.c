@@ -11,7 +11,7 @@ static CUcontext contexts[DEVICES];
 static atomic_int rounds;
 static unsigned int wrong[DEVICES];
 
-/* Returns 0 if the call was refused and left its result unchanged, else 1. */
+/* Returns 1 if the driver accepted the call, or changed the call's result variable; else 0. */
 static unsigned int refused(CUresult result, int is_untouched)
 {
     return !(result == CUDA_ERROR_INVALID_CONTEXT && is_untouched);
@@ -57,7 +57,7 @@ int main(void)
     struct loop_options options = loop_defaults();
     options.kernels = 1;
     GPU_CHECK(cuInit(0));
-    /* No thread has a context yet. */
+    /* At this point, no thread has a context, so the driver must refuse all of their calls. */
     printf("before: %u\n", refusals());
     gpu_use();
     for (int n = 0; n < DEVICES; n++) {

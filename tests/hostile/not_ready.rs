@@ -1,5 +1,5 @@
-//! Checks programs that are not ready for calls when the library's hooks first run: functions that look up the real
-//! functions at their first call, sanitizers, and system call filters.
+//! Checks programs in which some calls are not safe when the library's hooks first run: because functions look up the
+//! real functions at their first call, because a sanitizer is starting, or because a system call filter forbids them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,8 +19,8 @@ use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Functions that the compiler may call anywhere, so the hooks need them. The library defines these functions itself,
-/// so its list of imports does not show them.
+/// Functions of the C library that the compiler may call from any code, so the hooks need them. The library defines
+/// these functions itself, so the list of its imports does not contain them.
 const DOORS_OWN: [&str; 7] = [
     "memcpy",
     "memmove",
@@ -31,7 +31,7 @@ const DOORS_OWN: [&str; 7] = [
     "dl_iterate_phdr",
 ];
 
-/// Returns the functions that the library imports, without their versions.
+/// Returns the names of the functions that the library imports, without their version suffixes.
 fn imported() -> BTreeSet<String> {
     let mut readelf = Command::new("readelf");
     let listed = run(readelf.args(["-W", "--dyn-syms"]).arg(shim()), TIMEOUT);
@@ -57,8 +57,8 @@ fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
         });
     let object = shop.0.path("lazy.o");
     let mut cc = compiler();
-    // The functions are declared with other types than the compiler expects, so the compiler must not use its own
-    // declarations.
+    // The source declares the functions with the wrong types, so the compiler must not use its own knowledge about
+    // them.
     cc.args([
         "-c",
         "-fPIC",
@@ -107,8 +107,9 @@ fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
     });
 }
 
-/// The program has each function in a version that finds the real one with `dlsym` at its first call. The library's
-/// hook finds the real function without calling that version.
+/// For each function that the library imports, an earlier preload defines a function of the same name, which looks up
+/// the real one with `dlsym` at its first call. The library's hook of `dlsym` must find the real function without
+/// calling the preload's function.
 #[test]
 fn functions_that_are_looked_up_at_their_first_call() {
     let shop = Workshop::new();
@@ -163,9 +164,9 @@ fn functions_that_are_looked_up_at_their_first_call() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Functions of an earlier preloaded library that tllmprof calls before that library's constructors have run.
-/// tllmprof uses them to identify the process and its own folder, and `realpath` needs the allocator. Libraries that
-/// replace time, processes or descriptors replace other functions than these.
+/// Functions of an earlier preloaded library that tllmprof may call before that library's constructors have run.
+/// tllmprof needs them to identify the process and its own folder. Libraries that replace time, processes or
+/// descriptors do not replace these functions.
 const BEFORE_START: [&str; 6] = [
     "__errno_location",
     "__register_atfork",
@@ -175,8 +176,8 @@ const BEFORE_START: [&str; 6] = [
     "realpath",
 ];
 
-/// A library that was preloaded earlier runs its constructors later than tllmprof. If tllmprof called a function in
-/// which the earlier library starts itself, the earlier library would start twice.
+/// The library that comes first in `LD_PRELOAD` runs its constructors after tllmprof's. If tllmprof called a function
+/// in which that library initializes itself, that library would be initialized twice.
 #[test]
 fn functions_of_a_library_that_has_not_been_started() {
     let shop = Workshop::new();
@@ -252,7 +253,8 @@ const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
         &["-static-libubsan"],
         ("UBSAN_OPTIONS", "halt_on_error=1"),
     ),
-    // By default, the address sanitizer must be the first library and refuses any preload.
+    // By default, the address sanitizer refuses to run if its library is not the first one, as with any preload. This
+    // option disables the check.
     (
         "address",
         &[],
@@ -281,7 +283,7 @@ fn programs_with_sanitizers() {
     });
 }
 
-/// Runs the program without the library, with the library only, and with windows.
+/// Runs the program without the library, with the library but without windows, and with windows.
 fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
     let program = Situation::new(program.display().to_string()).env(name, value);
     for program in [program.clone(), program.clone().args("cuda")] {
@@ -326,8 +328,8 @@ fn a_look_up_before_the_c_library_is_initialised() {
     assert_switches(&both, &[start(2, 2), stop(4, 4)]);
 }
 
-/// In a process without settings, the library makes no system calls beyond the loader's, so a filter that allows only
-/// the program's and the loader's calls does not kill the process.
+/// Without settings, the library makes only system calls that the loader makes, too. So a filter that allows only the
+/// program's and the loader's calls does not kill the process.
 #[test]
 fn a_filter_that_fits_the_program() {
     if !can_exec() {
@@ -356,7 +358,8 @@ fn a_filter_that_fits_the_program() {
     );
 }
 
-/// Valgrind reads the unwind data of each library and counts allocations. With the library, its output stays the same.
+/// Valgrind reads the unwind data of each library and counts allocations. Its output with the library must be the same
+/// as without.
 #[test]
 fn valgrind_has_nothing_to_say() {
     if !can_exec() {

@@ -1,5 +1,5 @@
-//! Checks situations in which other preloads that replace CUDA's functions have failed, and programs that have such a
-//! preload in addition to the library.
+//! Checks programs that have another preload which replaces CUDA's functions, and situations in which such preloads are
+//! known to fail.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A library has functions with CUDA's names and looks them up with another library's handle. The look-ups must
-/// return that other library's functions, not hooks. A look-up without a handle gets the first library's function.
+/// The program's libraries have functions with CUDA's names. One library looks these names up through another library's
+/// handle, and must get the other library's functions instead of hooks. A look-up without a handle gets the first
+/// library's function.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();
@@ -36,7 +37,7 @@ fn libraries_whose_functions_are_called_like_cudas() {
     }
 }
 
-/// Returns the program and the library path that it needs.
+/// Builds a program that is linked to `dispatcher.c`. Returns it with the library path that it needs.
 fn dispatched(shop: &Workshop) -> Situation {
     for name in ["dispatcher_engine", "dispatcher"] {
         shop.library(name, &[&format!("-Wl,-soname,{name}.so")]);
@@ -46,7 +47,8 @@ fn dispatched(shop: &Workshop) -> Situation {
     shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
 }
 
-/// While a thread is in a call, other threads and processes can make calls.
+/// While one thread is in a CUDA call, other threads and processes can still make calls. In this test, launches return
+/// only after all ranks have launched.
 #[test]
 fn ranks_whose_launches_wait_for_each_other() {
     let shop = Workshop::new();
@@ -71,7 +73,7 @@ fn ranks_whose_launches_wait_for_each_other() {
     }
 }
 
-/// Asserts that each process's windows contain the right launches of its two threads.
+/// Asserts that in each process, the windows contain the right launches of both threads.
 #[track_caller]
 fn assert_ranks(both: &Both, count: &str) {
     let said = both.output.err();
@@ -89,7 +91,8 @@ fn assert_ranks(both: &Both, count: &str) {
     }
 }
 
-/// Without a current context, the driver refuses queries about a context. This must have no effect on the program.
+/// On a thread without a current context, the driver refuses queries about the context. Such refusals of the library's
+/// own queries must not affect the program.
 #[test]
 fn threads_without_a_context_beside_eight_devices() {
     let shop = Workshop::new();
@@ -171,7 +174,7 @@ fn a_driver_that_looks_its_own_functions_up_before_main() {
     }
 }
 
-/// Programs that get CUDA's functions in different ways, such as linking or a look-up.
+/// Programs that get CUDA's functions in different ways, for example by linking or by a look-up.
 const PROGRAMS: [&str; 9] = [
     "steps_shared12",
     "steps_shared13",
@@ -184,8 +187,8 @@ const PROGRAMS: [&str; 9] = [
     "steps_driver_gpa2",
 ];
 
-/// Returns each program with two kernels per step and the preload `vgpu.c`, once before and once after the library in
-/// `LD_PRELOAD`.
+/// Returns each program of `PROGRAMS` twice, with the other preload `vgpu.c` before the library in `LD_PRELOAD` and
+/// after it. Each step has two kernels.
 fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     let vgpu = shop.library("vgpu", NO_CUDA).display().to_string();
     let both_orders = |program: &str| {
@@ -204,7 +207,8 @@ fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     PROGRAMS.into_iter().flat_map(both_orders).collect()
 }
 
-/// The other preload prints the same counts on standard error with the library as without it.
+/// The preload `vgpu.c` counts CUDA calls and prints the counts on standard error. With the library, it must print the
+/// same counts as without.
 #[test]
 fn a_preload_that_looks_up_all_of_cuda_itself() {
     let shop = Workshop::new();
@@ -217,7 +221,8 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
             both.output.err()
         );
         both.assert_untouched();
-        // The other preload replaces `cudaLaunchKernel`, but not `cudaStreamSynchronize`.
+        // The preload `vgpu.c` replaces `cudaLaunchKernel`, but not `cudaStreamSynchronize`, so both are tested as
+        // steps.
         for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
             let both = situation.clone().window("5-9", step).run();
             let said = both.output.err();
@@ -272,8 +277,8 @@ fn libraries() -> String {
     format!("{standin}:{standin}/cupti")
 }
 
-/// The library that is preloaded first finds the real `dlsym` itself and does not call the next library's. Calls that
-/// are bound to the first library's `dlsym` are still redirected to tllmprof.
+/// The library that is preloaded first defines `dlsym` and never calls the next library's `dlsym`, which is tllmprof's.
+/// Calls of the first library's `dlsym` are still redirected to tllmprof.
 #[test]
 fn a_preload_in_front_that_finds_dlsym_by_itself() {
     let shop = Workshop::new();
@@ -292,8 +297,8 @@ fn a_preload_in_front_that_finds_dlsym_by_itself() {
     }
 }
 
-/// LD_PRELOAD reaches neither libraries in another linker namespace nor calls that `RTLD_DEEPBIND` binds directly to a
-/// library.
+/// A preload does not see calls from libraries in another linker namespace, or calls that `RTLD_DEEPBIND` binds
+/// directly to a library. The library reports that there are such calls.
 #[test]
 fn calls_that_come_past_the_library_are_reported() {
     let shop = Workshop::new();
@@ -328,7 +333,7 @@ fn calls_that_come_past_the_library_are_reported() {
              without RTLD_DEEPBIND"
         )]
     );
-    // Loading the driver without calling it does not count as use of CUDA.
+    // These programs load or initialize the driver but launch nothing, so the library reports nothing.
     for idle in ["loads", "initialises"] {
         assert_eq!(said(idle), [""; 0], "{idle}");
     }

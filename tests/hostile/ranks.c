@@ -1,5 +1,5 @@
-/* ranks PROCESSES: ranks like a server has them, two in each process. Each rank opens ranks_library.so and takes
- * part in 8 collectives. */
+/* ranks PROCESSES: starts processes with two ranks each, like a server. Each rank opens ranks_library.so and
+ * takes part in 8 collectives. */
 #define _GNU_SOURCE
 #include "hostile.h"
 #include "ranks.h"

@@ -6,7 +6,7 @@
 
 static struct meeting *meeting;
 static __thread int launched;
-/* The highest number of launches of one of this process's ranks. */
+/* The largest number of launches that one of this process's ranks has made. */
 static atomic_int most_launched;
 
 static void wait_until_all_have(int launches)

@@ -19,8 +19,8 @@ static void *add(void *number)
     return NULL;
 }
 
-/* Reads every byte of the environment. MemorySanitizer must know that the variables which the library adds have been
- * written. */
+/* Reads every byte of the environment, including variables that the library has added. MemorySanitizer reports
+ * those bytes if it does not know that they were written. */
 static int variables_without_a_name(void)
 {
     int found = 0;

@@ -1,4 +1,4 @@
-/* The start of the profiler returns only after another thread has made 200 launches. */
+/* In this program, cuProfilerStart returns only after another thread has made 200 launches. */
 #include "hostile.h"
 
 static struct loop loop, others;
@@ -32,8 +32,7 @@ int main(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     ((void (*)(void (*)(const char *)))find(driver, "standin_set_callback"))(on_call);
     make_steps(&loop, 40);
-    /* If the profiler was never started, the other thread's launches have not been requested
-     * yet. */
+    /* If cuProfilerStart was never called, the other thread has not been asked for its launches yet. */
     atomic_store(&asked, true);
     pthread_join(thread, NULL);
     print_result(&loop);

@@ -1,5 +1,4 @@
-/* Calls _exit in a signal handler whose stack has 8 KB in addition to what the kernel stores
- * there. */
+/* Calls _exit in a signal handler that has a small stack: 8 KB in addition to what the kernel stores there. */
 #include "hostile.h"
 
 #include <sys/mman.h>
@@ -18,7 +17,7 @@ int main(void)
     hostile_begin();
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t size = (8192 + (size_t)sysconf(_SC_MINSIGSTKSZ) + page - 1) & ~(page - 1);
-    /* The memory below the stack is not accessible, so an overflow ends the program. */
+    /* The memory below the handler's stack is not accessible, so a stack overflow ends the program. */
     char *room = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *bottom = room + ROOM - size;
     if (room == MAP_FAILED || mprotect(bottom, size, PROT_READ | PROT_WRITE) != 0)

@@ -1,4 +1,4 @@
-/* Opens a library with RTLD_LOCAL that looks up names which only its own dependencies define. */
+/* Opens a library with RTLD_LOCAL. The library looks up names that only its own dependencies define. */
 #include "hostile.h"
 
 int main(void)

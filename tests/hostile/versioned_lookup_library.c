@@ -1,4 +1,4 @@
-/* Looks up names of the CUDA runtime that this library is linked to. */
+/* A library that is linked to the CUDA runtime and looks up names of the runtime. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -68,8 +68,7 @@ void *dlsym(void *handle, const char *name)
 #else
     void *own = the_next()(itself, name);
 #endif
-    /* If neither this library nor the driver defines the name, the next library's dlsym looks it
-     * up. */
+    /* If neither this library nor the driver defines the name, calls the dlsym of the next preloaded library. */
     void *found = own != NULL || driver == NULL ? own : the_next()(driver, name);
     return found != NULL ? found : the_next()(handle, name);
 }

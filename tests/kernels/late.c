@@ -1,5 +1,5 @@
-/* A library that is linked to the driver. The program does not look up its function: the
- * constructor passes the address in an environment variable. */
+/* A library that is linked to the driver. Its constructor passes the address of its function to the program in
+ * an environment variable, so the program needs no look-up. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,4 @@
-//! Checks which launch call each recorded kernel is assigned to.
+//! Checks that the report assigns each recorded kernel to the call that launched it.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn every_kernel_has_its_launch() {
     }
 }
 
-/// The number of kernels with a known launch depends on the timing of the threads. No kernel may be assigned another
-/// thread's launch.
+/// Two threads launch at once. How many kernels get a known launch depends on the threads' timing, but no kernel may be
+/// assigned to the other thread's launch.
 #[test]
 fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
     let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
@@ -60,7 +60,7 @@ fn two_threads(program: Program) -> Ran {
     ran
 }
 
-/// Asserts that each kernel with a known launch is assigned to a launch of the thread that made it.
+/// Asserts that each kernel whose launch is known is assigned to a launch of the thread that launched the kernel.
 fn assert_launches_of_two_threads(ran: &Ran) {
     // Each thread uses its own stream, and only the main thread launches the kernels of `STEP`.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();

@@ -28,8 +28,8 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_steps(&ran, 1, 6);
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
-                // The other profiler never removes CUPTI, which keeps the driver's functions hooked. So the library
-                // does not attach CUPTI again, and has finalized CUPTI only once.
+                // The other profiler never removes CUPTI, so CUPTI keeps the driver's functions hooked. Therefore the
+                // library does not attach CUPTI again: it has finalized CUPTI only once.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
@@ -61,8 +61,8 @@ fn a_profiler_that_comes_among_busy_threads_gets_cupti() {
     assert!(last < 30);
 }
 
-/// A stuck driver call does not keep the other profiler from CUPTI: if the library cannot remove
-/// CUPTI, it gives CUPTI up.
+/// A driver call that does not return prevents the library from removing CUPTI. If another profiler then wants CUPTI,
+/// the library gives it up.
 #[test]
 fn a_profiler_that_comes_while_cupti_cannot_go_gets_it_all_the_same() {
     let ran = Program::new(Reach::LookedUp)

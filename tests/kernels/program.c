@@ -59,7 +59,7 @@ static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
     GPU_CHECK(GPU(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* The number of the thread whose turn it is. The main thread is 0. */
+/* The number of the thread that may make its calls now, if threads take turns. The main thread has number 0. */
 static atomic_int turn;
 static int turns;
 
@@ -102,8 +102,8 @@ static void *busy(void *number)
     return NULL;
 }
 
-/* The stand-in driver calls this function from within its calls. The thread stays in the driver
- * until the main thread has made some more steps. */
+/* The stand-in driver calls this function from within its own functions. The calling thread then stays in the
+ * driver until the main thread has made some more steps. */
 static __thread bool stays;
 static int for_steps = 6;
 static void in_driver(const char *function)
@@ -282,8 +282,8 @@ static void run(const char *mode, int threads, int steps)
     if (end != NULL && strcmp(end, "_exit") == 0)
         _exit(7);
     if (end != NULL && strcmp(end, "exit") == 0) {
-        /* During its shutdown, the driver refuses calls, which would fail the other threads' checks. So they pause
-         * first. */
+        /* While the driver shuts down, it refuses calls, and the other threads would report that as an error. So
+         * they pause before the shutdown. */
         atomic_store(&pauses, true);
         while (atomic_load(&paused) < threads)
             usleep(200);

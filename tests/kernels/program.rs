@@ -24,8 +24,8 @@ pub(crate) enum Reach {
     LookedUp,
 }
 
-/// Returns the folder with the program, in one build for each [`Reach`], and with its libraries. They are built once
-/// per test binary.
+/// Returns the folder with the built program, one build for each [`Reach`], and the libraries that it opens. All are
+/// built once per test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<Scratch> = OnceLock::new();
     BUILT
@@ -68,14 +68,14 @@ fn built() -> &'static Path {
         .folder()
 }
 
-/// A program that is ready to run, with its folder.
+/// A run of `program.c` that is being prepared: its command and its folder.
 pub(crate) struct Program {
     command: Command,
     scratch: Scratch,
 }
 
 impl Program {
-    /// Returns the program to run without the shim.
+    /// Prepares a run of the program without the shim.
     pub(crate) fn plain(reach: Reach) -> Self {
         let scratch = Scratch::new("kernels");
         let name = match reach {
@@ -112,7 +112,8 @@ impl Program {
         self.env("TLLMPROF_KERNELS", steps)
     }
 
-    /// Makes the program record its own kernels with CUPTI, from step FROM until before step TO (`steps` is `FROM-TO`).
+    /// Makes the program record its own kernels with CUPTI during the steps `FROM-TO` (without step TO). `by` is the
+    /// way in which it gets CUPTI's functions.
     pub(crate) fn profiled(self, by: Reach, steps: &str) -> Self {
         let library = match by {
             Reach::Linked => "profiler-linked.so",
@@ -163,7 +164,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Asserts that no call failed, and that the program ran to its end.
+    /// Asserts that no CUDA call of the program failed, and that the program ran to its end.
     pub(crate) fn assert_well(&self) {
         let Output { status, .. } = self.output;
         let printed = (self.output.out(), self.output.err());
@@ -196,7 +197,8 @@ impl Ran {
         Process::read("record".into(), &reader).unwrap()
     }
 
-    /// Returns each kernel's name and stream. The launch is `None` if the report does not know it.
+    /// Returns for each recorded kernel its name, its stream, and the call that launched it, which is `None` if the
+    /// report does not know the call.
     pub(crate) fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
         let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
@@ -254,8 +256,8 @@ impl Ran {
         })
     }
 
-    /// Returns a pair for each time that CUPTI was finalized: the number of calls in the driver, and 1 if the call
-    /// destroyed the context.
+    /// Returns a pair for each time that the library finalized CUPTI: the number of calls that were in the driver then,
+    /// and 1 if finalizing destroyed the context, else 0.
     pub(crate) fn finalized(&self) -> Vec<(u64, u64)> {
         let lines = self.cupti_log.lines();
         lines
@@ -269,7 +271,7 @@ impl Ran {
     }
 }
 
-/// Functions that return the GPU's work in a record.
+/// Functions that return the GPU's work (kernels, copies and memsets) in a record.
 impl Read {
     fn gpu_events(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|(_, event)| event);
@@ -285,7 +287,7 @@ impl Read {
         self.gpu_events().count() as u64
     }
 
-    /// Returns the number of GPU events that the record reports as dropped.
+    /// Returns the number of GPU events (kernels, copies and memsets) that the record reports as dropped.
     pub(crate) fn gpu_work_dropped(&self) -> u64 {
         let events = self.events.iter().map(|(_, event)| event.what);
         events
@@ -323,7 +325,8 @@ impl Read {
         pairs.map(|(open, close)| (open.1, close.1)).collect()
     }
 
-    /// Returns the number of kernels by name, from the opening of one kernel window until the opening of the next.
+    /// Returns the number of kernels by name, from the opening of the window with index `window` until the opening of
+    /// the next one.
     pub(crate) fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
         let opened = self.kernel_edges(Edge::Open);
         let from = opened[window].0;
@@ -341,7 +344,7 @@ impl Read {
         kernels
     }
 
-    /// Returns true if all kernels of the program's steps began while the record says that kernels were recorded.
+    /// Returns true if every kernel of the program's steps began while kernels were recorded, by the record's events.
     pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
@@ -359,7 +362,7 @@ impl Read {
             .collect()
     }
 
-    /// Returns the number of copies by kind.
+    /// Returns the number of copies by their kind, such as from host to device, as CUPTI numbers the kinds.
     pub(crate) fn copies(&self) -> BTreeMap<u8, u64> {
         let mut copies = BTreeMap::new();
         for event in self.gpu_events() {

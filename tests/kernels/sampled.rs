@@ -20,7 +20,7 @@ fn second() -> u64 {
 
 const STEPS: u64 = 200;
 
-/// Runs the program for at least four seconds of steps.
+/// Runs the program with enough steps to last for at least four seconds.
 fn lasting(program: Program) -> Ran {
     program
         .env("PROGRAM_STEP_US", "20000")
@@ -53,7 +53,8 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     let windows = ran.record().kernel_windows();
     let count = windows.len() as u64;
     assert!((2..=seconds).contains(&count), "{windows:?} in {seconds} s");
-    // The end of the program may cut the last sample short. CUPTI stays attached in that case.
+    // A sample is whole if steps follow it. The end of the program may have cut the last sample short; CUPTI then stays
+    // attached.
     let is_whole = |window: &(u64, u64)| window.1 + 1 < STEPS;
     for (place, (first, last)) in windows.iter().enumerate() {
         if is_whole(&(*first, *last)) {
@@ -68,7 +69,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
-    // If the last step opens a sample, this sample has no steps, because it would begin with the next step.
+    // A sample that the last step opens has no steps, because its first step would be the next one.
     let steps: u64 = windows
         .iter()
         .map(|(first, last)| (last + 1).saturating_sub(*first))
@@ -91,8 +92,8 @@ fn windows_that_are_planned_have_no_kernels_and_samples_wait_for_them() {
     assert!(windows.iter().all(|window| window.0 > 120), "{windows:?}");
     assert!(ran.said("window 0-120 captured"), "{}", ran.output.err());
 
-    // A period can begin at the second iteration at the earliest. A sample that begins there would not end before the
-    // window opens at iteration 2, so no sample is taken.
+    // A sample can begin at iteration 2 at the earliest. At iteration 2 the window also opens and stays open until the
+    // end, so no sample can be taken before it.
     let ran = lasting(Program::new(Reach::Linked).kernels("3@1s").windows("2-"));
     ran.assert_well();
     assert_eq!(ran.record().kernel_windows(), []);

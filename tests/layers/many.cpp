@@ -1,5 +1,5 @@
-/* Makes many nested calls in twelve threads at once. Exceptions leave some calls, and some are caught many calls
- * above. The program prints a result that depends on every call. */
+/* Makes many nested calls in twelve threads at once. Exceptions leave some of the calls, and some exceptions
+ * pass many calls before they are caught. The program prints a result that depends on every call. */
 #define STANDIN
 #include "standin_driver.h"
 

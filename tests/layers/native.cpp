@@ -50,7 +50,8 @@ static CUdeviceptr buffer;
 static thread_local CUstream stream;
 static long sum;
 
-/* Launches a kernel. The frame is large and mostly not written to, so old data stays on the stack. */
+/* Launches a kernel named `name`. The function's frame is large and mostly not written to, so data of earlier
+ * calls stays on the stack. */
 static __attribute__((noinline)) void launch(const char *name)
 {
     volatile char room[512];
@@ -181,8 +182,8 @@ OP void op_around(int n)
     op_below(n);
 }
 
-/* An object outside the op_ functions whose destructor launches a kernel. At this time, no scope
- * is open any more. */
+/* An object in a caller of the op_ functions. Its destructor, which runs when an exception is unwound, launches
+ * a kernel. At that time, all op_ scopes are closed. */
 static __attribute__((noinline)) void above(int n)
 {
     struct Outside {
@@ -247,7 +248,8 @@ static void on_signal(int)
     sum += op_handler(1);
 }
 
-/* The memory below the handler's stack is not accessible, so an overflow ends the program. */
+/* Runs the functions in a signal handler. The memory below the handler's stack is not accessible, so a stack
+ * overflow ends the program. */
 static void signals()
 {
     enum { ROOM = 1 << 20 };
@@ -362,7 +364,7 @@ static void coroutine()
         makecontext(&inside, in_coroutine, 0);
     }
     op_outer(1);
-    /* When the coroutine begins, no scope is open yet. */
+    /* When the coroutine is entered, no op_ function is being called, so no scope is open. */
     swapcontext(&outside, &inside);
     op_every(1);
     swapcontext(&outside, &inside);
@@ -392,7 +394,7 @@ OP long op_child(int n)
     return n > 0 ? op_child(n - 1) * 3 + n : n == 0 ? fork() : rounds;
 }
 
-/* A forked child continues within many nested calls and returns from all of them. */
+/* Forks within many nested calls. The child returns from all of them. */
 static void forked_in_the_midst()
 {
     pid_t parent = getpid();

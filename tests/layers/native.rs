@@ -1,4 +1,5 @@
-//! Checks native functions as scopes of kernels (`TLLMPROF_SCOPES`).
+//! Checks native functions as scopes (`TLLMPROF_SCOPES`): the report names, for each kernel, the functions that it was
+//! launched in.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,8 +64,8 @@ fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     ran_by(command, mode, &all)
 }
 
-/// Reports that the running test is skipped, and returns true, if function entries cannot be patched. They are patched
-/// on x86-64 only.
+/// Returns true if function entries cannot be patched, because the processor is not x86-64. Reports the running test as
+/// skipped in this case.
 fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("native functions are scopes on x86-64 only");
@@ -73,8 +74,8 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Returns the number of kernels by the scope in their own name, and the number of kernels whose scope cannot be
-    /// known.
+    /// Returns the number of kernels by the scope that their own names state, and the number of kernels named
+    /// `unknown`, whose scope the report cannot know.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);
@@ -85,7 +86,7 @@ impl Ran {
         (launched, unknown)
     }
 
-    /// Asserts that the report has the right functions for every kernel, and no function for kernels named `unknown`.
+    /// Asserts that the report names the right functions for every kernel, and no function for kernels named `unknown`.
     fn assert_known(&self, mode: &str) {
         let (launched, unknown) = self.expected();
         assert_eq!(
@@ -121,8 +122,8 @@ fn a_kernel_has_the_functions_that_it_was_launched_in() {
     }
 }
 
-/// The program leaves over 400 calls by exceptions, longjmp, thread cancellation and fork. A scope that stayed open
-/// would be noticed in later kernels.
+/// The program leaves over 400 calls of scope functions by exceptions, longjmp, thread cancellation and fork. If a
+/// scope stayed open after that, later kernels would be assigned to it.
 #[test]
 fn a_call_that_is_left_is_open_no_more() {
     if is_left_out() {
@@ -133,8 +134,8 @@ fn a_call_that_is_left_is_open_no_more() {
     }
 }
 
-/// The scope is unknown if calls nest too deep, or if a call runs on another stack. The scopes of later calls are known
-/// again.
+/// A kernel's scope is unknown if calls nest too deep, or if the function runs on another stack. Kernels of later calls
+/// have a known scope again.
 #[test]
 fn what_cannot_be_followed_is_not_known() {
     if is_left_out() {
@@ -203,7 +204,7 @@ fn rules_that_match_nothing_or_too_much_say_so() {
     );
 }
 
-/// If a step rule names the same functions, it still counts every call.
+/// If a rule for steps names the same functions as the scopes, the rule still counts every call.
 #[test]
 fn functions_may_be_steps_and_scopes() {
     if is_left_out() {

@@ -1,4 +1,5 @@
-/* A library that is opened late. Only the function that runs its other functions can be looked up. */
+/* A library that the program opens after its start. Only one of its functions can be looked up; that function
+ * calls the others. */
 #include <string>
 
 #define OP static __attribute__((noinline, noclone))

@@ -47,7 +47,7 @@ static CUstream stream, side;
 static CUevent forked, joined, done;
 static unsigned int grid = 1;
 
-/* Launches a kernel named `name`, within an NVTX range for each part of the name. */
+/* Launches a kernel named `name` on the stream `on`, within a nested NVTX range for each part of the name. */
 static void launch_on(CUstream on, const char *name)
 {
     char parts[128], *rest = parts, *part;

@@ -31,14 +31,15 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
     expected.sort_unstable();
     assert_eq!(pids, expected);
-    // The child makes no steps, so it has no step times. The step times before the fork are the parent's.
+    // The child has made no steps since the fork. The step times from before the fork belong to the parent, so the
+    // child reports none.
     assert!(peer.status().times.is_some());
     let mut of_child = Peer::to(&place.path(&format!("run/tllmprof/{pid}.sock")));
     let status = of_child.status();
     assert_eq!((status.iterations, status.times), (0, None));
     drop(of_child);
     drop(peer);
-    // The parent's socket is left without an owner when the parent ends, although its child is still alive.
+    // When the parent ends, its socket file has no listening process any more, although the child is still alive.
     server.kill();
     let left: Vec<_> = place
         .ps()
@@ -71,7 +72,8 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The program closes all descriptors, so the stand-in must have no log, which is an open descriptor, too.
+    // The program closes all descriptors. The stand-in's log would be an open descriptor, so the stand-in must have no
+    // log.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
     // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same
@@ -94,8 +96,8 @@ fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
 fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
     let place = Place::new();
     let mut command = place.server("200");
-    // The test knows that the program's filter only affects sockets, so the library may continue after the filter is
-    // installed.
+    // By default, the library opens no window once the program has a seccomp filter. With this setting the library
+    // continues: the test knows that the program's filter only affects sockets.
     command.env("TLLMPROF_AFTER_SECCOMP", "1");
     let mut server = place.start(command.env("HOST", "no_socket"));
     wait_until("the line", || server.err().contains("no control socket"));
@@ -162,7 +164,7 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
 }
 
-/// The exit status of a program if `live/slow_listen.c` cannot intercept its system calls.
+/// The exit status of a program whose preload `live/slow_listen.c` cannot intercept its system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
 /// Maximum number of times that the program is run until one run ends while its socket is being created.
@@ -187,7 +189,8 @@ fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
             .env("XDG_RUNTIME_DIR", place.path("run"))
             .env("TLLMPROF_CONTROL", "1")
             .env("TLLMPROF_STEP", "cudaGraphLaunch")
-            // The filter that intercepts the system call is the test's own, so the library may continue.
+            // By default, the library opens no window in a process with a seccomp filter. The filter here is the test's
+            // own and harmless, so this setting lets the library continue.
             .env("TLLMPROF_AFTER_SECCOMP", "1")
             .current_dir(place.0.folder());
         // On a busy machine, the program may end before the library's thread creates the socket. Then the program is
@@ -233,8 +236,8 @@ fn what_killed_processes_leave_is_swept() {
         let mut dies = place.start(&mut place.server("2000"));
         dies.connect();
         dies.kill();
-        // The first file is left by a process that was killed before it listened. The second belongs to a process that
-        // is about to listen.
+        // A file `PID.bind` says that the process PID is about to listen. The first of these files belongs to a process
+        // that was killed before it listened, and the second to a running process. The third has another form of name.
         let folder = place.path("run/tllmprof");
         fs::write(folder.join(format!("{pid}.bind")), "").unwrap();
         fs::write(folder.join(format!("{}.bind", lives.pid())), "").unwrap();

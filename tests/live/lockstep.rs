@@ -18,14 +18,16 @@ pub(crate) fn ranks(place: &Place) -> Vec<Running> {
         command.env_remove("STANDIN_LOG");
         command
     };
-    // No rank ends its first step before all have started.
+    // All ranks are started before the test waits for any of them, because no rank ends its first step before all have
+    // started.
     let ranks: Vec<_> = (0..4).map(|rank| place.spawn(&mut command(rank))).collect();
     ranks.iter().for_each(|rank| rank.wait_for("ready"));
     ranks
 }
 
-/// Returns the windows that all ranks captured. A rank that has already begun the requested step refuses, and the
-/// command tries a later step; the other ranks may have captured the earlier step by then.
+/// Returns the windows that all ranks captured. If a rank has already begun the requested step, it refuses, and the
+/// command requests a later step. The other ranks may have captured the earlier step by then, so that window is not
+/// common.
 fn common(ranks: &[Running]) -> Vec<(u64, u64)> {
     let all: Vec<_> = ranks.iter().map(Running::windows).collect();
     let is_common = |window: &&(u64, u64)| all.iter().all(|of| of.contains(window));
@@ -86,7 +88,8 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     assert!(captured.err().contains(&line), "{}", captured.err());
     assert!(captured.out().contains("4 processes"), "{}", captured.out());
     assert_eq!(common(&ranks).len(), 1);
-    // The idle rank has discarded the request: its next window is the one that the following command requests.
+    // The idle rank has discarded the request that it could not begin in time, so its next window is the one that the
+    // following command requests.
     fs::remove_file(place.path("idle/pause")).unwrap();
     let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
     assert!(captured.status.success(), "{}", captured.err());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::place::{Place, wait_until};
 
-/// A running MCP server, and the client's ends of its pipes.
+/// A running MCP server, with the pipes on which the test writes requests and reads answers.
 struct Session {
     server: Child,
     to: Option<ChildStdin>,

@@ -89,7 +89,8 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// Returns the time that the record's iterations in windows took, and the time of their work on the GPU, in seconds.
+/// Returns two durations in seconds, summed over all windows of the record: that of the iterations, and that of their
+/// work on the GPU.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())
@@ -173,7 +174,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     };
     near(names[0], took);
     near(names[1], gpu);
-    // These metrics do not change while no window is open.
+    // While no window is open, the metrics about windows do not change.
     let since = counted(&values);
     wait_until("more", || counted(&served.values(pid)) > since + 50.0);
     let later = served.values(pid);

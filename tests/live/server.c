@@ -27,7 +27,8 @@
 enum { MAX_RANKS = 16, LATE_MS = 3000 };
 
 struct barrier {
-    /* The step that each rank has reached, from 1 on, or -1 for a rank that is left out. */
+    /* For each rank, the number of the step that it has reached, from 1 on; -1 for a rank that the others no
+     * longer wait for. */
     _Atomic long at[MAX_RANKS];
 };
 
@@ -47,7 +48,8 @@ static void meet(struct barrier *barrier, int rank, int ranks, long step)
             long at = atomic_load(&barrier->at[other]);
             if (at < 0 || at >= step)
                 break;
-            /* In the first step, ranks are not left out, because other programs may still be starting. */
+            /* A rank that is late is left out, but not in the first step, because its program may still be
+             * starting. */
             if (step > 1 && now_ms() - since > LATE_MS)
                 atomic_compare_exchange_strong(&barrier->at[other], &at, -1);
             usleep(50);

@@ -1,4 +1,4 @@
-//! Checks commands for a process that is stopped by SIGSTOP and does not answer.
+//! Checks that commands do not hang if a process is stopped by SIGSTOP and so does not answer.
 
 use std::iter::from_fn;
 use std::mem::zeroed;
@@ -19,7 +19,7 @@ fn a_process_that_is_stopped_is_named_in_one_line_and_holds_up_nobody() {
     // SAFETY: kill takes only numbers. The process is a child that has not been waited for.
     let signal = |number| unsafe { libc::kill(stopped.pid().cast_signed(), number) };
     signal(libc::SIGSTOP);
-    // Clients connect until the socket's queue is full.
+    // Clients connect until the queue of the stopped process's socket is full.
     let socket = stopped.socket();
     let waiting: Vec<_> = from_fn(|| connect_at_once(&socket)).take(4096).collect();
     assert!(waiting.len() < 4096, "the kernel lets any number wait");

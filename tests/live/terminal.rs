@@ -16,7 +16,8 @@ const COLUMNS: u16 = 120;
 
 pub(crate) struct Terminal {
     master: File,
-    /// The command's end, kept open so that the terminal can be queried after the command has ended.
+    /// The command's end of the pseudo-terminal. It stays open so that the terminal can be queried after the command
+    /// has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
     pub child: Child,

@@ -1,4 +1,4 @@
-//! Checks `tllmprof top` on a terminal, and in a pipe.
+//! Checks the command `tllmprof top`, both on a terminal and with its output in a pipe.
 
 use std::os::unix::process::ExitStatusExt;
 use std::thread::sleep;
@@ -62,7 +62,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let (first, last) = taken[1][0];
     assert_eq!(last - first, 49);
     top.wait_for(&format!("{second}     1  {first}-{last}  "));
-    // Only this rank had a window, so only its row shows the GPU's share of the window's time.
+    // Only this rank has captured a window. So only its row shows which share of the window's time the GPU was busy.
     let has_share = |rank: usize| {
         let begin = format!("{}     {rank}  armed", ranks[rank].pid());
         let text = top.text();
@@ -73,7 +73,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     };
     wait_until("the share", || has_share(1));
     assert_eq!([0, 2, 3].map(has_share), [false; 3]);
-    // ESC selects all processes. A capture of all uses the same iterations in each.
+    // ESC selects all processes. A capture of all processes takes the same iterations in each.
     top.press(b"\x1b");
     top.wait_for("selected: all");
     top.press(b"c");

@@ -80,7 +80,7 @@ fn a_capture_runs_the_pytorch_profiler_in_its_window_alone() {
     capture("--torch-trace traces/t.json");
     let windows = server.windows();
     assert_eq!(windows.len(), 3, "{windows:?}");
-    // The file names have the number of the window on demand. The second window has no trace.
+    // A trace's file name contains the number of its window on demand. The second window has no trace.
     let is_written = |name: &str| server.err().contains(name);
     for (name, window) in [
         ("t-rank-0.json", windows[0]),

@@ -1,5 +1,5 @@
-//! Checks results of commands for running processes: medians in `ps`, repeated captures, and
-//! windows that only switch the profiler on.
+//! Checks the output of commands for running processes: median step times in `ps`, repeated captures, and captures that
+//! start and stop the CUDA profiler without recording.
 
 use std::fs;
 use std::process::Stdio;
@@ -133,7 +133,7 @@ fn a_window_for_a_profiler_begins_no_record_and_is_refused_where_none_waits() {
         taken.len() == 1 && taken[0].1 - taken[0].0 == 3,
         "{taken:?}"
     );
-    // A capture that is not limited to switching the profiler on starts a record.
+    // This capture also records, so it starts a record. The captures before only switched the CUDA profiler.
     let recorded = place.tllmprof(&format!("capture {} --steps 4", server.pid()));
     assert!(recorded.status.success(), "{}", recorded.err());
     assert_eq!(records(), 1);
@@ -194,7 +194,7 @@ fn the_default_window_gives_way_to_a_capture_and_opens_again() {
         "{err}"
     );
     assert!(err.contains(", in 2 parts"), "{err}");
-    // A planned window that is for a profiler has priority over a capture on demand.
+    // The settings plan a window for a profiler. Such a window has priority over a capture on demand.
     fs::remove_file(place.path("end")).unwrap();
     let mut profiled = place.start(
         place

@@ -1,4 +1,4 @@
-/* Calls the named function before the thread's first CUDA call. */
+/* Calls the function that the rule names before the thread's first CUDA call. */
 #include "program.h"
 
 #include "standin.h"

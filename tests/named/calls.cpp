@@ -41,8 +41,8 @@ static __attribute__((noinline)) uint64_t jump_round(uint64_t sum, int n)
     return mix(kept, (uint64_t)value);
 }
 
-/* Makes one round. The compiler keeps these local variables in registers across the calls, so a hook must not change
- * them. */
+/* Makes one round of calls. The compiler keeps these local variables in registers across the calls, so the
+ * result is wrong if a hook changes such a register. */
 static uint64_t one_round(uint64_t sum, int n)
 {
     deep::Engine engine;
@@ -102,7 +102,7 @@ int main(int count, char **words)
         loop_step(&loop, n);
     for (uint64_t sum : sums)
         printf("%016llx\n", (unsigned long long)sum);
-    /* named_fibonacci(7) calls itself 40 times. These calls stay within the library. */
+    /* One call of named_fibonacci(7) leads to 40 more calls by itself. These stay within the library. */
     long recursive = (long)sums.size() * 200 * 40;
     printf("checksum %016llx outside %ld calls %ld\n", (unsigned long long)loop_close(&loop),
            named_calls.load() - recursive, named_calls.load());

@@ -1,5 +1,6 @@
-/* Makes ten calls of a function that launches once, with another launch after each call. The calls end in one of
- * many ways. A test can see from the launches before the profiler's stop if the library noticed the end of a call. */
+/* Makes ten calls of a function that launches once, and launches once more after each call. A call ends in one
+ * of many ways. If the library noticed the end of a call, it stops the profiler before the launch after that
+ * call, which the driver's log shows. */
 #include "program.h"
 
 #include "loop.h"
@@ -61,7 +62,7 @@ Result engine_step(int n)
     return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
 }
 
-/* Launches. Returns 1 if the return address shows that the caller is in the same file. */
+/* Launches. Returns 1 if the return address is in this file, that is, if no hook has changed it. */
 int engine_asks(int n)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
@@ -119,7 +120,8 @@ int main(int count, char **words)
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);
     if (how == COROUTINE) {
-        /* One thread begins each step within a coroutine, and another thread ends it. */
+        /* One thread begins a step within a coroutine. Another thread then resumes the coroutine and ends the
+         * step. */
         static char stack[256 * 1024];
         getcontext(&inside);
         inside.uc_stack.ss_sp = stack;

@@ -4,8 +4,8 @@ use crate::common::Switch;
 use crate::twice::{start, stop, switches};
 use crate::workshop::Workshop;
 
-/// Asserts that the profiler is started and stopped at the `wanted` calls if the program's calls end in each of the
-/// ways `hows`.
+/// Runs the program once for each way in `hows` to end a call. Asserts that each time, the profiler is started and
+/// stopped at the `wanted` calls.
 fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     let shop = Workshop::new();
     let program = shop.program_of("ends.cpp", "ends", &[]);
@@ -20,7 +20,7 @@ fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     }
 }
 
-/// Each iteration has two launches: one during the call of the named function, and one after it.
+/// Each iteration has two launches: one within the call of the named function, and one after the call.
 #[test]
 fn a_window_closes_when_its_last_call_returns() {
     let wanted = [
@@ -76,7 +76,7 @@ fn a_call_may_end_on_another_thread() {
         .args("coroutine")
         .window("3,5-6,8", "sym:engine_step")
         .run();
-    // The named function makes all the launches, one in each call.
+    // In this program, the named function makes all launches: one in each call.
     let launches: Vec<usize> = switches(&both.log)
         .iter()
         .map(|switch| match switch {

@@ -1,4 +1,4 @@
-//! A Rust program with a method that a rule names.
+//! A Rust program with a method that a test's rule for steps names.
 
 #[link(name = "libcudart.so.12", kind = "dylib", modifiers = "+verbatim")]
 unsafe extern "C" {

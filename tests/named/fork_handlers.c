@@ -1,4 +1,5 @@
-/* Calls the named function in fork handlers, which run between the libraries' fork handlers. */
+/* Calls the named function in fork handlers (pthread_atfork). They run between the fork handlers of other
+ * libraries. */
 #include "program.h"
 
 #include <pthread.h>

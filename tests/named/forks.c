@@ -1,5 +1,5 @@
-/* Calls the named function in a process, in a forked child and, with a second argument, in a vfork child that
- * executes another program. */
+/* Calls the function that the rule names, in the process itself, in a forked child and, with a second argument,
+ * in a vfork child that executes another program. */
 #include "program.h"
 
 #include "loop.h"

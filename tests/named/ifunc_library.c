@@ -1,11 +1,13 @@
-/* A function whose implementation is chosen when the program starts, like memcpy's. */
+/* A function whose implementation is chosen when the program starts, as for memcpy. The symbol's type is
+ * STT_GNU_IFUNC. */
 static int plain(int n)
 {
     return n * 3;
 }
 
 #ifdef __aarch64__
-/* The choice may depend on what the loader passes about the processor, declared like in sys/ifunc.h. */
+/* The function that makes the choice may use the processor's features, which the loader passes to it. Its
+ * arguments are declared as in sys/ifunc.h. */
 static int unknown(int n)
 {
     return n * 5;

@@ -1,4 +1,5 @@
-/* A function that compares its own address, as OpenSSL's allocator does. */
+/* A function whose code compares its own address with that of the active implementation, as OpenSSL's allocator
+ * does. A hook must not change the result. */
 long self_step(long n);
 static long (*volatile implementation)(long) = self_step;
 

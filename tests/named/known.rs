@@ -5,8 +5,9 @@ use crate::seen::{assert_exact, is_left_out, lines_with};
 use crate::twice::{Situation, start, stop};
 use crate::workshop::Workshop;
 
-/// Returns three programs with a known engine. The first is linked to the engine's library, the second opens it after
-/// it has used CUDA, and the third has the engine's function itself, without exporting it.
+/// Returns three programs that use an engine whose step function is known. The first is linked to the engine's library.
+/// The second opens the library after it has used CUDA. The third contains the engine's function and does not export
+/// it.
 fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
     let library = shop.library("llama.c", "libllama.so", &[]);
     let beside = "-Wl,-rpath,$ORIGIN";
@@ -21,7 +22,8 @@ fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
 fn auto_counts_the_step_of_an_engine_that_is_known() {
     let shop = Workshop::new();
     let programs = around_an_engine(&shop);
-    // The third program's function is not exported, so its calls are only seen if its entry is patched.
+    // The third program does not export the function, so its calls can be counted only if the function's entry is
+    // patched.
     let seen = if is_x86_64() {
         &programs[..]
     } else {
@@ -30,8 +32,8 @@ fn auto_counts_the_step_of_an_engine_that_is_known() {
     for program in seen {
         let both = program.clone().args("calls").window("5-9", "auto").run();
         let said = both.said();
-        // Each call of the engine's function makes three loop steps, each with a launch and a wait. Loop step 6 also
-        // launches once under a stream capture, which adds one launch to the counts.
+        // One call of the engine's function makes three steps of the loop, each with one launch and one wait. In
+        // addition, step 6 of the loop launches once under a stream capture.
         assert_eq!(both.switches(), [start(16, 15), stop(31, 30)], "{said:#?}");
         assert_exact(&both);
         assert_eq!(

@@ -1,4 +1,4 @@
-/* A program with a function that a thread of a preloaded tool may call even before main. */
+/* A program with a function that a preloaded tool looks up and calls on its own thread, possibly before main. */
 #include "program.h"
 
 #include "loop.h"

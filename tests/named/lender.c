@@ -1,5 +1,5 @@
-/* A function without a size in the symbol table. So its entry cannot be patched, and only GOT
- * slots lead to its hook. */
+/* A function that has no size in the symbol table. Therefore its entry cannot be patched, and only calls through
+ * GOT slots reach its hook. */
 long lent_step(long n);
 #ifdef __aarch64__
 #define CODE "add x0, x0, x0, lsl 2\n add x0, x0, 3\n ret\n"

@@ -30,8 +30,8 @@ fn a_plugin_that_comes_and_goes() {
 fn a_plugin_that_is_reached_by_look_up() {
     let shop = Workshop::new();
     let host = shop.program("plugin_host.c", "plugin_host", &[]);
-    // These options give the function a prologue in which a jump cannot be written with a single store. So its entry is
-    // not patched while other threads run.
+    // Compiled with these options, the function begins with instructions in which a jump cannot be written by a single
+    // store. So its entry is not patched while other threads run.
     let (options, reason): (&[&str], _) = if is_x86_64() {
         let options = &["-fcf-protection=full", "-fno-omit-frame-pointer"];
         (options, "other threads are running")
@@ -47,7 +47,8 @@ fn a_plugin_that_is_reached_by_look_up() {
     assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
-/// GOT slots are patched and dropped while other threads load and unload libraries.
+/// The library patches GOT slots of new libraries, and forgets those of unloaded ones, while several threads load and
+/// unload libraries.
 #[test]
 fn libraries_that_come_and_go_in_all_threads() {
     let shop = Workshop::new();

@@ -1,5 +1,5 @@
-/* llama_host [calls]: a program around an engine. A step has three waits, and one step also has
- * a stream capture. With `calls`, the steps are made through the engine's function. */
+/* llama_host [calls]: a program that runs an engine. A step has three waits, and one of the steps also has a
+ * stream capture. With `calls`, the engine's function makes the steps; otherwise the program makes them itself. */
 #include "program.h"
 
 #include "llama.h"

@@ -5,7 +5,7 @@ use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, u
 use crate::twice::switches;
 use crate::workshop::Workshop;
 
-/// The rules name functions that tllmprof calls while it holds locks or writes code.
+/// In this test, rules name functions that tllmprof itself calls while it holds locks or patches code.
 #[test]
 fn functions_that_libraries_use_may_be_the_program_s_own() {
     let shop = Workshop::new();
@@ -22,7 +22,8 @@ fn functions_that_libraries_use_may_be_the_program_s_own() {
         "sym:.@own_functions",
     ] {
         for windows in ["5-9", &many.join(",")] {
-            // The window may open before the driver is ready, so only the program's own result is checked.
+            // The window may open before the driver is ready, and is then not exact. So only the program's own result
+            // is checked.
             let ran = program.clone().window(windows, rule).run_shimmed();
             assert!(ran.output.status.success(), "{rule}: {:?}", ran.output);
             assert_eq!(ran.output.out(), "1\n", "{rule}");
@@ -70,7 +71,7 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // The very first call may be lost, because the library could not start at that point.
+    // One call may be missing: the first one, if the library could not start at that point.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

@@ -1,4 +1,5 @@
-/* Starts a program that may not make writable memory executable, like MemoryDenyWriteExecute=yes of systemd. */
+/* Starts a program in a process that may not make writable memory executable, like with systemd's
+ * MemoryDenyWriteExecute=yes. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>

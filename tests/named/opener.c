@@ -1,5 +1,5 @@
-/* A function that ends with a jump to dlopen. By its return address, dlopen must find the
- * program, whose RUNPATH has the folder of the plugin. */
+/* A function that ends with a jump to dlopen. Therefore dlopen's return address is in the program, and dlopen
+ * searches the program's RUNPATH, which has the plugin's folder. */
 #include "program.h"
 
 #include "standin.h"

@@ -1,4 +1,5 @@
-/* A program that defines functions which libraries also use, so libraries call the program's versions. */
+/* A program that defines functions under names of the C library, such as malloc. Libraries then call the
+ * program's functions. */
 #include "program.h"
 
 #include <pthread.h>

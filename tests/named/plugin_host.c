@@ -1,4 +1,4 @@
-/* Opens plugin.so, calls its function and closes it, a number of times. With a second argument, another thread runs
+/* Repeatedly opens plugin.so, calls its function and closes it. With a second argument, another thread runs
  * meanwhile. */
 #include "program.h"
 
@@ -32,7 +32,7 @@ int main(int count, char **words)
         long (*step)(long) = (long (*)(long))find(plugin, "plugin_step");
         for (int i = 0; i < 3; i++, calls++)
             sum += step(n);
-        /* The look-up with a version must find the same function. */
+        /* A look-up with a version also has to find the function. */
         if (n == 0 && dlvsym(plugin, "plugin_step", "NONE") != NULL)
             sum++;
         dlclose(plugin);

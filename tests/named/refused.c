@@ -1,19 +1,20 @@
-/* Functions whose entries cannot be patched, each for another reason. The program prints how often they are called. */
+/* Functions whose entries cannot be patched, each for another reason, which its comment gives. The program
+ * prints how often they are called. */
 #include "program.h"
 
 #include "loop.h"
 
-/* The function is shorter than a jump. */
+/* Cannot be patched: the function is shorter than a jump. */
 long odd_short(long n);
-/* A loop jumps back to the first instruction. */
+/* Cannot be patched: a loop in it jumps back to the first instruction. */
 long odd_loop(long n);
-/* The first five bytes contain a call. */
+/* Cannot be patched: its first five bytes contain a call. */
 long odd_call(long n);
-/* The entry has a branch that only exists with a short distance. */
+/* Cannot be patched: it begins with a branch (jrcxz) that only exists with a short distance. */
 long odd_jrcxz(long n);
-/* The function has no size. */
+/* Cannot be patched: the symbol table has no size for the function. */
 long odd_unsized(long n);
-/* A jump table has an entry for the second instruction. */
+/* Cannot be patched: a jump table in it has an entry for its second instruction. */
 long odd_table(long n);
 /* These functions can be patched. They begin with a branch among the first bytes, an address
  * relative to the instruction, and an endbr64, in this order. */

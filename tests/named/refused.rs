@@ -99,7 +99,8 @@ fn a_process_without_cuda_is_left_alone() {
     both.assert_untouched();
 }
 
-/// The file under the mapped library's name was replaced. The library must not use the new file's symbols.
+/// After a library was mapped, its file was replaced by another one under the same name. The library under test must
+/// not use the new file's symbols.
 #[test]
 fn a_library_whose_file_was_replaced() {
     let shop = Workshop::new();
@@ -119,7 +120,8 @@ fn a_library_whose_file_was_replaced() {
     assert!(line.is_some_and(|line| line.contains(why)), "{said:#?}");
 }
 
-/// The process forbids new executable memory. The message must name this reason instead of missing room.
+/// The process forbids new executable memory. The message must give this reason, and not that there is no free memory
+/// near the function.
 #[test]
 fn a_process_that_may_not_make_memory_executable() {
     if is_left_out() {

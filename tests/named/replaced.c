@@ -1,5 +1,5 @@
-/* Loads a library whose file is then replaced by another library before any function is looked up, like in an
- * upgrade. */
+/* Loads a library, and then replaces its file by another library before any function is looked up, as an upgrade
+ * does. */
 #include "program.h"
 
 #include "standin.h"

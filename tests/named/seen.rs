@@ -1,5 +1,5 @@
-//! Helpers for tests of rules that name functions: the ways in which the library follows a function, and the calls
-//! that it counted.
+//! Helpers for tests of rules that name functions: the library's messages about how it follows a function, and the
+//! numbers of calls that it counted.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
@@ -15,8 +15,8 @@ pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
-/// Reports that the running test is skipped, and returns true, if function entries cannot be
-/// patched.
+/// Returns true if function entries cannot be patched on this processor. Reports the running test as skipped in this
+/// case.
 pub(crate) fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");
@@ -24,7 +24,7 @@ pub(crate) fn is_left_out() -> bool {
     !is_x86_64()
 }
 
-/// Returns the number of calls that the program printed.
+/// Returns the number of calls of the named function, as the program printed it.
 #[track_caller]
 pub(crate) fn calls(both: &Both) -> u64 {
     number_behind(both, "calls ")
@@ -41,13 +41,13 @@ pub(crate) fn number_behind(both: &Both, word: &str) -> u64 {
         .unwrap_or_else(|| panic!("{output}"))
 }
 
-/// Asserts that every call was counted exactly once.
+/// Asserts that the library counted as many calls as the program made.
 #[track_caller]
 pub(crate) fn assert_exact(both: &Both) {
     assert_eq!(both.total(), calls(both), "{}", both.output.err());
 }
 
-/// Returns the number of lines of the log that contain `what`.
+/// Returns the number of the library's messages that contain `what`.
 pub(crate) fn lines_with(both: &Both, what: &str) -> usize {
     both.said()
         .iter()

@@ -1,5 +1,5 @@
-/* Functions with every kind of signature and body. Each counts its own calls, and its result depends on every
- * argument. */
+/* Functions with many kinds of signatures and bodies. Each function counts its own calls, and its result depends
+ * on every argument. */
 #ifndef SHAPES_H
 #define SHAPES_H
 

@@ -9,13 +9,13 @@ use crate::workshop::Workshop;
 /// The option by which compilers for x86-64 mark the targets of indirect jumps.
 const CET: &[&str] = &["-fcf-protection=full"];
 
-/// Runs the program with one thread and with eight. Each run has either a window that never opens, or a window at every
-/// third call, so every shape of function also occurs near a window's edge.
+/// Runs the program with one thread and with eight threads, and each time with two settings: a window that never opens,
+/// and a window at every third call, so that every shape of function is also called while a window opens or closes.
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    // Calls that a library makes to its own function do not use a GOT slot, so they are not seen. The program prints
-    // the number of the other calls separately.
+    // If functions are followed through GOT slots, calls within the functions' own library are not counted. So the
+    // program also prints the number of calls from outside.
     let seen = if by == BY_NAME { "outside " } else { "calls " };
     for mode in ["alone", "threads"] {
         let program = program.clone().args(mode);
@@ -131,7 +131,7 @@ fn a_function_of_many_by_its_signature() {
     let shop = Workshop::new();
     let library = shop.library("shapes.cpp", "libshapes.so", &[]);
     let program = shop.program("calls.cpp", "calls", &[&library]);
-    // Calls within the library are seen only if the function's entry is patched.
+    // If the function's entry is patched, its 40 calls of itself are counted, too.
     let fibonacci = 200 * if is_x86_64() { 41 } else { 1 };
     for (rule, total) in [
         (r"sym:^deep::Engine::named_step\(double\)$", 200),

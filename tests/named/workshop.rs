@@ -1,4 +1,4 @@
-//! Builds the tests' programs from `tests/named/`.
+//! Builds the programs of `tests/named/` for the tests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,8 +72,8 @@ impl Workshop {
             .env("TLLMPROF_LOG", "debug")
     }
 
-    /// Builds a program that uses the CUDA runtime and whose own functions a rule names. If entries cannot be patched,
-    /// the functions are in a library instead, which the program calls through GOT slots.
+    /// Builds a program that uses the CUDA runtime and contains the functions that a rule names. On processors where
+    /// entries cannot be patched, the functions are in a library instead, and the program calls them through GOT slots.
     pub(crate) fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         if is_x86_64() {
             return self.program(source, output, options);

@@ -1,4 +1,5 @@
-//! Checks programs whose own NVTX ranges the library counts or records before it passes them to nsys.
+//! Checks programs that open NVTX ranges of their own under nsys. The library counts or records these ranges and passes
+//! them to nsys.
 
 use std::ffi::OsStr;
 
@@ -7,7 +8,7 @@ use tllmprof_record::{Entry, Reader, Strings, What};
 use crate::common::{Scratch, nvtx};
 use crate::profile::{Profile, Range, STOP, UNGATED, nsys, profile};
 
-/// The rule counts the program's ranges as iterations, and nsys still gets all of them.
+/// With a rule for NVTX ranges, the program's ranges count as iterations, and nsys still gets all of them.
 #[test]
 fn the_programs_ranges_make_iterations() {
     let Some(nsys) = nsys() else { return };
@@ -31,7 +32,7 @@ fn the_programs_ranges_make_iterations() {
         ),
         ("start", "nvtx:^step", &[("", "step"), ("", "around")]),
     ];
-    // nsys prints messages between the program's lines, so only the program's lines are kept.
+    // nsys prints its own messages between the program's lines. Only the program's lines are compared.
     let answers = |said: &str| -> Vec<String> {
         let own = |line: &&str| {
             line.starts_with("pop of nothing")
@@ -39,8 +40,8 @@ fn the_programs_ranges_make_iterations() {
         };
         said.lines().filter(own).map(str::to_owned).collect()
     };
-    // The expected answers are those that the program prints without the library. A run of nsys takes seconds, so one
-    // run gets the answers for all kinds.
+    // The program prints what NVTX returns to it. The expected answers are those without the library. A run of nsys
+    // takes seconds, so one run gets the answers for all kinds.
     let all = r#"for kind; do echo "kind: $kind"; "$0" "$kind"; done"#;
     let mut words = vec![OsStr::new("sh"), OsStr::new("-c"), OsStr::new(all)];
     words.push(program.as_os_str());
@@ -98,7 +99,7 @@ fn gated_by_the_programs_ranges() {
         profile.program.err()
     );
     profile.holds_one_window(5..=9);
-    // The program's own ranges in the window's steps are complete in the report.
+    // In nsys's report, the program's own ranges in the window's five steps are complete.
     for (text, count) in [("step", 5), ("inner", 5)] {
         let own = profile.reports[0].iter();
         let own: Vec<&Range> = own
@@ -109,8 +110,8 @@ fn gated_by_the_programs_ranges() {
     }
 }
 
-/// With a record, the library always receives NVTX calls before nsys, whatever the rule is. nsys gets the same ranges
-/// as without a record, and the record has the window's ranges.
+/// If there is a record, the library receives each NVTX call before nsys does, under any rule for steps. nsys must get
+/// the same ranges as without a record, and the record must have the window's ranges.
 #[test]
 fn a_record_takes_nothing_from_nsys() {
     let Some(nsys) = nsys() else { return };
@@ -156,8 +157,8 @@ fn a_record_takes_nothing_from_nsys() {
         }
     });
     assert!(read.unwrap().is_none());
-    // A wait ends each iteration. So the window lasts from the wait of step 4 until the wait of step 9, which is in the
-    // middle of step 9's ranges.
+    // Under this rule, a wait ends each iteration, and the wait is in the middle of a step's ranges. So the window
+    // lasts from the middle of step 4's ranges until the middle of step 9's.
     let count = |domain: &str, name: &str, cut: bool| {
         let is_it = |range: &&(u32, u32, bool)| {
             let in_domain = match domain {
@@ -180,7 +181,8 @@ fn a_record_takes_nothing_from_nsys() {
     assert_eq!(kept.len(), 20);
 }
 
-/// Each process that the program starts passes its ranges to nsys once, both with and without the library.
+/// A program starts a child process. nsys gets each range of parent and child exactly once, both with and without the
+/// library.
 #[test]
 fn ranges_of_children() {
     let Some(nsys) = nsys() else { return };
@@ -191,7 +193,8 @@ fn ranges_of_children() {
         ("TLLM_PROFILE_START_STOP", "all"),
     ];
     let options = ["--trace-fork-before-exec=true"];
-    // Each entry is the program's KIND, the number of ranges of both processes, and their number of windows.
+    // Each entry is the program's argument KIND, the number of ranges of parent and child together, and their number of
+    // windows.
     for (kind, ranges, windows) in [("fork", 6, 1), ("preload", 7, 2), ("bare", 7, 1)] {
         let arguments = [program.as_os_str(), OsStr::new(kind)];
         let profile = profile(nsys, &options, &variables, &arguments);

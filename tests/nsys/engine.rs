@@ -1,4 +1,4 @@
-//! Checks windows of an engine that makes no NVTX ranges.
+//! Checks windows of a program that opens no NVTX ranges itself, under nsys.
 
 use crate::common::read_log;
 use crate::profile::{REPEAT_2, STOP, UNGATED, holds_exactly, nsys, profile_engine};
@@ -8,7 +8,8 @@ fn one_window() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch", &[]);
     profile.holds_one_window(5..=9);
-    // The profiler was on during the window's five launches, as in nsys's report.
+    // By the driver's log, the profiler was on during the window's five launches, which are also those in nsys's
+    // report.
     let log = read_log(&profile.log);
     let launched: Vec<usize> = ["cuProfilerStart", "cuProfilerStop"]
         .iter()

@@ -1,5 +1,5 @@
-/* A CUDA program that makes NVTX ranges incorrectly: pushes without a pop, pops without a push, and ranges that end
- * on other threads.
+/* A CUDA program that uses NVTX incorrectly: it pushes ranges without a pop, pops without a push, and ends
+ * ranges on other threads.
  *
  *   own_ranges [--waits-elsewhere] [--quick-exit] */
 #include <nvtx3/nvToolsExt.h>
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
         cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
         return 1;
     nvtxDomainHandle_t domain = nvtxDomainCreateA("own");
-    /* NVTX returns the nesting level. A wrong level would show that another library's ranges are on the same stack. */
+    /* NVTX returns the nesting level. The level is wrong if the ranges of another library are on the same stack. */
     printf("pop of nothing: %d\n", nvtxRangePop());
     for (int n = 0; n < STEPS; n++) {
         step_range = nvtxRangeStartA("own step");

@@ -1,4 +1,4 @@
-//! Checks programs that make NVTX ranges which are not iterations.
+//! Checks programs under nsys whose own NVTX ranges do not count as iterations.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::common::{Scratch, nvtx};
 use crate::profile::{Profile, STOP, UNGATED, holds_exactly, nsys, profile};
 
-/// Builds the program that makes NVTX ranges.
+/// Builds the program `own_ranges.c`, which opens NVTX ranges.
 fn own_ranges(scratch: &Scratch) -> PathBuf {
     nvtx::program(scratch, "nsys/own_ranges.c")
 }
@@ -45,8 +45,8 @@ fn own_ranges_are_left_alone() {
     ] {
         assert_eq!(count(&plain, domain, text), 40, "{text}");
     }
-    // The window opens within step 5's ranges, at its launch, and closes within step 10's. nsys keeps the ranges that
-    // begin during the window.
+    // The window opens at step 5's launch, within that step's ranges, and closes within step 10's ranges. nsys keeps
+    // only the ranges that begin during the window.
     assert_eq!(count(&gated, "own", "own in domain"), 5);
     assert_eq!(count(&gated, "", "own inner"), 5);
 }
@@ -72,7 +72,7 @@ fn waits_on_another_thread() {
     }
 }
 
-/// If the process ends by `_exit` while the capture range is open, nsys drops all its data.
+/// The process ends by `_exit` while a window (the range `capture`) is open. In this case nsys drops all its data.
 #[test]
 fn open_window_at_quick_exit() {
     let Some(nsys) = nsys() else { return };

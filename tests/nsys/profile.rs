@@ -32,7 +32,7 @@ pub(crate) const UNGATED: &[&str] = &[];
 pub(crate) fn nsys() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        // The script may download nsys, which takes minutes.
+        // The time limit is long, because the script may download nsys, which takes minutes.
         let got = run(
             &mut Command::new(repo().join("scripts/get-nsys")),
             Duration::from_secs(1200),
@@ -58,7 +58,7 @@ pub(crate) struct Range {
     pub text: String,
     pub payload: Option<u64>,
     pub begin: i64,
-    /// The end; `None` for a range that was still open when nsys stopped.
+    /// Time of the range's end; `None` for a range that was still open when nsys stopped.
     pub end: Option<i64>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn profile(
     variables: &[(&str, &str)],
     program: &[&OsStr],
 ) -> Profile {
-    // On a small machine, two runs of nsys at the same time are not faster than one after the other.
+    // Only one nsys runs at a time. On a small machine, two at once are not faster than one after the other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME
         .lock()
@@ -118,7 +118,8 @@ fn profile_once(
     profiled
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
-        // Only the program gets this variable. nsys itself opens libcuda, too, and ends if libcuda is incomplete.
+        // `-e` sets this variable for the program only. nsys also opens libcuda, and would fail with the stand-in,
+        // which lacks functions.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")
@@ -185,7 +186,8 @@ fn export(nsys: &Path, report: &Path) -> Vec<Range> {
         .collect()
 }
 
-/// Asserts that the domain `tllmprof` has one range `capture`, and that exactly these iterations begin during it.
+/// Asserts that the report has exactly one range `capture` of the domain `tllmprof`, and that exactly these iterations
+/// begin during that range.
 #[track_caller]
 pub(crate) fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
     let (capture, others): (Vec<&Range>, Vec<&Range>) = report
@@ -225,7 +227,7 @@ pub(crate) fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusi
     }
 }
 
-/// Asserts that the engine printed its result, so it ran to its end.
+/// Asserts that the program printed its result, which it does only at its end.
 #[track_caller]
 pub(crate) fn engine_is_done(profile: &Profile) {
     assert!(

@@ -7,9 +7,9 @@ PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
 
 database = sqlite3.connect(sys.argv[1])
 columns = {row[1] for row in database.execute("PRAGMA table_info(NVTX_EVENTS)")}
-# If there were no events, nsys makes no table.
+# If there were no NVTX events, the export has no table of them.
 if columns:
-    # nsys makes a column for each type of payload in the report.
+    # The table has a column for each type of payload that occurs in the report.
     payloads = [name for name in ("uint64Value", "int64Value", "uint32Value", "int32Value") if name in columns]
     payload = f"coalesce({', '.join(payloads)}, NULL)" if payloads else "NULL"
     # The upper bits of globalTid are the process. Each process numbers its domains from 1.

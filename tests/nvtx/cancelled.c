@@ -1,5 +1,5 @@
-/* A thread is cancelled while it is in a tool's push. When the thread has reached the push, the
- * tool writes a byte to the descriptor that TOOL_WAITS names. */
+/* Cancels a thread while the thread is in the push function of an NVTX tool. The tool writes a byte to the
+ * descriptor TOOL_WAITS when the thread has reached that function. */
 #include "loop.h"
 
 #include <pthread.h>

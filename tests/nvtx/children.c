@@ -32,7 +32,7 @@ int main(int argc, char **argv)
             execl(argv[0], argv[0], argv[1], "child", (char *)NULL);
             _exit(127);
         }
-        /* The driver cannot be used after a fork, so this child only makes ranges. */
+        /* The driver cannot be used after a fork, so a forked child only opens ranges. */
         for (int n = 0; n < 2; n++) {
             nvtxRangePushA("step");
             nvtxRangePop();

@@ -1,4 +1,4 @@
-/* Uses an NVTX extension, and a mark. Rules count neither. */
+/* Uses an NVTX extension (payloads), and a mark. Rules for ranges count neither of them. */
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include "loop.h"

@@ -1,4 +1,5 @@
-/* Links the tool of tool.c into a program or library. */
+/* Compiles the tool of tool.c so that it can be linked into a program or library. NVTX then finds it without an
+ * environment variable. */
 #define NVTX_STATIC_INJECTION_IMPL
 #define NVTX_NO_IMPL
 #include "tool.c"

@@ -1,4 +1,4 @@
-/* A library with its own copy of NVTX. */
+/* A library with its own copy of NVTX, as NVTX is a header-only library that each module compiles in. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 

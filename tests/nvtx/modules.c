@@ -1,4 +1,4 @@
-/* Makes steps whose ranges are opened in turn by the libraries given as arguments. */
+/* Makes steps. The libraries that are given as arguments take turns to open the step's range. */
 #include "loop.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* Makes ranges in a process without CUDA, which ends by _exit. */
+/* Opens NVTX ranges in a process that never uses CUDA and that ends by _exit. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -101,7 +101,7 @@ static void domain_start(int n)
     nvtxDomainRangeEnd(engine, id);
 }
 
-/* A range that matches the rule is within another matching range, so a step is two iterations. */
+/* Opens two nested ranges that both match the rule, so that a step is two iterations. */
 static void nested(int n)
 {
     nvtxRangePushA("step outside");
@@ -109,7 +109,7 @@ static void nested(int n)
     nvtxRangePop();
 }
 
-/* Pushes a range that nothing pops. */
+/* Pushes a range and never pops it. */
 static void unpopped(int n)
 {
     (void)n;
@@ -117,7 +117,8 @@ static void unpopped(int n)
     work();
 }
 
-/* Captures a graph before each step. The range during the capture is not an iteration. */
+/* Captures a graph before each step, within a range that matches the rule. This range does not count as an
+ * iteration. */
 static void captured(int n)
 {
     cudaStream_t capturing;

@@ -1,4 +1,4 @@
-/* A library with the functions of module.c that makes no ranges. */
+/* A library with the same functions as module.c, but they open no ranges. */
 int module_push(int n)
 {
     return n;

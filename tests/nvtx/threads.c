@@ -1,5 +1,5 @@
-/* Eight threads each make ranges: in total THREADS * RANGES ranges named "step", and as many with other names. The
- * main thread uses CUDA. */
+/* Eight threads open ranges at once: in total THREADS * RANGES ranges named "step", and as many with other
+ * names. The main thread uses CUDA. */
 #include "loop.h"
 
 #include <pthread.h>

@@ -14,7 +14,8 @@ use crate::common::{
 };
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(550);
-/// The exit status of a preparation script if this machine does not allow the situation.
+/// The exit status of a preparation script ([`Case::prepare`]) if this machine does not allow the situation that it
+/// prepares.
 const NOT_HERE: i32 = 98;
 
 /// Returns the path of the program, built once from `tests/odd/odd.c`.
@@ -30,9 +31,9 @@ pub(crate) fn fuse() -> &'static Path {
     build_once(&BUILT, "odd/fuse.c", &[])
 }
 
-/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (version 1 or 2). `set FILE
-/// VALUE` writes to a file of the control group if it exists. `enter` makes the program start in the control group,
-/// and `leave` removes it.
+/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (cgroup version 1 or 2). `set FILE
+/// VALUE` writes VALUE to a file of the control group, if the file exists. `enter` makes the program start in the
+/// control group, and `leave` removes the group.
 const GROUPS: &str = r#"
 group() {
     for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do
@@ -56,17 +57,18 @@ leave() {
     done
 }"#;
 
-/// A program with its arguments in a situation.
+/// A program with its arguments, and the situation in which it runs.
 pub(crate) struct Case<'a> {
-    /// The program's arguments: an event, the number of steps, and the step before which the event happens.
+    /// The program's arguments: an event such as `kill`, the number of steps, and the step before which the event
+    /// happens.
     pub arguments: &'a str,
-    /// A shell script that root runs in the case's folder, in a separate mount namespace. It exits with 98 if the
-    /// machine does not allow the situation. It may set `before`, which is put in front of the program's command, and
-    /// `inside`, which comes after the library's variables.
+    /// A shell script that root runs in the case's folder, in a separate mount namespace, before the program. It exits
+    /// with 98 if the machine does not allow the situation. It may set two shell variables with words for the program's
+    /// command line: `before` (at its beginning) and `inside` (after the library's variables).
     pub prepare: &'a str,
-    /// A shell script that runs after the program; empty if there is none.
+    /// A shell script that runs after the program has ended; empty if there is none.
     pub after: &'a str,
-    /// More namespaces to create besides the mount namespace, as options of unshare(1).
+    /// Namespaces to create in addition to the mount namespace, as options of unshare(1).
     pub namespaces: &'a str,
     pub variables: &'a [(&'a str, &'a str)],
 }
@@ -75,7 +77,7 @@ pub(crate) struct Case<'a> {
 pub(crate) struct Ran {
     pub output: Output,
     pub records: Vec<Process>,
-    /// Number of empty files whose name is that of a record.
+    /// Number of files that are named like records but are empty.
     pub empty: usize,
     scratch: Scratch,
 }
@@ -121,8 +123,8 @@ impl Case<'_> {
         (run(&mut unshare, TEST_TIMEOUT), scratch)
     }
 
-    /// Runs the program without and with the library. Asserts that status and output are the same, except for the
-    /// library's messages on standard error. If this machine does not allow the situation, logs the reason and returns
+    /// Runs the program twice, without and with the library. Asserts that its exit status and output are the same,
+    /// except for the library's messages. If this machine does not allow the situation, logs the reason and returns
     /// `None`.
     #[track_caller]
     pub(crate) fn compare(&self) -> Option<Ran> {
@@ -183,7 +185,7 @@ impl Case<'_> {
     }
 }
 
-/// Removes digits, because a shell prints the number of a killed process, which differs between runs.
+/// Removes all digits from a text. A shell prints the number of a killed process, which differs between runs.
 fn without_numbers(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -200,9 +202,9 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If
-    /// some are missing, the record must count them as dropped: a machine that is too busy may not make room in the
-    /// record in time.
+    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`.
+    /// Iterations may be missing if the record counts them as dropped: on a very busy machine, room in the record may
+    /// be made too late.
     #[track_caller]
     pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {

@@ -91,7 +91,7 @@ static void nothing(void)
 {
 }
 
-/* Limits the address space to its current size. */
+/* Lowers the limit of the address space to the current size, so that no more memory can be mapped. */
 static void fill_addresses(void)
 {
     limit(RLIMIT_AS, status_bytes("VmSize"));
@@ -124,8 +124,9 @@ static int others_sleep(void)
     return sleep;
 }
 
-/* Limits the data to its current size, after all other threads have come to rest: a thread's first driver call
- * allocates the driver's thread-local variables, and if that fails, glibc ends the process. */
+/* Lowers the limit of data memory to the current size, once all other threads sleep. If a thread made its first
+ * driver call after that, glibc could not allocate the driver's thread-local variables and would end the
+ * process. */
 static void fill_data(void)
 {
     for (int looks = 0; looks < 5; looks = others_sleep() ? looks + 1 : 0)
@@ -138,8 +139,8 @@ static void empty_data(void)
     unlimit(RLIMIT_DATA);
 }
 
-/* Uses up all memory, including free blocks in the allocator's own pages. From then on, a thread's first driver call
- * would end the process. */
+/* Uses up all memory, including free blocks in the allocator's own pages. If a thread made its first driver call
+ * after that, the process would end. */
 static void take_all_data(void)
 {
     limit(RLIMIT_DATA, status_bytes("VmData"));
@@ -148,7 +149,8 @@ static void take_all_data(void)
             ;
 }
 
-/* Drops the capability to lock memory. This comes before other threads start, because capabilities are per thread. */
+/* Drops the capability to lock memory. It has to be dropped before other threads start, because each thread has
+ * its own capabilities. */
 static void lock_no_more_than_allowed(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -181,7 +183,7 @@ static void use_up_memory(void)
     }
 }
 
-/* Forks a child that acts on this process, and waits for it. */
+/* Forks a child that calls `act`, which acts on this process. Waits for the child. */
 static void from_outside(void (*act)(void))
 {
     pid_t child = fork();
@@ -296,7 +298,8 @@ static void open_own(void)
     own_count++;
 }
 
-/* Closes all descriptors and uses their numbers for the program's files. The record's folder (ARGUMENT) is removed. */
+/* Closes all descriptors, and opens files of the program under the same numbers. Removes the record's folder
+ * (ARGUMENT), so the library cannot reopen the record. */
 static void close_all(void)
 {
     char command[PATH_MAX];
@@ -315,7 +318,7 @@ static void take_all(void)
             want(dup2(own[0], other) == other, "dup2");
 }
 
-/* Prints what was written to the program's own files. */
+/* Prints the contents of the program's own files, which show if another library wrote to their descriptors. */
 static void look_at_own(void)
 {
     for (int n = 0; n < own_count; n++) {
@@ -418,7 +421,8 @@ static void clone_with_own_memory(void)
     wait_for_end(clone(end_at_once, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL));
 }
 
-/* Forks by system call, so no handlers of fork() run in the child. The child's exit() runs exit handlers. */
+/* Forks by the system call, not by fork(), so no fork handlers run. The child calls exit(), which runs exit
+ * handlers. */
 static void fork_by_number(void)
 {
     fflush(stdout);
@@ -454,7 +458,8 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* Makes signals interrupt blocking system calls. The handler has no SA_RESTART, so these calls fail with EINTR. */
+/* Makes a timer's signals interrupt blocking system calls. The signal's handler has no SA_RESTART, so these
+ * calls fail with EINTR. */
 static void raise_storm(void)
 {
     const struct sigaction action = {.sa_handler = on_signal};

@@ -1,4 +1,4 @@
-//! Checks that `docs/harmless.md` has a row for each situation.
+//! Checks that `docs/harmless.md` has a row for each situation in which a program was run under the library.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use crate::situations::{ALL, Situation};
 const BEGINS: &str = "<!-- situations: BLESS=1 cargo test --test odd page -->\n";
 const ENDS: &str = "<!-- end of situations -->\n";
 
-/// Situations that the tests' machines cannot produce, and what is tested in their place.
+/// Situations that the tests' machines cannot produce. Each has its kind, its public report, and the text that says
+/// what is tested instead.
 const NOT_HERE: [(&str, &str); 3] = [
     (
         "a checkpoint and a restore by CRIU, whose packages do not know the kernel",
@@ -24,7 +25,7 @@ const NOT_HERE: [(&str, &str); 3] = [
     ),
 ];
 
-/// Situations that tests outside this folder cover: kind, public report, event and result.
+/// Situations that tests in other folders cover: kind, public report, event and result.
 const ELSEWHERE: [Situation; 4] = [
     Situation {
         kind: "lost variables",
@@ -54,7 +55,7 @@ const ELSEWHERE: [Situation; 4] = [
     },
 ];
 
-/// Situations that were only tried by hand: kind and events.
+/// Situations that no test covers because they were only tried by hand: their kind and their events.
 const TRIED: [(&str, &str); 9] = [
     (
         "environment",

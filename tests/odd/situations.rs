@@ -8,7 +8,7 @@ use tllmprof_report::{Process, State};
 
 use crate::harness::{Case, Ran, has, numbers};
 
-/// A row of the table in `docs/harmless.md`.
+/// A situation, which is a row of the table in `docs/harmless.md`.
 pub(crate) struct Situation {
     pub kind: &'static str,
     pub report: &'static str,
@@ -37,8 +37,8 @@ const CLOSED: &str = "window all closed: ";
 const CAPTURED: &str = "window all captured: ";
 const USUAL: [&str; 3] = [OPENED, CLOSED, CAPTURED];
 
-/// Asserts that there is a complete record of this number of iterations, and that the library logged only its usual
-/// messages.
+/// Runs the program. Asserts that there is a complete record of this number of iterations, and that the library logged
+/// only its usual messages.
 #[track_caller]
 fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     let ran = case.compare()?;
@@ -46,8 +46,8 @@ fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     Some(ran)
 }
 
-/// Asserts that the record ends within the window, that the library logged the reason `why`, and that the record
-/// counts the missing events.
+/// Runs the program. Asserts that the record ends within the window, that the library logged the reason `why`, and that
+/// the record counts the missing events.
 #[track_caller]
 fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -55,7 +55,7 @@ fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     is_cut_off(&ran, iterations);
 }
 
-/// Asserts that the record has only the first iterations, and that it counts the missing events.
+/// Asserts that the record has only some iterations from the first one on, and that it counts the missing events.
 #[track_caller]
 fn is_cut_off(ran: &Ran, iterations: u64) {
     let [record] = &ran.records[..] else {
@@ -67,7 +67,8 @@ fn is_cut_off(ran: &Ran, iterations: u64) {
     assert!(kept + dropped >= iterations, "{kept} and {dropped}");
 }
 
-/// Asserts that there is no record, and that no other file was left in its place.
+/// Runs the program. Asserts that there is no record, that no other file was left in its place, and that the library
+/// logged the reason `why`.
 #[track_caller]
 fn has_none(case: &Case<'_>, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -76,7 +77,7 @@ fn has_none(case: &Case<'_>, why: &str) {
     assert_eq!(fs::read_dir(ran.path("left")).unwrap().count(), 0);
 }
 
-/// Asserts that the record is that of a process that was killed in iteration `at`.
+/// Runs the program. Asserts that the record is that of a process that was killed during iteration `at`.
 #[track_caller]
 fn is_unfinished(case: &Case<'_>, at: u64) {
     let Some(ran) = case.compare() else { return };
@@ -161,7 +162,8 @@ situations! {
                 .flat_map(|window| &window.iterations)
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
-            // 100 000 launches are made. Those before the first graph launch belong to no iteration.
+            // The program makes 100 000 launches, of which 100 are graph launches, which begin iterations. Launches
+            // before the first graph launch belong to no iteration, so up to 900 may be missing.
             let (made, dropped) = (100 + 99_000, ran.records[0].record.dropped);
             assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };
@@ -536,8 +538,8 @@ situations! {
         };
 }
 
-/// Asserts that all iterations are recorded and that iteration 19, during which the process was stopped, took at
-/// least 400 ms.
+/// Runs the program. Asserts that all iterations are recorded, and that iteration 19, during which the process was
+/// stopped, took at least 400 ms.
 #[track_caller]
 fn is_held(case: &Case<'_>) {
     let Some(ran) = is_whole(case, 200) else {

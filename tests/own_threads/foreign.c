@@ -36,7 +36,8 @@ static long kernel(long number, long a, long b, long c, long d)
     return result;
 }
 
-/* Logs a call if it comes from the library under test, in one of that library's own threads. */
+/* Logs a call of a replaced function if the caller is the library under test, on one of that library's own
+ * threads. */
 static void own_thread_calls(const char *function, void *caller)
 {
     char name[16] = "", line[128];
@@ -57,7 +58,7 @@ static void own_thread_calls(const char *function, void *caller)
     kernel(SYS_close, file, 0, 0, 0);
 }
 
-/* The work that each replaced function adds. It uses memory that is freed when the process ends. */
+/* Runs in each replaced function. Uses memory that is freed when the process ends, so a later call would crash. */
 static void use(const char *function, void *caller)
 {
     if (is_inside)
@@ -89,8 +90,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Frees the memory, and takes 50 ms, like a library that waits for its own thread. Only the program's main thread
- * continues after this. */
+/* Frees the memory that the replaced functions use, and then takes 50 ms, like a library that waits for its own
+ * thread. After this, only the program's main thread may call them. */
 __attribute__((destructor)) static void end(void)
 {
     char *gone = table;
@@ -186,8 +187,8 @@ REPLACE(unlink)
 REPLACE(usleep)
 REPLACE(write)
 
-/* The loader or this library may call these functions before anything can be looked up, so they make the system call
- * directly. */
+/* The loader or this library may call the following functions before dlsym can be used, so they make the system
+ * call directly. */
 long replaced_clock_gettime(long, long) __asm__("clock_gettime");
 long replaced_clock_gettime(long clock, long time)
 {

@@ -98,7 +98,7 @@ static int own_threads(void)
     return count;
 }
 
-/* Runs after all other destructors, which have already freed their libraries' resources. */
+/* Runs after all other destructors. By then, other libraries have freed their resources. */
 __attribute__((destructor(101))) static void last(void)
 {
     if (!has_filter) {

@@ -29,7 +29,7 @@ struct thread {
 };
 static struct thread threads[MOST_THREADS];
 static int in_span;
-/* The thread that is held at the first mark, or 0. */
+/* The thread of the program that is held at the first mark, or 0 if none is held. */
 static pid_t held;
 
 static struct thread *find(pid_t number)
@@ -93,7 +93,7 @@ static void enters(struct thread *thread, const struct __ptrace_syscall_info *in
     thread->sleeps = (is_wait && arguments[3] == 0) || is_poll;
 }
 
-/* Lets the held thread continue once all of the library's threads sleep. */
+/* Lets the thread that is held at the first mark continue, if all of the library's threads sleep. */
 static void look_at_held(void)
 {
     int count = 0;

@@ -1,5 +1,5 @@
-/* A library preloaded after the shim. It counts the process's calls to pthread_cond_wait, which come from threads
- * that were forced to give up the GIL, and prints the count at the end. */
+/* A library that is preloaded after the shim and counts the process's calls of pthread_cond_wait. In CPython,
+ * these calls come from threads that were forced to give up the GIL. The library prints the count at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

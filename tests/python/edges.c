@@ -1,5 +1,6 @@
-/* Native threads, unknown to Python, that repeatedly wait for the device until the process has ended. The library
- * runs its Python code at a window's edges in these threads, also while the interpreter ends. */
+/* Native threads, which Python does not know, that wait for the device again and again until the process has
+ * ended. When a window opens or closes in such a thread, the library runs Python code in the thread, possibly
+ * while the interpreter ends. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ int begin(int threads)
         return 1;
     for (int i = 0; i < threads; i++) {
         pthread_t thread;
-        /* Some threads wait without a pause, and some with pauses. */
+        /* One thread in four waits without pauses; the other three pause between their waits, for 100 to 300
+         * microseconds. */
         if (pthread_create(&thread, NULL, loops, (void *)(size_t)(i % 4 * 100)) != 0)
             return 2;
         pthread_detach(thread);

@@ -1,4 +1,4 @@
-"""Forks while other threads hold the GIL and wait for it. Parent and children hold it, and print the times."""
+"""Forks while other threads hold the GIL or wait for it. Parent and children hold the GIL, and print the times."""
 import ctypes
 import gc
 import os

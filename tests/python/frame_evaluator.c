@@ -1,5 +1,5 @@
-/* Installs a frame evaluator (PEP 523) that calls CPython's own, whichever evaluator was installed before. For
- * CPython 3.9 to 3.11. */
+/* Installs a frame evaluator (PEP 523) for CPython 3.9 to 3.11. It calls CPython's own evaluator instead of the
+ * one that was installed before. */
 void *PyInterpreterState_Get(void);
 void *_PyInterpreterState_GetEvalFrameFunc(void *);
 void _PyInterpreterState_SetEvalFrameFunc(void *, void *);

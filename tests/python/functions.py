@@ -109,7 +109,7 @@ async def asynchronous(n):
 
 
 def forks():
-    """Returns True in the child. There, calls that are in progress belong to the parent."""
+    """Returns True in the child, where calls that are in progress belong to the parent."""
     enters("forks")
     child = os.fork()
     if child == 0:

@@ -41,7 +41,7 @@ class Last:
 # above.
 import colorsys  # noqa: E402
 
-# At its end, the interpreter clears this name first.
+# When the interpreter ends, it clears this name before all others, which deletes the object.
 sys.last_value = Last()
 for target in (endless, endless, waits, endless):
     threading.Thread(target=target, daemon=True).start()

@@ -1,5 +1,5 @@
-"""Two greenlets whose marked calls overlap without nesting. Prints the times at which each call began, came to its end,
-and was over."""
+"""Two greenlets whose marked calls overlap without nesting. Prints the times at which each call began, was about to
+return, and had returned."""
 import time
 
 import greenlet

@@ -1,4 +1,4 @@
-"""Marked functions of a module that several interpreters import."""
+"""A module with marked functions, which several interpreters import."""
 from truth_of_calls import paused, ran, report
 
 

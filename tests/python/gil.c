@@ -18,8 +18,8 @@ static int64_t now(void)
     return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
-/* Drops the GIL, takes it, holds it for `us` microseconds, and drops it. It is taken between
- * times[0] and times[1], and dropped between times[2] and times[3]. */
+/* Drops the GIL, takes it, holds it for `us` microseconds, and drops it again. Stores times: the GIL was taken
+ * between times[0] and times[1], and dropped between times[2] and times[3]. */
 void hold(unsigned us, int64_t *times)
 {
     void *state = PyEval_SaveThread();
@@ -43,7 +43,8 @@ void keep(unsigned us)
     atomic_store(&is_kept, 0);
 }
 
-/* Drops the GIL for `us` microseconds, and then takes it, between times[0] and times[1]. */
+/* Drops the GIL for `us` microseconds, and then takes it. Stores the times before and after taking it in
+ * times[0] and times[1]. */
 void wait_for_it(unsigned us, int64_t *times)
 {
     void *state = PyEval_SaveThread();
@@ -53,8 +54,8 @@ void wait_for_it(unsigned us, int64_t *times)
     times[1] = now();
 }
 
-/* Like wait_for_it(), but waits until another thread holds the GIL in keep() before it takes the
- * GIL. */
+/* Like wait_for_it(), but without a fixed time: takes the GIL once another thread holds it in keep(), so the
+ * call has to wait. */
 void wait_for_keeper(int64_t *times)
 {
     void *state = PyEval_SaveThread();

@@ -39,8 +39,8 @@ static void **value_error;
 static void *handle;
 static void find(const char *library)
 {
-    /* The library is opened with RTLD_GLOBAL, because extension modules of the standard library look for the
-     * interpreter's functions there. */
+    /* Opens libpython with RTLD_GLOBAL, because extension modules of the standard library look for the
+     * interpreter's functions among the global symbols. */
     handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
     if (handle == NULL) {
         printf("%s\n", dlerror());
@@ -191,7 +191,8 @@ static void run(const char *mode, const char *library)
 
 #ifdef PLUGIN
 void run_plugin(const char *mode, const char *library) { run(mode, library); }
-/* Starts Python in the plugin's constructor, before the library could look for it. */
+/* Starts Python in the plugin's constructor, which runs before the library under test can look for Python in the
+ * plugin. */
 __attribute__((constructor)) static void early(void)
 {
     if (getenv("PLUGIN_BEGINS") != NULL) {

@@ -1,4 +1,4 @@
-"""One thread waits for the GIL far longer than all others, until the end."""
+"""One thread waits for the GIL much longer than any other thread: until the program ends."""
 import ctypes
 import os
 import threading

@@ -1,4 +1,5 @@
-/* Checks if a GOT slot of Python's own module leads into the shim, for a given function. */
+/* Checks if the calls of a given function from Python's own module lead into the shim, by the module's GOT slot
+ * for the function. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -22,8 +23,8 @@ static int is_shims(uintptr_t address)
 
 static uintptr_t where(struct dl_phdr_info *module, ElfW(Addr) address)
 {
-    /* In the dynamic section, the loader has replaced some offsets by addresses in memory, and
-     * left others as they are in the file. */
+    /* The loader has replaced some of the dynamic section's offsets by addresses in memory. Offsets that it left
+     * unchanged are smaller than the module's base address. */
     return address < module->dlpi_addr ? module->dlpi_addr + address : address;
 }
 

@@ -1,4 +1,4 @@
-"""Prints where the interpreter's calls of condition variables lead."""
+"""Prints where the interpreter's calls of condition variables (pthread_cond_…) lead: to the shim or to libc."""
 import ctypes
 import os
 

@@ -1,4 +1,4 @@
-"""Threads with small stacks make the first counted calls."""
+"""In this program, threads with small stacks make the first calls that the library counts."""
 import ctypes
 import threading
 

@@ -1,4 +1,4 @@
-"""Threads that want the GIL all the time, and switch only when they are forced to."""
+"""Threads that want the GIL all the time. Each gives the GIL up only when the interpreter forces it to."""
 import atexit
 import threading
 import time

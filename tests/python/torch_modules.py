@@ -1,7 +1,7 @@
-"""Modules of torch that write down their own calls. A test compares these with the ranges.
+"""Torch modules that write down their own calls. A test compares these calls with the ranges that the library
+makes.
 
-At the begin of each call that must have a range, it prints a line `module NAME`.
-"""
+At the begin of each call that must have a range, the program prints a line `module NAME`."""
 
 import ctypes
 import gc
@@ -84,10 +84,10 @@ other = Mlp()
 learn(other)
 other(x)
 model.layers[1].mlp(x)
-# A module that is added later has its class's name.
+# A module that is added to a model after its first call is named after its class.
 model.layers[1].mlp = Mlp()
 model(x)
-# Calls in a hook, and in a second thread.
+# Model calls in a hook, and in a second thread, have ranges, too.
 def hook(module, args, result):
     other(x)
 
@@ -105,7 +105,7 @@ for _ in range(50):
     one(x)
     del one
 gc.collect()
-# While the thread captures a stream, modules get no ranges.
+# While a thread captures a stream, the library makes no ranges for modules.
 driver = Driver("libcuda.so.1")
 assert driver.lib.cuStreamBeginCapture_v2(driver.stream, 0) == 0
 captures = True

@@ -1,4 +1,4 @@
-"""Modules whose classes override the methods that could be used to get their names."""
+"""Torch modules whose classes override the methods by which a library could get the modules' names."""
 import torch
 
 

@@ -9,8 +9,7 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Numbers of collections so far, which happened while the interpreter started, or in a parent
-# process.
+# Numbers of collections before this point: those while the interpreter started, and those in a parent process.
 begun = collections()
 
 

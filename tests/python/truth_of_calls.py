@@ -1,4 +1,4 @@
-"""Writes down the marked functions that a thread is in. The functions' own bodies report this."""
+"""Writes down which marked functions a thread is in. The bodies of these functions call this module themselves."""
 import os
 import threading
 
@@ -26,7 +26,7 @@ def leaves(name):
 
 
 class ran:
-    """A context manager around the body of a call."""
+    """A context manager around the body of a marked function, which writes down the call's begin and end."""
 
     def __init__(self, name):
         self.name = name
@@ -59,7 +59,7 @@ class paused:
 
 
 def report():
-    """Appends the collected lines to the file TRUTH."""
+    """Appends the lines that were collected in memory to the file TRUTH."""
     text = "".join(line + "\n" for line in lines)
     lines.clear()
     with open(os.environ["TRUTH"], "a") as file:

@@ -1,5 +1,5 @@
-//! Checks native threads that open and close windows while the interpreter ends. At each edge of a
-//! window, the library runs Python code in the thread.
+//! Checks native threads that wait for the device while the interpreter ends. When a window opens or closes in such a
+//! thread, the library runs Python code in the thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,8 +78,8 @@ fn that_come_at_the_end() {
                     output.err()
                 ));
             }
-            // The library's Python code at an edge of a window looks for torch, and logs that torch is missing. So
-            // this message shows that the code ran.
+            // Each time a window opens or closes, the library's Python code looks for torch and logs that torch is
+            // missing. So this message shows that the code ran.
             edges += usize::from(output.err().contains("torch is not imported"));
         }
         if edges == 0 {

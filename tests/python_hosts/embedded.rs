@@ -9,7 +9,7 @@ use crate::common::python::{Python, pythons};
 use crate::common::pythons::{home, library as library_of, linker_options, name};
 use crate::common::{Scratch, command, compiler, run, skipped};
 
-/// The programs that were built for one libpython.
+/// The paths of the programs that embed Python, built for one libpython.
 struct Hosts {
     _scratch: Scratch,
     /// A program that is linked to libpython.
@@ -152,7 +152,8 @@ fn that_have_it_in_a_plugin() {
     });
 }
 
-/// The plugin's constructor starts the interpreter before the library had a chance to look for one.
+/// The plugin's constructor starts the interpreter before the library under test can look for an interpreter in the
+/// plugin.
 #[test]
 fn whose_plugin_begins_in_its_constructor() {
     with_each_library(|python, hosts| {
@@ -168,8 +169,8 @@ fn whose_plugin_begins_in_its_constructor() {
     });
 }
 
-/// If a program has the libraries of two interpreters, tllmprof follows only one interpreter. Both interpreters
-/// behave like without tllmprof.
+/// A program loads two interpreters of different versions. The library follows only one of them, and both behave as
+/// without the library.
 #[test]
 fn that_have_two() {
     let mut libraries = pythons().iter().filter_map(|python| {

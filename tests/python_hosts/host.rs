@@ -13,7 +13,8 @@ use crate::common::pythons::few;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Number of garbage collections by generation: those before the first line of the program, and all until its end.
+/// Numbers of a process's garbage collections, by generation: before the first line of the program, and in total until
+/// its end.
 #[derive(Debug, Default)]
 struct Collections {
     before: [u64; 3],
@@ -21,7 +22,7 @@ struct Collections {
 }
 type Process = u32;
 
-/// Number of begins and ends of a range or mark.
+/// Number of times that a range began, and number of times that it ended. A mark only begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub begun: u64,
@@ -36,7 +37,7 @@ pub(crate) struct Both {
     name: String,
     pub plain: Output,
     pub with: Output,
-    /// The numbers of garbage collections that each process counted itself in the run with the library.
+    /// The garbage collections of each process in the run with the library, as the processes themselves counted them.
     truth: BTreeMap<Process, Collections>,
     counts: BTreeMap<Process, Counts>,
 }
@@ -134,8 +135,8 @@ impl Both {
         ))
     }
 
-    /// Checks that `processes` processes counted their collections, and that exactly these collections were recorded.
-    /// Collections before the program's first line may be missing.
+    /// Checks that this number of processes counted their garbage collections, and that the library recorded exactly
+    /// these. Collections before the program's first line may be missing.
     pub(crate) fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
@@ -174,8 +175,8 @@ impl Both {
         }
     }
 
-    /// Checks that GIL holds were recorded in each process that counted collections. A Python without a GIL still has
-    /// a GIL while it imports modules.
+    /// Checks that the library recorded holds of the GIL in each process that counted collections. Even a Python
+    /// without a GIL has one while it imports modules.
     pub(crate) fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");

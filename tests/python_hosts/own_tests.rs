@@ -19,8 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
 const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \
                    test_concurrent_futures test_multiprocessing_fork test_multiprocessing_spawn test_asyncio";
-/// Number of tests that run at the same time. It may exceed the number of processors, because the tests often wait for
-/// each other and for the clock.
+/// Number of CPython's tests that run at the same time. It may exceed the number of processors, because the tests spend
+/// much time waiting.
 const WORKERS: usize = 3;
 
 /// Runs `python -m test NAME` without the library, or with the library and all of its Python options.
@@ -38,8 +38,8 @@ fn own(python: &Python, test: &str, is_on: bool) -> Output {
         std::fs::create_dir(&counts).expect("make a folder");
         everything_on(&mut command, &counts);
         if test == "test_monitoring" {
-            // The test requires that no monitoring tool has events set. The library's tool sets events as soon as it
-            // finds a marked function, so the marked function here does not exist in the test.
+            // This test of CPython requires that no monitoring tool has events set. The library's tool sets events once
+            // it has found a marked function. So the function that is marked here does not exist in the test.
             command.env("TLLMPROF_PY_RANGES", "truth:work");
         }
     }
@@ -56,8 +56,8 @@ fn failures(output: &Output) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the failures of the test that occur only with the library. Some tests depend on timing and may fail on a
-/// busy machine, so a second run decides.
+/// Returns the test functions that fail with the library but not without it. Some depend on timing and may fail on a
+/// busy machine, so a failure counts only if it occurs in a second run, too.
 fn wrong(python: &Python, test: &str) -> Option<String> {
     let mut with = own(python, test, true);
     if with.status.success() {

@@ -1,5 +1,5 @@
-//! Checks runs of `python …`: the ways to start it, the work that it does, and the ways in which it
-//! ends.
+//! Checks programs that `python` runs: the ways to start Python, the work that the program does, and the ways in which
+//! it ends.
 
 use std::process::Command;
 
@@ -104,7 +104,8 @@ fn with_descriptors_closed() {
     });
 }
 
-/// A program that lists its modules, hooks, threads and tools finds nothing of the library.
+/// The program lists its modules, hooks, threads and monitoring tools. The list must not contain anything of the
+/// library.
 #[test]
 fn looked_at_from_inside() {
     with_each(|python| {
@@ -193,8 +194,8 @@ fn that_end_in_any_way() {
                 .gil(python)?
                 .at_least(3)?;
         }
-        // One process runs two programs one after the other (exec), so its counts include the second program's
-        // collection.
+        // The process replaces its program by a second one (exec), so its counts include the garbage collection of the
+        // second program.
         run(python, &[], "ends.py", &["execs"])
             .same()?
             .at_least(4)?;

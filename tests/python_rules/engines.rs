@@ -1,8 +1,9 @@
-//! Checks the steps of engines in Python, and the ranges of the engines' API functions.
+//! Checks engines in Python: the functions that the library counts as steps, and the NVTX ranges that it makes for the
+//! engines' API functions.
 
 use super::*;
 
-/// Writes Python modules with the names of an engine's modules and functions.
+/// Writes Python modules whose names and functions are those of real engines.
 fn write_engines(folder: &Path) {
     let step = "
 class GPUModelRunner:
@@ -110,7 +111,8 @@ for _ in range(12):
     );
     for which in pythons() {
         let ran = run_engines(which, "2-3,5-9", &program);
-        // The engine's function returns before the step's work, so an iteration lasts until the function's next call.
+        // In this engine, the function returns before the step's work is launched. So an iteration lasts from one call
+        // of the function until the next call.
         let expected = [('+', 11), ('-', 15), ('+', 17), ('-', 27)];
         assert_edges(which, &ran, &expected);
         let said = ran.said();

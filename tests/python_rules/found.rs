@@ -1,5 +1,5 @@
-//! Checks that the library finds Python functions before their first call, wherever they are defined and however the
-//! program is started.
+//! Checks that the library finds the Python function of a rule before the function's first call, wherever it is defined
+//! and however the program is started.
 
 use super::*;
 
@@ -60,7 +60,7 @@ const KINDS: [(&str, &str, &str); 18] = [
         "step",
         "step(next(n))",
     ),
-    // A decorator object wraps the function, like `torch.no_grad()` does.
+    // A function that is wrapped by a decorator object, as with `torch.no_grad()`.
     (
         "import functools\nclass no_grad:\n  def __enter__(self): pass\n  def __exit__(self, *a): pass\n  \
          def __call__(self, f):\n    @functools.wraps(f)\n    def w(*a):\n      with self: return f(*a)\n    \

@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const RULE: &str = "py:eng:Engine.step";
 const MAY_LACK: &str = "; calls of it may be missing";
 
-/// Runs `program`, which can import a module `eng`, with this rule, window 5-9 and the settings.
+/// Runs `program` with this rule, the window 5-9 and these settings. The program can import a module `eng`.
 fn run_with_engine(which: &Python, program: &str, rule: &str, settings: &[(&str, &str)]) -> Ran {
     let mut fixture = python(which).window("5-9", rule).args("main.py");
     for (name, value) in settings {
@@ -36,7 +36,8 @@ fn line(ran: &Ran, text: &str) -> String {
     said.remove(0)
 }
 
-/// Asserts that window 5-9 was captured, and that the library logged nothing else.
+/// Asserts that the profiler was started and stopped at `edges`, and that the library logged that window 5-9 was
+/// captured, and nothing else.
 #[track_caller]
 fn assert_only_captured(which: &Python, ran: &Ran, edges: &[(char, usize)], iterations: usize) {
     assert_edges(which, ran, edges);
@@ -52,7 +53,8 @@ fn monitored() -> impl Iterator<Item = &'static Python> {
 
 #[test]
 fn a_frozen_programs_functions_count_from_their_first_call() {
-    // In a frozen program, the code has a relative file name, but the module has an absolute one.
+    // Imitates a frozen program (such as PyInstaller's), in which a function's code has a relative file name but its
+    // module has an absolute one.
     let program = "
 import importlib.abc, importlib.machinery, marshal, sys
 
@@ -86,7 +88,7 @@ for _ in range(12):
 
 #[test]
 fn a_frozen_programs_main_counts_from_its_first_call() {
-    // The program runs `__main__` like a frozen program's loader does, without an event that the library could see.
+    // Runs `__main__` as the loader of a frozen program does: without any event by which the library could notice it.
     let program = "
 import ctypes, sys
 
@@ -106,8 +108,7 @@ evaluate(ctypes.py_object(code), names, names)
 
 #[test]
 fn a_function_by_value_counts_from_its_first_call() {
-    // The functions are made like cloudpickle makes them: no module has the class, and the function's globals have few
-    // names.
+    // Makes functions as cloudpickle does: their class is in no module, and their globals have only few names.
     let program = "
 import marshal, types
 
@@ -233,8 +234,8 @@ for _ in range(12):
     }
 }
 
-/// `os._exit` skips the end of the interpreter and the library's last check for replaced functions. The library must
-/// not log that the function had no calls if it could not check.
+/// `os._exit` skips the end of the interpreter, where the library checks if the program has replaced functions. Without
+/// this check, the library must not log that the function had no calls.
 #[test]
 fn a_replacement_before_os_exit_is_not_taken_for_a_function_without_calls() {
     let program = |made: &str, end: &str| {
@@ -447,7 +448,8 @@ work()
     for which in pythons() {
         let ran = run_with_engine(which, program, RULE, &settings);
         assert_eq!(line(&ran, "are missing"), missing);
-        // If the program makes no collection after clearing `gc.callbacks`, none is missing.
+        // In this variant, the program makes no garbage collection after it has cleared `gc.callbacks`. So no
+        // collection is missing in the record.
         let none = program.replace("range(3)", "range(0)");
         let ran = run_with_engine(which, &none, RULE, &settings);
         assert!(
@@ -469,8 +471,8 @@ fn a_python_that_cannot_be_hooked_is_not_called_none() {
         skipped("no mount namespaces here (unshare -rm)");
         return;
     }
-    // A Python can be used in this test only if it finds its libraries without `/proc`, which the loader reads for
-    // `$ORIGIN`.
+    // This test runs Python without `/proc`, which the loader needs to resolve `$ORIGIN`. So it can only use a Python
+    // that finds its libraries without `$ORIGIN`.
     let runs = |which: &&Python| {
         let mut started = command(Path::new("unshare"));
         let hidden = format!("{hide} && exec {which} -V");

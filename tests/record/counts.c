@@ -23,7 +23,8 @@ static void make_calls(struct line *line, struct loop *loop, long times, long nu
 {
     atomic_store(&line->number, (uint64_t)number);
     for (long i = 0; times == 0 || i < times; i++) {
-        /* A forked child may not use CUDA after its parent initialised it. The error is ignored. */
+        /* A forked child may not use CUDA if its parent has used it, so this call may fail. The error is
+         * ignored. */
         GPU(cuGraphLaunch)(loop->graph, loop->stream);
         count(&line->calls);
     }

@@ -16,7 +16,7 @@ use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The program with its environment variables, and the folder in which it runs.
+/// A run of the program `counts.c`: its environment variables, and the folder in which it runs.
 pub(crate) struct Counts {
     scratch: Scratch,
     variables: Vec<(&'static str, String)>,
@@ -35,7 +35,7 @@ pub(crate) struct Made {
     pub marked: u64,
 }
 
-/// Runs the program and kills it after a time.
+/// Starts the program and kills it after the given time.
 pub(crate) fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
     let mut child = command
         .stdout(Stdio::null())
@@ -47,7 +47,8 @@ pub(crate) fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus
     child.wait().unwrap()
 }
 
-/// Returns delays of up to 33 ms that differ from run to run. The tests must hold for all delays.
+/// Returns delays of up to 33 ms after which programs are killed. The delays differ from run to run, and the tests must
+/// hold for all of them.
 pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     let mut random = u64::from(std::process::id()) | 1;
     std::iter::repeat_with(move || {
@@ -58,15 +59,16 @@ pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Returns the rounds of kills, with their numbers and delays. There are [`kills`] rounds, and then more with longer
-/// delays until `is_enough`, in case the machine is too busy to start a program in time.
+/// Returns the number and the delay of each round in which a program is killed. There are [`kills`] rounds, followed by
+/// rounds with longer delays until `is_enough` is true, because a busy machine may be too slow to start a program in
+/// time.
 pub(crate) fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
     rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
-/// Returns how many times programs are killed: 12 in a usual run of the tests, or `TLLMPROF_TEST_KILLS`.
+/// Returns the number of times that a program is killed: `TLLMPROF_TEST_KILLS` if it is set, else 12.
 pub(crate) fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
@@ -171,7 +173,7 @@ impl Counts {
         Some(run_it)
     }
 
-    /// Runs the program and kills it after a time.
+    /// Starts the program and kills it after the given time.
     pub(crate) fn run_and_kill(
         &self,
         windows: &str,
@@ -181,7 +183,7 @@ impl Counts {
         run_and_kill(&mut self.command(windows, arguments), after)
     }
 
-    /// Removes the files of earlier runs.
+    /// Removes the files of earlier runs from the program's folder.
     pub(crate) fn forget(&self) {
         for entry in fs::read_dir(self.folder()).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
@@ -200,13 +202,13 @@ impl Counts {
         records.remove(0)
     }
 
-    /// Asserts that the record has every call that returned, under its thread, and at most `more` other calls per
-    /// thread, which were in progress.
+    /// Asserts that the record has every call that returned, under the thread that made it. The record may have at most
+    /// `more` further calls per thread, which were in progress at the end.
     pub(crate) fn assert_every_call_is_there(&self, more: u64) -> Read {
         let made = self.made();
         let mut records = Read::all(self.folder());
         if records.is_empty() {
-            // The program was killed before its first call.
+            // There is no record because the program was killed before its first call.
             assert!(made.iter().all(|made| made.calls == 0), "{made:?}");
             return Read::nothing();
         }
@@ -225,7 +227,7 @@ impl Counts {
         record
     }
 
-    /// Asserts that the recorded and the dropped events together are all the events of this number of calls.
+    /// Asserts that recorded and dropped events together are as many as this number of calls produces.
     pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);
@@ -233,9 +235,9 @@ impl Counts {
         let iterations = record.iterations().len() as u64;
         let dropped = record.header.counter(Counter::EventsDropped);
         assert!(launches > 1000 && iterations > 1000 && dropped > 1000);
-        // Each call is an iteration. An iteration has a GPU span (its GPU work between two events), unless another
-        // thread's launch comes between these two events. The resources that the thread used in an iteration are one
-        // to five events.
+        // Each call is an iteration. An iteration has one GPU span (its GPU work between two CUDA events), unless
+        // another thread launches between these two events. The thread's resource use in an iteration takes one to five
+        // events of the record.
         let spans = record.gpu_spans() + record.header.counter(Counter::GpuSpansLost);
         let used = record.used();
         let all = launches + iterations + spans + used + dropped;

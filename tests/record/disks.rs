@@ -1,4 +1,4 @@
-//! Runs the program with its record on disks that are too small or not writable.
+//! Runs the program `counts.c` with its record on disks that are too small or not writable.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use crate::counts::Counts;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Mounts a file system at `disk`, runs the program with its records there by the script `run_it`, and copies the
-/// records back. Returns `None` if this machine does not allow mounts.
+/// Mounts a file system at the folder `disk`, runs the program through the shell script `run_it` with its records on
+/// that disk, and copies the records back. Returns `None` if this machine does not allow mounts.
 fn mounted(
     counts: &Counts,
     windows: &str,
@@ -41,7 +41,7 @@ fn mounted(
     Some(output)
 }
 
-/// Gives the shell the program's command line, folder and variables.
+/// Passes the program's command line, folder and variables to the shell.
 fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
     shell
         .arg(command.get_program())
@@ -74,7 +74,8 @@ pub(crate) fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<
     )
 }
 
-/// Mounts a copy-on-write file system of 128 MiB. Btrfs has quotas whatever the kernel was built with.
+/// A script that mounts a copy-on-write file system of 128 MiB. Btrfs is used because it has quotas in every kernel
+/// that supports it.
 const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
 
 /// Returns the reason why btrfs cannot be mounted on this machine, or `None` if it can.
@@ -126,7 +127,7 @@ pub(crate) fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Outp
     let folder = counts.folder().join("folder");
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
-    // Root has to drop its capabilities, because they allow writes to any folder.
+    // If this test runs as root, the program has to drop its capabilities, because they allow writes to any folder.
     // SAFETY: geteuid has no arguments and always succeeds.
     let is_root = unsafe { libc::geteuid() } == 0;
     let mut shell = Command::new("/bin/sh");

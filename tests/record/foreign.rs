@@ -1,5 +1,5 @@
-//! Checks names and arguments from untrusted sources. They must not control a terminal or a page, and exports must
-//! contain them unchanged. Secrets among the arguments must not be in the record.
+//! Checks names and arguments from untrusted sources in a record. They must not control the terminal or page on which
+//! they are shown, and exports must contain them unchanged. Secrets in the arguments must not be in the record.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +19,8 @@ const NAME: &str =
     "\x1b]0;PWNED\x07\x1b[31mRED\nfake: line\u{202e}gpj\u{9b}</script><img src=x onerror=alert(1)>";
 const SECRET: &str = "SECRET123";
 
-/// Runs the program. Returns its output and the path of its record.
+/// Runs the program `foreign.c` with these further variables. Returns the program, its output and the path of its
+/// record.
 fn recorded(more: &[(&str, &str)]) -> (Program, Output, PathBuf) {
     let program = Program::new("record/foreign.c");
     let arguments = [
@@ -170,7 +171,7 @@ fn a_path_of_anybodys_is_said_in_one_line() {
         "{said}"
     );
     assert!(said.contains("no record at /none/_]0;PWNED"), "{said}");
-    // The values of both variables are invalid.
+    // The values of both variables are invalid. One has terminal control characters, which no message may contain.
     let (_program, output, _) = recorded(&[
         ("TLLMPROF_TRACE", "%q\x1b]0;PWNED\x07"),
         ("TLLMPROF_KERNELS", ""),

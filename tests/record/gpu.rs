@@ -38,7 +38,7 @@ fn program() -> &'static Path {
     path
 }
 
-/// A piece of work of the GPU, in nanoseconds of the stand-in's clock.
+/// A piece of the GPU's work, such as a kernel: its start and its end in nanoseconds of the stand-in's clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Piece {
     from: u64,
@@ -88,7 +88,7 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
     }
 }
 
-/// Returns the stream of a line of the log, and the piece of work.
+/// Parses a line of the stand-in's log. Returns the stream and the piece of work.
 fn piece(line: &str) -> (String, Piece) {
     let words: Vec<_> = line.split(' ').collect();
     let number = |index: usize| words[index].parse::<u64>().unwrap();
@@ -151,7 +151,7 @@ impl Ran {
         spans(&self.record)
     }
 
-    /// Returns the durations of the record's spans of a step, the shortest first.
+    /// Returns the durations of the GPU spans that the record has for a step, the shortest first.
     fn recorded(&self, step: u64) -> Vec<u64> {
         let spans = self.spans();
         let mut durations: Vec<_> = spans
@@ -163,7 +163,8 @@ impl Ran {
         durations
     }
 
-    /// Returns the true durations of the streams' work in a step, each from its first piece to its last.
+    /// Returns the true durations of a step's work, one for each stream: from the begin of the stream's first piece to
+    /// the end of its last one.
     fn true_ones(&self, step: u64) -> Vec<u64> {
         let streams = &self.work[&step.try_into().unwrap()];
         let mut durations: Vec<_> = streams
@@ -199,8 +200,8 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // Until the library has learnt the number of launches per iteration, the event that it records on the stream
-        // waits for the legacy stream's work.
+        // The library times work by events that it records on the streams. Until it knows the number of launches per
+        // iteration, its event waits for the work of the legacy stream, too, so the first steps are not exact.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -209,8 +210,8 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // Until the library knows the number of launches per iteration, a span is cut if no wait of the thread
-            // shows the end of the work.
+            // A span is marked as cut if no wait of the thread shows the end of its work. This can happen until the
+            // library knows the number of launches per iteration.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -219,8 +220,8 @@ fn gpu_times_are_those_of_the_gpu() {
 
 #[test]
 fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
-    /// Number of pieces of work in a step, and number of those before the step's graph, where the iteration begins. The
-    /// first piece is a copy to the device, which is too small to be timed.
+    /// Number of pieces of work in a step, and the number of pieces before the step's graph launch, which begins the
+    /// iteration. The first piece is a copy to the device that is too small to be timed.
     const PIECES: usize = 7;
     const BEFORE: usize = 3;
     for way in [
@@ -298,7 +299,7 @@ fn the_driver_and_the_gpu_are_recorded_once() {
 
 #[test]
 fn streams_that_work_at_once_overlap_in_the_record() {
-    // A kernel takes one second, so the host's own time between launches is negligible.
+    // Each kernel takes one second, so the host's time between two launches is negligible.
     let ran = ran("streams", 6, "1-4", &[("STANDIN_WORK_NS", "1000000000")]);
     ran.assert_exact(1..=4);
     let ticks = |span: &Span| span.start;
@@ -310,8 +311,8 @@ fn streams_that_work_at_once_overlap_in_the_record() {
             .collect();
         let first = spans.iter().map(ticks).min().unwrap();
         let last = spans.iter().map(ticks).max().unwrap();
-        // The first and the last span begin less than 1 000 000 000 ticks apart. That is at most a second, the duration
-        // of a kernel, if the record's clock has one tick or more per nanosecond.
+        // All spans must begin within the duration of one kernel, which shows that the streams worked at the same time.
+        // The kernel takes one second, which is 1 000 000 000 or more ticks of the record's clock.
         assert!(last - first < 1_000_000_000, "{spans:?}");
         let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
         numbers.sort_unstable();
@@ -323,14 +324,16 @@ fn streams_that_work_at_once_overlap_in_the_record() {
 #[test]
 fn a_gpu_that_waits_for_its_host_is_not_at_work() {
     let ran = ran("idle", 12, "3-8", &[]);
-    // The library learns the number of launches per step from the first step, whose span is therefore longer.
+    // The library learns the number of launches per step from the first step in the window. So the span of that step
+    // (3) is longer than its work.
     assert_eq!(ran.recorded(3), [1_000_000]);
     ran.assert_exact(4..=8);
 }
 
 #[test]
 fn a_kernel_that_comes_late_counts_from_its_launch() {
-    // The launch call takes 500 ns on the host, between the span's first event and the work.
+    // Each launch call takes 500 ns on the host. This time lies between the event at the begin of the span and the
+    // work, so the span is that much longer.
     let ran = ran("plain", 12, "3-8", &[("STANDIN_CALL_NS", "500")]);
     for step in 3..=8 {
         let late: Vec<_> = ran.true_ones(step).iter().map(|ns| ns + 500).collect();
@@ -403,7 +406,8 @@ fn what_the_program_destroys_is_not_touched_again() {
     for how in ["ends", "resets"] {
         let ran = ran(how, 12, "3-8", &[]);
         ran.assert_exact(6..=8);
-        // Spans are lost if the program destroyed the handles before the work was done. All other spans are right.
+        // A span is lost if the program destroyed the stream or context before the work was done. All spans that the
+        // record has must be right.
         let (mut kept, mut all) = (0, 0);
         for step in 3..=5 {
             let wanted = ran.true_ones(step);
@@ -420,7 +424,7 @@ fn what_the_program_destroys_is_not_touched_again() {
 #[test]
 fn another_threads_capture_is_left_alone() {
     let ran = ran("captured", 12, "3-9", &[]);
-    // The final status of the capture shows that the capture was not invalidated.
+    // The program prints the final status of the capture, which shows that the library did not invalidate it.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
     // In this run, the capture is still active when the window closes.

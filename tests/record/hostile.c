@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
-/* Makes one launch within one range. */
+/* Makes one step: a launch within a range. */
 static void step(struct line *line)
 {
     nvtxRangePushA("step");
@@ -77,14 +77,14 @@ static void jump(int signal)
     siglongjmp(away, 1);
 }
 
-/* A longjmp from a signal handler interrupts the recording of some events, which are never finished. Later events
- * must be recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is
- * already pending by then, and nested handlers would fill the stack. */
+/* A signal handler leaves by longjmp while events are being recorded. These events are never finished, but later
+ * events must be recorded again. The signal is unblocked only after the jump: on a busy machine, the next signal
+ * is already pending, and nested handlers would fill the stack. */
 static void jumps(void)
 {
     volatile int left = 0;
-    /* NVTX looks for its tool only once. If a thread jumped out of this search, other threads
-     * would wait for its end forever, so the search is done first. */
+    /* NVTX looks for its tool once, at its first use. If a thread jumped out of this search, other threads would
+     * wait for the search forever. So the search is done before the signals begin. */
     nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
@@ -101,7 +101,7 @@ static void jumps(void)
     steps(&lines[0], 20000);
 }
 
-/* Makes copies of the process that no fork handler is notified of. */
+/* Makes copies of the process by the system call clone, so no fork handler runs. */
 static void clone_it(void)
 {
     steps(&lines[0], 1000);
@@ -128,7 +128,7 @@ static void *steps_of_thread(void *argument)
     return NULL;
 }
 
-/* Forks while other threads are in the middle of any operation. */
+/* Forks while other threads are in the middle of recording an event. */
 static void fork_it(void)
 {
     nvtxInitialize(NULL); /* a child forked during the initialization would wait for it forever, with any NVTX tool */
@@ -173,7 +173,8 @@ static void become_another(char **argv, int is_again)
         execl("/proc/self/exe", argv[0], argv[1], argv[2], "again", NULL);
 }
 
-/* Closes all descriptors that the program does not know, and then needs more room in the record. */
+/* Closes all descriptors that the program did not open, and then records so much that the record's file has to
+ * grow. */
 static void close_all(void)
 {
     steps(&lines[0], 1000);
@@ -185,7 +186,7 @@ static void close_all(void)
     }
 }
 
-/* Starts children with vfork, which share the memory until they execute another program. */
+/* Starts children with vfork. A child shares the memory of its parent until it executes another program. */
 static void spawns(void)
 {
     for (int i = 0; i < 100; i++) {
@@ -240,7 +241,7 @@ static void in_context(int which)
     }
 }
 
-/* Two coroutines on small stacks push and pop across each other. */
+/* Two coroutines with small stacks take turns to push and pop ranges, so the ranges do not nest. */
 static void switch_contexts(void)
 {
     static char stacks[2][32 * 1024];

@@ -1,4 +1,5 @@
-//! Checks programs that do what a recorder does not expect. They are not disturbed, and lost events are counted.
+//! Checks the records of programs that do what a recorder does not expect. The library must not disturb these programs,
+//! and must count lost events.
 
 use tllmprof_record::{CallKind, Counter, Ended};
 
@@ -24,15 +25,16 @@ fn launches(record: &Read) -> u64 {
     record.calls(CallKind::GraphLaunch).len() as u64
 }
 
-/// Returns the numbers of calls and ranges that all threads of the program made together.
+/// Returns the number of calls and the number of ranges that all threads of the program made together, by the program's
+/// own count.
 fn made(program: &Program) -> (u64, u64) {
     let made = program.made();
     let sum = |of: fn(&crate::counts::Made) -> u64| made.iter().map(of).sum();
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that the events of all calls and ranges are recorded or counted as dropped, and that the record marks the
-/// places where events are missing.
+/// Asserts that the event of each call and range is either recorded or counted as dropped, and that the record marks
+/// where events are missing.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -65,13 +67,13 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // The program makes 20000 steps after all its jumps. A jump that interrupts the recording of an event prevents
-    // the recording of later events only briefly.
+    // After all its jumps, the program makes 20000 steps. A jump out of the recording of an event prevents the
+    // recording of later events only for a short time, so most of these steps must be recorded.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 
-/// A child that was cloned without any fork handlers writes nothing into its parent's record, and has no record of its
-/// own.
+/// The program copies its process by the system call clone, so no fork handler runs. Such a copy must write nothing
+/// into its parent's record, and has no record of its own.
 #[test]
 fn a_copy_that_nobody_is_notified_of_leaves_the_record_alone() {
     let (program, output, records) = run("clone", &[]);
@@ -93,7 +95,7 @@ fn forks_in_the_middle_of_everything_lose_nothing() {
     assert!(ranges.iter().all(|range| range.name == "step"));
 }
 
-/// If the program renames or removes the file, recording continues in the file.
+/// If the program renames or removes the record's file, the library continues to write to that file.
 #[test]
 fn a_file_that_is_moved_away_is_written_to_the_end() {
     let (program, _, records) = run("moves", &[]);
@@ -102,7 +104,8 @@ fn a_file_that_is_moved_away_is_written_to_the_end() {
     assert_eq!(records[0].header.ended, Some(Ended::InOrder));
 }
 
-/// After exec, the second program has the same process number. The first program's record must stay.
+/// A process executes another program by exec, which keeps the process number. The second program must not overwrite
+/// the first one's record.
 #[test]
 fn a_program_that_becomes_another_leaves_its_record() {
     let (_, _, mut records) = run("exec", &[]);
@@ -131,8 +134,8 @@ fn children_that_share_the_memory_leave_the_record_alone() {
     assert_eq!(records[0].ranges().len() as u64, made(&program).1);
 }
 
-/// A thousand threads record at once. Each thread needs a chunk of the record's file, which has room for only some
-/// chunks.
+/// A thousand threads record at once. Each of them needs its own chunk of the record's file, but the size limit only
+/// allows a few chunks.
 #[test]
 fn a_crowd_of_threads_stays_within_the_bound() {
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);
@@ -146,8 +149,8 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With room for all threads, a thread loses events only if it waits too long while other threads allocate room.
-    // On a busy machine these are some hundred calls.
+    // With this limit, the file has room for all threads. A thread then loses events only while it waits too long for
+    // other threads to extend the file: some hundred calls on a busy machine.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
     assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));
@@ -158,7 +161,8 @@ fn coroutines_push_and_pop_across_each_other() {
     let (program, _, records) = run("contexts", &[]);
     let (calls, pushed) = made(&program);
     assert_eq!(launches(&records[0]), calls);
-    // To NVTX the coroutines are one thread, so a pop ends the range that was pushed last.
+    // NVTX identifies a range's stack by the thread, so both coroutines share one stack. A pop ends the range that was
+    // pushed last, even by the other coroutine.
     assert_eq!(records[0].ranges().len() as u64, pushed);
 }
 

@@ -1,4 +1,4 @@
-//! Checks records that keep only the latest windows (`TLLMPROF_KEEP`).
+//! Checks records that keep only the latest windows and drop older ones (`TLLMPROF_KEEP`).
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -14,7 +14,8 @@ use crate::counts::{Counts, kills, moments};
 use crate::read::Read;
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations in a window, and number of iterations from the beginning of one window to the next.
+/// Number of iterations in a window, and number of iterations from the beginning of one window to the beginning of the
+/// next.
 const STEPS: u64 = 1000;
 const EVERY: u64 = 1500;
 
@@ -24,7 +25,7 @@ fn kept() -> Counts {
         .env("TLLMPROF_LOG", "warn")
 }
 
-/// Returns a list of `count` windows, as the setting for windows takes it.
+/// Returns the setting for `count` windows, as a list of `FIRST-LAST`.
 fn windows(count: u64) -> String {
     let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
     all.collect::<Vec<_>>().join(",")
@@ -37,13 +38,14 @@ const fn last_of(window: u64) -> u64 {
 fn records(folder: &Path) -> Vec<u64> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = files.filter(|file| file.path().extension().is_some_and(|it| it == "tllmprof"));
-    // A file may be renamed or removed while the folder is listed.
+    // A file that was renamed or removed while the folder was being listed has no size, and is skipped.
     files
         .filter_map(|file| Some(file.metadata().ok()?.len()))
         .collect()
 }
 
-/// Returns the largest size of a record in the folder, in bytes, until all these processes have ended.
+/// Waits until all these processes have ended. Returns the largest size that a record in the folder had meanwhile, in
+/// bytes.
 fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     let mut largest = 0;
     while !running.is_empty() {
@@ -60,8 +62,8 @@ fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     largest
 }
 
-/// Asserts that the record has the latest windows, each with all its iterations. Only the last window may be cut.
-/// Returns the numbers of the windows.
+/// Asserts that the record has the latest windows, each with all its iterations except possibly the last one. Returns
+/// the numbers of these windows.
 fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -114,7 +116,7 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
             difference <= windows * (count - 1),
             "{launches} in {windows} windows"
         );
-        // Events from before the first window are not dropped with the old windows.
+        // When the oldest windows are dropped, events from before the first window stay in the record.
         assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
         assert_eq!(record.header.counter(Counter::Iterations), 90_000);
     }
@@ -131,8 +133,8 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // The file is extended before the room is needed, so its size reaches the limit early. The record is full
-        // only once a window was dropped.
+        // The library extends the file before it needs the room, so the file's size reaches the limit before the record
+        // is full. The record is full once a window was dropped.
         let is_full = || {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
@@ -192,7 +194,7 @@ fn the_window_that_is_open_is_not_cut_for_itself() {
     assert!(of_it.iter().copied().eq(100..100 + of_it.len() as u64));
 }
 
-/// Returns the anonymous memory of a running process in kB; `None` if the process has ended.
+/// Returns the anonymous (not file-backed) memory of a running process in kB; `None` if the process has ended.
 fn anonymous_kb(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text
@@ -201,8 +203,8 @@ fn anonymous_kb(pid: u32) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Returns the number of events to write: a million in a usual run of the tests, or `TLLMPROF_TEST_EVENTS`. A day of
-/// recording has about fifty million.
+/// Returns the number of events to record: `TLLMPROF_TEST_EVENTS` if it is set, else a million. A day of recording has
+/// about fifty million.
 fn events() -> u64 {
     std::env::var("TLLMPROF_TEST_EVENTS").map_or(1_000_000, |events| events.parse().unwrap())
 }
@@ -210,7 +212,7 @@ fn events() -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_events_that_are_written() {
     const STEPS: u64 = 20_000;
-    // Each iteration has three events: the iteration, its call, and the resources that its thread used.
+    // Each iteration has three events: the iteration itself, its call, and the resource use of its thread.
     let count = events().div_ceil(3 * STEPS).max(10);
     let windows =
         (0..count).map(|window| format!("{}-{}", window * STEPS, (window + 1) * STEPS - 1));
@@ -230,8 +232,8 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // The first tenth of the memory samples is left out because of the start, and the last tenth because the end
-    // needs more memory.
+    // Samples of the program's memory must not grow. The first tenth of them is left out because of the start, and the
+    // last tenth because the end of the process needs more memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();
@@ -247,7 +249,8 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
     );
 }
 
-/// Each thread that records events needs a chunk, so a record for many threads must be larger.
+/// Each thread that records events needs its own chunk of the file. If the size limit is too low for the number of
+/// threads, a message says which limit is enough.
 #[test]
 fn what_is_too_little_for_so_many_threads_is_said_with_what_is_enough() {
     const THREADS: &str = "64";
@@ -264,7 +267,8 @@ fn what_is_too_little_for_so_many_threads_is_said_with_what_is_enough() {
         .lines()
         .filter(|line| line.contains("TLLMPROF_KEEP is too small for the"))
         .collect();
-    // When the first window closes, some threads may not have started. The last message has the number of all threads.
+    // The message is logged when a window closes. Some threads may not have started when the first window closes, so
+    // only the last message has the number of all threads.
     let [.., last] = lines[..] else {
         panic!("{said}");
     };

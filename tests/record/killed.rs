@@ -1,5 +1,5 @@
-//! Checks records of processes that are killed at any moment, and records that are damaged later. Each record is whole
-//! or unfinished, or the reader names its damage.
+//! Checks records of processes that are killed at any moment, and records that are damaged later. The reader must
+//! recognize each record as complete, as unfinished, or as damaged.
 
 use std::cell::Cell;
 use std::fs;
@@ -29,7 +29,8 @@ fn record(folder: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Kills the program at the delay `after` the creation of its record. Returns true if the record was created.
+/// Starts the program, and kills it at the delay `after` the creation of its record. Returns true if the record was
+/// created.
 fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     let mut child = counts
         .command("0-", &["loop", THREADS, "0", "return"])
@@ -42,7 +43,7 @@ fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
         std::thread::yield_now();
     }
     let is_there = record(counts.folder()).is_some();
-    // The delay is too short for a sleep, which is not exact enough.
+    // Waits in a busy loop, because a sleep is not exact enough for such a short delay.
     let seen = Instant::now();
     while seen.elapsed() < after {
         std::hint::spin_loop();
@@ -52,8 +53,8 @@ fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     is_there
 }
 
-/// Returns true if the folder's file system supports files without a name. If it does, a record never appears without
-/// its header.
+/// Returns true if the folder's file system supports files without a name (`O_TMPFILE`). On such a file system, a
+/// record gets its name only once it has a header.
 fn has_unnamed_files(folder: &Path) -> bool {
     let mut options = fs::File::options();
     let opened = options.write(true).custom_flags(libc::O_TMPFILE);
@@ -61,8 +62,7 @@ fn has_unnamed_files(folder: &Path) -> bool {
 }
 
 /// Asserts that the record of a killed process is unfinished, and that it counts each gap in its iterations. Returns
-/// the number of iterations. Returns `None` for an empty file, which is possible if a file gets its name before its
-/// header.
+/// the number of iterations, or `None` if the file is empty because the process was killed before it wrote the header.
 fn check(path: &Path) -> Option<usize> {
     let reader = match Reader::open(path) {
         Ok(reader) => reader,
@@ -101,7 +101,8 @@ fn killed_while_it_is_made_a_record_is_unfinished() {
     let mut there = 0;
     for (round, delay) in moments().take(kills()).enumerate() {
         counts.forget();
-        // The kill comes at most 1 ms after the file is created. In every fourth round, it comes immediately.
+        // The program is killed at most 1 ms after the creation of its record. In every fourth round, it is killed
+        // immediately.
         let delay = if round % 4 == 0 {
             Duration::ZERO
         } else {
@@ -129,7 +130,8 @@ fn killed_among_eight_threads_a_record_has_no_gap_that_is_not_counted() {
     }
 }
 
-/// Returns the state and the contents that a report shows of a record.
+/// Returns what a report takes from a record: its state, and its contents as text. Returns `None` if the record cannot
+/// be read.
 fn shown(bytes: &[u8]) -> Option<(State, String)> {
     let reader = Reader::new(bytes).ok()?;
     let mut events = format!("{:?}", reader.header());
@@ -140,7 +142,8 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// Changes a real record. The tests of the record's format do the same with artificial records.
+/// Changes bytes of a real record, after which the reader must not report the same contents as complete. The tests of
+/// the record's format do the same with artificial records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

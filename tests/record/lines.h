@@ -1,5 +1,5 @@
-/* A file with what the threads of a record test's program have done. It outlives the program, and has a line of 64
- * bytes for each thread. */
+/* A file in which each thread of a program counts what it has done, in a line of 64 bytes. The file outlives the
+ * program, so a test can compare it with the record. */
 #ifndef LINES_H
 #define LINES_H
 
@@ -12,8 +12,8 @@
 
 enum { LINES = 16384 };
 
-/* The number of a thread or child process, and how many calls, popped ranges, ended start-end
- * ranges and marks it has made. */
+/* One line of the file: the number of a thread or child process, and its numbers of calls, popped ranges, ended
+ * start-end ranges, and marks. */
 struct line {
     _Atomic uint64_t number, calls, pushed, started, marked;
     uint64_t unused[3];

@@ -28,7 +28,7 @@ static struct {
     long begun;
 } switched[SWITCHES];
 
-/* The stand-in driver calls this at the end of each of its functions. */
+/* The stand-in driver calls this function at the end of each of its own functions. */
 static void called(const char *function)
 {
     const char *what = NULL;

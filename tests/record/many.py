@@ -21,7 +21,7 @@ def run():
 
 
 assert runtime.cudaDeviceSynchronize() == 0
-# A short switch interval makes threads take turns within a step.
+# Python's threads switch at this interval. It is so short that they take turns within a step.
 sys.setswitchinterval(1e-5)
 all_threads = [threading.Thread(target=run) for _ in range(threads)]
 for thread in all_threads:

@@ -1,5 +1,5 @@
-//! Checks windows over steps that many threads make at once. The windows are exact in the order in which the steps
-//! begin, and each iteration is either recorded or counted as missing.
+//! Checks windows over steps that many threads make at once. A window must be exact in the order in which the steps
+//! begin, and each of its iterations must be either recorded or counted as missing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 /// Number of steps that all threads of a run make together.
 const STEPS: u64 = 960;
 
-/// A way in which the program makes steps, and the rule that counts them.
+/// One of the ways in which the program marks its steps, and the rule that counts these steps.
 struct Steps {
     how: &'static str,
     rule: &'static str,
-    /// Number of steps per iteration.
+    /// Number of the program's steps in one iteration of the rule.
     every: u64,
 }
 
@@ -38,12 +38,12 @@ const fn steps(how: &'static str, rule: &'static str, every: u64) -> Steps {
     Steps { how, rule, every }
 }
 
-/// Returns the number of runs of each case: one in a usual run of the tests, or `TLLMPROF_TEST_MANY`.
+/// Returns the number of runs of each case: `TLLMPROF_TEST_MANY` if it is set, else 1.
 fn times() -> u64 {
     std::env::var("TLLMPROF_TEST_MANY").map_or(1, |times| times.parse().unwrap())
 }
 
-/// Returns windows of different sizes within this number of iterations.
+/// Returns windows of different sizes that lie within this number of iterations.
 fn windows(iterations: u64) -> Vec<(u64, u64)> {
     let sizes = [5, 1, 2, 9].into_iter().cycle();
     let mut windows = Vec::new();
@@ -119,14 +119,15 @@ impl Ran {
         record.unwrap_or_else(|| panic!("no record: {}", self.output.err()))
     }
 
-    /// Returns true if no window opened because no step was learnt. Then there is no record, and the log says why.
+    /// Returns true if the rule `auto` found no step, so that no window opened. In this case there is no record, and
+    /// the library has logged the reason.
     fn learnt_nothing(&self) -> bool {
         let said = |word| self.output.err().contains(word);
         self.record.is_none() && said("never opened") && !said("captured") && !said("closed: ")
     }
 
-    /// Asserts that each iteration of a window is in the record or counted as missing. The numbers in the log must
-    /// match.
+    /// Asserts that each iteration of each window is in the record or counted as missing, and that the library logged
+    /// the same numbers.
     fn assert_nothing_is_lost(&self, what: &str, iterations: u64) {
         let (output, record) = (&self.output, self.record());
         let counter = |counter| record.header.counter(counter);
@@ -147,7 +148,7 @@ impl Ran {
         assert_eq!(logged, held, "{what}: {}", output.err());
     }
 
-    /// Returns the number of iterations of each window, by the log.
+    /// Returns the number of iterations of each closed window, by the library's messages.
     fn closed(&self) -> BTreeMap<String, u64> {
         let err = self.output.err();
         let closed = err.lines().filter_map(|line| {
@@ -160,7 +161,7 @@ impl Ran {
         closed.collect()
     }
 
-    /// Returns true if the windows are exactly those requested, with all their iterations.
+    /// Returns true if the record has exactly the requested windows, with all their iterations.
     fn is_exact(&self) -> bool {
         let wanted: Vec<u64> = self.windows.iter().flat_map(|&(a, b)| a..=b).collect();
         let held = self.windows.iter().map(|(a, b)| b + 1 - a);
@@ -170,8 +171,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it by the
-    /// program's own count, and the number that is right.
+    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it, by the
+    /// program's own count, and the number that the requested windows call for.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {
@@ -183,8 +184,9 @@ impl Ran {
     }
 }
 
-/// Repeats the run, up to three times, if the library logged that a thread waited too long for a window to be switched.
-/// With several programs on each core, a thread may not run for that long. Lost events are counted in any case.
+/// Repeats the run, up to three times, as long as the library logs that a thread waited too long for a window to open
+/// or close. If several programs share each core, a thread may not run for that long. Lost events are counted in any
+/// case.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {
         let ran = run();
@@ -217,11 +219,12 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // When the profiler is switched, no step after the window's edge may have begun.
+                        // When the profiler is started or stopped, no step after the window's first or last one may
+                        // have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // When the profiler is switched, all steps before the window's edge must have begun, if the
-                        // program can see when a step begins.
+                        // When the profiler is started or stopped, all steps before that point must have begun. The
+                        // program can count this only for rules under which it sees a step begin.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {
@@ -237,8 +240,8 @@ fn windows_of_many_threads_steps_are_exact() {
         runs - inexact.len()
     );
     assert!(inexact.is_empty(), "{inexact:#?}");
-    // A thread may be interrupted after the library's last instruction, before the program counts the step. The
-    // program's count is then too low.
+    // A thread may be interrupted after the library has counted a step and before the program counts it. The program's
+    // count is then too low, which is accepted in 2 % of the cases.
     assert!(late * 50 <= edges, "{late} of {edges}");
 }
 
@@ -269,8 +272,8 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
 }
 
-/// The iterations of a learnt rule (`auto`) depend on the order of the threads' calls, so windows may differ between
-/// runs.
+/// With a learnt rule (`auto`), the order of the threads' calls decides which calls begin iterations, so windows may
+/// differ between runs.
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();
@@ -294,7 +297,8 @@ fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     println!("nothing lost in {runs} runs, in {without} of them no window opened");
 }
 
-/// Iteration 960 begins when the last wait returns, and never ends.
+/// The last wait of the program begins iteration 960. No wait follows, so this iteration never ends, and a window of it
+/// has no iterations.
 #[test]
 fn a_window_that_opens_with_the_last_iteration_holds_none() {
     let program = Program::new();

@@ -1,4 +1,4 @@
-//! Checks programs that keep making new range names, in records that keep only the latest windows.
+//! Checks records that keep only the latest windows, of programs that make new NVTX range names all the time.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,7 +12,8 @@ use crate::ranges::Program;
 use crate::read::{Range, Read};
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations in a window, and number of iterations from the beginning of one window to the next.
+/// Number of iterations in a window, and number of iterations from the beginning of one window to the beginning of the
+/// next.
 const STEPS: u64 = 80;
 const EVERY: u64 = 100;
 /// Number of ranges in an iteration.
@@ -49,7 +50,7 @@ fn wait(child: &mut Child, folder: &Path) -> u64 {
     most.max(largest(folder))
 }
 
-/// Returns the numbers in the names of ranges that begin with `who`, in their order.
+/// Returns the numbers in the names of those ranges whose name begins with `who`, in the order of the ranges.
 fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
     let number = |name: &str| {
         let number = name.strip_prefix(who)?.split(',').next()?;
@@ -61,8 +62,8 @@ fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
     numbers
 }
 
-/// Asserts that the record has the latest windows with all their ranges and the ranges' names, except at the end of the
-/// last window. Returns the number of windows.
+/// Asserts that the record has the latest windows, with all their ranges and the ranges' names. Only the last window
+/// may lack some at its end. Returns the number of windows.
 fn assert_names_are_whole(record: &Read) -> u64 {
     assert!(record.damage.is_none(), "{}", record.damage);
     let header = &record.header;
@@ -83,7 +84,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .by_ref()
         .flat_map(|n| n * REQUESTS..(n + 1) * REQUESTS)
         .collect();
-    // The record may have some more ranges, of an iteration that was cut off.
+    // The record may also have ranges of one iteration that was cut off at the end.
     assert_eq!(requests[..expected.len()], expected);
     assert!(requests.len() - expected.len() <= REQUESTS as usize);
     let served = numbers(&ranges, "served");
@@ -127,7 +128,7 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // When this function returns true, the program has made more names than the record has room for.
+        // Returns true once the program has made more names than the record has room for.
         let has_gone_far = || {
             let records = program.records();
             let dropped = |record: &Read| record.header.counter(Counter::WindowsDropped);
@@ -147,7 +148,8 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
     }
 }
 
-/// `capture -o` and `report` copy the record of a running process in the same way.
+/// The commands `capture -o` and `report` copy the record of a running process. The copy must be complete, although the
+/// process drops old windows meanwhile.
 #[test]
 fn a_copy_of_a_record_whose_windows_go_meanwhile_is_whole() {
     let program = Program::new("record/requests.c");

@@ -56,7 +56,7 @@ fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// An event of a thread: the thread, the event's content, and its start and end in nanoseconds of the monotonic clock.
+/// An event: its thread, its content, and its start and end in nanoseconds of the monotonic clock.
 type Timed = (u64, What, u64, u64);
 
 fn timed(record: &Read) -> Vec<Timed> {
@@ -73,7 +73,7 @@ fn timed(record: &Read) -> Vec<Timed> {
     record.events.iter().map(at).collect()
 }
 
-/// Returns the number of a thread's events that satisfy `is` and lie between these times.
+/// Returns the number of the thread's events that satisfy `is` and lie between the times `from` and `to`.
 fn between(events: &[Timed], thread: u64, from: u64, to: u64, is: impl Fn(What) -> bool) -> usize {
     let is_it = |event: &&Timed| {
         event.0 == thread
@@ -98,9 +98,9 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
-        // The record's clock is compared with the program's over the whole run.
+        // A time near the begin of the run, by the program's own clock, which must agree with the record's clock.
         let begun = numbers(&output, "begun")[0][0];
-        // An event of resource use has an amount in place of a duration, so it is left out here.
+        // Events of resource use are left out, because they have an amount in place of a duration.
         let spans = events
             .iter()
             .filter(|event| !matches!(event.1, What::Used { .. }));
@@ -124,8 +124,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, |what| what == wanted);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The end of the interpreter may collect garbage, too, so the record may have more collections than the
-        // program counted.
+        // When the interpreter ends, it may collect garbage. So the record may have more collections than the program
+        // counted.
         assert!(all(|what| matches!(what, What::Gc { .. })) >= collections.len());
         assert!(record.header.counter(Counter::Collections) >= collections.len() as u64);
 
@@ -141,7 +141,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, is_marked);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The first call came before the window, so it is not among the recorded calls.
+        // The first call of the marked function came before the window opened, so the record does not have it.
         assert_eq!(
             all(|what| matches!(what, What::Function { .. })),
             functions.len()
@@ -185,8 +185,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // Each recorded GIL hold was handed over from another thread. Many other holds were too, but are too short to
-        // be recorded.
+        // Each hold of the GIL that the record has was handed over from another thread. The counter also includes the
+        // many handed-over holds that are too short to be recorded.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");
@@ -203,7 +203,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
     }
 }
 
-/// No NVTX tool is attached in this test, so the ranges of torch modules are only in the record.
+/// No NVTX tool is attached in this test, so the record is the only place that gets the ranges of torch modules.
 #[test]
 fn torch_modules_are_ranges_of_ours() {
     let Some(python) = python_with_torch() else {

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
             return 3;
     for (int i = 0; i < threads; i++)
         pthread_join(started[i], NULL);
-    /* This launch closes a window of iteration 0. */
+    /* This launch begins iteration 1, which closes a window that consists of iteration 0. */
     launch();
     nvtxRangePushA("behind the window");
     nvtxRangePop();

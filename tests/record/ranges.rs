@@ -15,7 +15,7 @@ use crate::read::{Range, Read};
 
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program that makes NVTX ranges, and the folder in which it runs.
+/// A program that opens NVTX ranges, and the folder in which it runs.
 pub(crate) struct Program {
     path: PathBuf,
     scratch: Scratch,
@@ -93,7 +93,7 @@ impl Program {
     }
 }
 
-/// A range's domain, its name, its kind, and true if it was cut.
+/// What the tests compare of a range: its domain, its name, its kind, and true if the end of the window cut it.
 type Summary<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
 
 fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
@@ -110,8 +110,8 @@ fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
         .collect()
 }
 
-/// Each way to open a range is tested, with and without another tool. A window by a rule on the ranges has exactly the
-/// ranges of its iterations.
+/// Tests each way to open a range, with and without another NVTX tool. If the rule counts ranges as iterations, a
+/// window must have exactly the ranges of its iterations.
 #[test]
 fn ranges_are_kept_by_their_names_and_domains() {
     use RangeKind::{PushPop, StartEnd};
@@ -149,7 +149,8 @@ fn ranges_are_kept_by_their_names_and_domains() {
         ("push_w", "nvtx:^step", step(false)),
         ("push_ex", "nvtx:^step", step(false)),
         ("domain_push", "nvtx:^step@engine", {
-            // The window closes before the last range of the default domain ends, so that range is cut.
+            // The window closes before the last range of the default domain ends, so the record marks that range as
+            // cut.
             let mut all = domain_push;
             if let Some(last) = all.last_mut() {
                 last.3 = true;
@@ -183,8 +184,8 @@ fn ranges_are_kept_by_their_names_and_domains() {
     }
 }
 
-/// If the rule counts launches, the window opens and closes in the middle of ranges. Ranges that began before the
-/// window are left out.
+/// With a rule for launches, windows open and close in the middle of ranges. Ranges that began before the window are
+/// not recorded; ranges that end after it are marked as cut.
 #[test]
 fn ranges_are_cut_where_the_window_closes_and_left_out_where_it_opens() {
     let program = Program::new("record/ranges.c");
@@ -227,7 +228,8 @@ fn without_ranges_in_nvtx_or_windows_there_are_none() {
     assert!(record.ranges().is_empty() && record.marks().is_empty());
 }
 
-/// The other tool gets the same events as without the library, and the record has them, too.
+/// Another NVTX tool is loaded. It must get the same events as without the library, and the record must have these
+/// events, too.
 #[test]
 fn a_tool_behind_the_record_gets_every_event() {
     let program = Program::new("record/ranges.c");
@@ -288,7 +290,7 @@ fn sixty_four_threads_at_once_lose_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     assert_every_range_is_there(&record, &program.made(), 0);
     let steps = record.ranges();
-    // All threads make the same new names. Each name is in the record once, whichever thread was first.
+    // All threads use the same new names. The record must have each name once, whichever thread uses it first.
     for n in 0..200 {
         let name = format!("step {n}");
         assert_eq!(steps.iter().filter(|range| range.name == name).count(), 64);
@@ -323,9 +325,9 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
     }
 }
 
-/// Asserts that the record has every range that ended, under the thread that ended it, and every mark. The record has
-/// at most `more` further ranges per thread and kind, which were in progress. The recorded ranges are nested as the
-/// program opened them.
+/// Asserts that the record has every mark, and every range that ended, under the thread that ended it. It may have at
+/// most `more` further ranges per thread and kind, which were in progress. Recorded ranges must nest as the program
+/// opened them.
 fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -354,7 +356,7 @@ fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
         let marks = record.marks();
         let marks = marks.iter().filter(|mark| mark.0 == thread);
         is_so_many(marks.count(), made.marked, "marks");
-        // Each step's range ends after the ranges inside it.
+        // In each step, one range encloses the others, so its end comes after theirs.
         for (n, pair) in pushed.chunks(2).enumerate() {
             assert_eq!(
                 (pair[0].name.as_str(), pair[0].domain.as_deref()),

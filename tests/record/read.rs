@@ -1,4 +1,4 @@
-//! Reads records with the reader that the command uses.
+//! Reads records for the tests, with the same reader as the command `tllmprof`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,8 +59,8 @@ impl Read {
         }
     }
 
-    /// Returns the records in a folder. Skips an empty file, which a process leaves if it is killed while it creates
-    /// its record before its first call.
+    /// Returns the records in a folder. Skips empty files: a process that is killed while it creates its record may
+    /// leave one.
     pub(crate) fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
@@ -97,7 +97,7 @@ impl Read {
         }
     }
 
-    /// Returns the recorded calls of a kind.
+    /// Returns the recorded calls of the given kind, in the order of the file.
     pub(crate) fn calls(&self, kind: CallKind) -> Vec<Event> {
         let events = self.events.iter().map(|(_, event)| *event);
         events
@@ -122,7 +122,7 @@ impl Read {
         by_thread
     }
 
-    /// Returns the header's count of calls of a kind, inside or outside windows.
+    /// Returns the number of calls of a kind that the record's header counts, either inside windows or outside of them.
     pub(crate) fn counted(&self, kind: CallKind, inside: bool) -> u64 {
         let rows = self.rows.iter().filter(|(_, known)| **known == kind);
         rows.map(|(row, _)| match inside {
@@ -182,7 +182,7 @@ impl Read {
         missing.sum()
     }
 
-    /// Returns the number of events that record resources used by iterations.
+    /// Returns the number of events that say how many resources, such as processor time, an iteration used.
     pub(crate) fn used(&self) -> u64 {
         let events = self.events.iter();
         let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
@@ -211,8 +211,8 @@ impl Read {
             .collect()
     }
 
-    /// Returns the number of iterations in all windows. A window whose closing event is cut has no iteration, because
-    /// its first iteration never ended.
+    /// Returns the number of iterations in all windows. A window without a closing event has none, because its first
+    /// iteration never ended.
     pub(crate) fn held(&self) -> u64 {
         let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
         let is_empty = |event: &Event| {
@@ -223,7 +223,8 @@ impl Read {
         all - empty.count() as u64
     }
 
-    /// Returns for each window the time and the iteration of its opening and of its closing.
+    /// Returns two pairs for each window: the time and the iteration at which it opened, and the time and the iteration
+    /// at which it closed.
     pub(crate) fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {
             self.events
@@ -236,8 +237,8 @@ impl Read {
                 })
                 .collect::<BTreeSet<_>>()
         };
-        // The events are sorted by time, because they are in another order in the file: each thread that opens or
-        // closes windows writes into its own chunk.
+        // Events are sorted by time here, because each thread that opens or closes windows writes to its own chunk of
+        // the file, so the file's order differs.
         edges(Edge::Open)
             .into_iter()
             .zip(edges(Edge::Close))
@@ -258,7 +259,8 @@ impl Read {
         }
     }
 
-    /// Returns the values of one recorded fact about the process, in the order of recording.
+    /// Returns all values that the record has for one property of the process, in the order in which they were
+    /// recorded.
     pub(crate) fn info(&self, wanted: Info) -> Vec<String> {
         self.infos(wanted)
             .map(|value| self.strings.get(value as u32).to_owned())

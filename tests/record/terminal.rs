@@ -1,5 +1,5 @@
-//! Checks `tllmprof run` as a shell's job on a terminal. The command is stopped, continued and interrupted together
-//! with the program, ends with the program's status, and still prints the summary of the record.
+//! Checks `tllmprof run` as a job of a shell on a terminal. The command must stop, continue and be interrupted together
+//! with its program, end with the program's exit status, and print the summary of the record.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -83,8 +83,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // Kills the program, which runs as a job of the shell. `tllmprof run` itself ends because the terminal hangs
-        // up.
+        // Kills the program, which is a job of the shell. `tllmprof run` also ends, because its terminal is closed.
         let _ = self.terminal.write_all(b"\nkill -KILL %1 %2; exit\n");
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -109,7 +108,7 @@ fn wait_for_calls(counts: &Counts, more_than: u64) {
     }
 }
 
-/// Returns the program's command line under `tllmprof run`, for a shell; `None` if `tllmprof` is not built.
+/// Returns a shell command line that runs the program under `tllmprof run`. Returns `None` if `tllmprof` is not built.
 fn line(counts: &Counts) -> Option<String> {
     let by_the_command = counts.by_the_command("5-9", &["loop", "1", "0", "return"])?;
     let variables = by_the_command.get_envs().filter_map(|(name, value)| {
@@ -139,11 +138,11 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    // Each round stops the program again as soon as the program has continued.
+    // In each round, the program is stopped again as soon as it has continued.
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
-        // A call that was in progress when the program stopped is not counted yet.
+        // A call that was in progress when the program was stopped is not in the program's count yet.
         let stopped = calls(&counts);
         sleep(Duration::from_millis(20));
         assert_eq!(calls(&counts), stopped, "the program runs on");
@@ -182,14 +181,14 @@ fn signals_go_through_to_the_program() {
     };
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
         counts.forget();
-        // A shell with job control does not make background jobs ignore signals.
+        // In a shell with job control, background jobs do not ignore SIGINT.
         shell.types(&format!("{line} &\n"));
         wait_for_calls(&counts, 100);
         shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));
         shell.expect("window 5-9: 5 iterations");
         shell.expect(&format!("status={status}"));
     }
-    // A scheduler stops and continues a job with signals to its process number.
+    // Some schedulers stop and continue a job by signals to its process number only, instead of its process group.
     counts.forget();
     shell.types(&format!("{line} &\n"));
     wait_for_calls(&counts, 100);

@@ -1,5 +1,6 @@
-//! Checks balanced layers in captured graphs and in models that are compiled as a whole: the proof that a layer follows
-//! the table of balanced choices, and what happens to a layer that does not.
+//! Checks balanced routers in captured graphs and in models that are compiled as a whole. Such a layer must choose its
+//! experts by a table of balanced choices. The library checks that the layer does so, and otherwise leaves the layer
+//! unchanged.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec
     (steps, said(&output))
 }
 
-/// The layers in the substitute for a captured graph: three models with two layers each. In some tests, the second
-/// layer of each model does not follow the table.
+/// The layers of the models in the substitute for a captured graph: two layers in each of three models. In some tests,
+/// the second layer of each model chooses its experts by other logits than those of the table.
 const LAYERS: [&str; 6] = [
     "MixtralSparseMoeBlock.gate 0",
     "MixtralSparseMoeBlock.gate 1",
@@ -78,7 +79,7 @@ fn layers_in_captured_graphs_are_proved_when_the_window_closes() {
     }
 }
 
-/// Asserts that the last message counts three balanced layers and three that were left as they were.
+/// Asserts that the library's last message counts three layers that are balanced and three that it left unchanged.
 fn assert_three_are_left(said: &[String]) {
     let last = said
         .iter()
@@ -98,8 +99,8 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
     let (plain, _) = captured(&python, &["disobeys"], false);
     let (steps, said) = captured(&python, &["disobeys"], true);
     for (n, (plain, step)) in plain.iter().zip(&steps).enumerate() {
-        // The same graph runs in both windows. In the first window, all its layers are switched to the table of
-        // balanced choices; in the second window, only those layers that follow the table.
+        // Both windows replay the same graph. In the first window, the library switches all layers to the table of
+        // balanced choices. In the second window, it switches only the layers that it has seen to follow the table.
         let is_table = |layer: usize| is_inside(n) && (n < 4 || layer.is_multiple_of(2));
         let wanted: Vec<bool> = (0..6).map(is_table).collect();
         assert_eq!(step["tables"], json!(wanted), "step {n}");
@@ -117,7 +118,7 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
             assert!(lost == 0 && about.is_empty(), "{about:?}");
             continue;
         }
-        // Two steps of 64 tokens each, with one expert per token (Llama 4) or two.
+        // Number of choices in two steps of 64 tokens each, with one expert per token (Llama 4) or two.
         let all = if name.starts_with("Llama4") { 128 } else { 256 };
         assert!(lost > all / 4, "{name}: {lost} of {all}");
         assert_eq!(
@@ -137,7 +138,8 @@ fn layers_of_a_model_that_is_compiled_whole_are_proved_and_refused() {
     };
     let (steps, said) = captured(&python, &["compiled", "disobeys"], true);
     for (n, step) in steps.iter().enumerate() {
-        // The compiled operators check the layer themselves, in the first balanced call (step 2).
+        // In a compiled model, operators check during the first balanced step (step 2) if the layer follows the table.
+        // A layer that does not is left unchanged from then on.
         let is_table = |layer: usize| is_inside(n) && layer.is_multiple_of(2);
         let tables = step["tables"].as_array().unwrap();
         for (layer, table) in tables.iter().enumerate() {

@@ -11,8 +11,8 @@ use crate::common::torch::python_with_transformers;
 use crate::common::{repo, run, shim, skipped};
 use crate::{TEST_TIMEOUT, numbers, program};
 
-/// Releases of engines whose own source runs in these tests. The number is the count of code paths ("ways") in which
-/// the library cannot see the choice of experts.
+/// Releases of engines whose own source runs in these tests, with the number of code paths in which the library cannot
+/// see the choice of experts.
 const RELEASES: [(&str, &str, usize); 11] = [
     ("vllm", "0.16.0", 2),
     ("vllm", "0.18.0", 2),
@@ -27,10 +27,10 @@ const RELEASES: [(&str, &str, usize); 11] = [
     ("sglang", "0.5.23", 2),
 ];
 
-/// An engine's release, changes to its source, and the code paths to run; all of them if the list is empty.
+/// One run: an engine's release, changes to its source, and the code paths to run (all of them if the list is empty).
 type Job<'a> = (&'a str, &'a str, Vec<&'a str>);
 
-/// The results of a job, by code path, and the library's messages.
+/// The results of one run, by code path, and the library's messages.
 type Found = (BTreeMap<String, Value>, Vec<String>);
 
 /// Runs the engines' source. Returns `None` if the source is not available.
@@ -76,7 +76,7 @@ fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Optio
     Some(found)
 }
 
-/// Returns the experts of each token, in ascending order.
+/// Returns, for each token of a code path's result, the numbers of its experts in ascending order.
 fn experts(way: &Value) -> Vec<Vec<u64>> {
     let mut experts: Vec<_> = way["ids"].as_array().unwrap().iter().map(numbers).collect();
     experts
@@ -124,12 +124,12 @@ fn releases_of_engines_are_balanced_in_a_window_and_as_they_were_outside() {
             assert_eq!(found["before"], found["behind"], "{what}");
         }
         if let Some(gate) = found.get("gate inside") {
-            // The layer is called three times, and its gate runs once in each call.
+            // The layer is called three times. Its gate must run exactly once in each call.
             assert_eq!(gate["gates"], 3, "{version}");
         }
         if found.contains_key("rank 0") {
-            // Two ranks send 100 tokens each to 8 of 64 experts. The load on the experts is as even as possible over
-            // both ranks together. If all tokens are gathered, both ranks choose the same experts.
+            // Two ranks send 100 tokens each to 8 of 64 experts. The loads of the experts must be as even as possible
+            // over both ranks together. If the ranks gather all tokens, both must choose the same experts.
             let mut loads = [0; 64];
             for rank in ["rank 0", "rank 1"] {
                 for expert in experts(&found[rank]).into_iter().flatten() {

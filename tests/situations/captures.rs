@@ -23,7 +23,8 @@ fn assert_captures_held(both: &Both) {
 
 #[test]
 fn launches_under_capture_are_no_iterations() {
-    // The capture at step 7 launches a graph, so the driver's log has one more launch from step 7 on.
+    // The program makes a capture at step 7, and launches a graph within it. So the driver's log has one more launch
+    // from step 7 on, which is no iteration.
     for program in PROGRAMS {
         for mode in MODES {
             for step in [
@@ -52,8 +53,8 @@ fn launches_under_capture_are_no_iterations() {
 fn a_capture_lies_on_the_edge_of_a_window() {
     for mode in MODES {
         for program in PROGRAMS {
-            // The capture comes before the launch that opens iteration 5, so the captured launch is counted before
-            // that one.
+            // The capture comes before the launch that opens iteration 5. So the driver's log has the captured launch
+            // before the start of the profiler.
             let opens = Situation::new(program)
                 .args(format!("--capture-at 5 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")
@@ -64,8 +65,8 @@ fn a_capture_lies_on_the_edge_of_a_window() {
                 "{program} {mode}"
             );
             assert_captures_held(&opens);
-            // The capture comes between the wait that closes iteration 9 and the launch that opens
-            // iteration 10.
+            // The window closes at the launch that begins iteration 10. The capture comes just before that launch, so
+            // the captured launch is counted before the window closes.
             let closes = Situation::new(program)
                 .args(format!("--capture-at 10 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")
@@ -93,7 +94,7 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
                 .window("5-9", step)
                 .run()
         };
-        // The capture at step 3 restarts the count, so step 3 is iteration 0.
+        // A capture restarts the count of iterations: the capture at step 3 makes step 3 iteration 0.
         let before = situation(3);
         assert_eq!(
             before.switches(),
@@ -119,8 +120,8 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
 
 #[test]
 fn auto_warms_up_by_captures_by_itself() {
-    // The first capture comes during the warm-up. The second comes after 32 iterations without a
-    // capture have ended the warm-up.
+    // The capture in step 3 is during the warm-up, so it restarts the count of iterations. The capture in step 60 comes
+    // after the warm-up, which 32 iterations without a capture have ended.
     for (at, warmup) in [(3, 3), (60, 0)] {
         let both = Situation::new("steps_shared13")
             .args(format!("--kernels 2 --steps 200 --capture-at {at}"))
@@ -193,7 +194,8 @@ fn a_window_opens_and_closes_while_another_thread_captures() {
                     [start(5, 5), stop(10, 10)],
                     "{program} {mode} by {step}\n{said}"
                 );
-                // A wait for the device would have invalidated the capture.
+                // The library closed the window without waiting for the device, because such a wait would have
+                // invalidated the capture.
                 assert_eq!(count(&both.log, "cuCtxSynchronize"), 0);
                 assert_captures_held(&both);
                 assert_eq!(both.total(), 40);

@@ -12,7 +12,7 @@ fn a_fork_within_a_window_leaves_it_to_the_parent() {
                 .args(format!("--who quiet --child-exit {ending}"))
                 .window("5-9", step)
                 .run();
-            // The child makes no calls, and the library does not stop the profiler in the child either.
+            // The forked child makes no CUDA calls, and the library does not stop the profiler in the child.
             assert_eq!(
                 processes(&both.log).len(),
                 1,
@@ -196,7 +196,7 @@ fn a_process_never_uses_cuda() {
 
 #[test]
 fn a_process_that_never_uses_cuda_leaves_no_file() {
-    // The program's current folder is the scratch folder, where the stand-in would create its log.
+    // This program runs in the scratch folder, in which the stand-in would create its log.
     let both = Situation::new("/bin/ls")
         .args("-A")
         .window("5-9", "cudaGraphLaunch")

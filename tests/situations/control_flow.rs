@@ -1,11 +1,11 @@
-//! Checks calls that are left by an exception, a longjmp or a signal instead of returning.
+//! Checks CUDA calls that do not return, because an exception, a longjmp or a signal leaves them.
 
 use super::twice::{Situation, start, stop};
 
 const PROGRAMS: [&str; 3] = ["throws", "throws_noplt", "throws_static"];
 
-/// Runs 40 steps. At every eighth step, a call is left in the way `how` (such as an exception), which the program
-/// then handles.
+/// Runs 40 steps. In every eighth step, a CUDA call is left in the way `how` (such as an exception), and the program
+/// continues.
 #[track_caller]
 fn left(
     how: &str,
@@ -36,8 +36,8 @@ fn left(
             total,
             "{program}: {how} from {from} by {step}"
         );
-        // After a longjmp out of the stand-in's runtime, the log's last column is wrong, so only
-        // the function is compared.
+        // The log's last column names the runtime that made a call. It is wrong after a longjmp out of the stand-in's
+        // runtime, so only the functions are compared.
         let functions = |log: &[crate::common::Record]| -> Vec<String> {
             let of_program = log.iter().filter(|r| r.tid == log[0].tid);
             let own = of_program.map(|r| r.function.clone());
@@ -80,7 +80,7 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // Launches 7 and 15 are left by an exception, so the program makes no wait after them.
+    // An exception leaves launches 7 and 15, so the program makes no wait after these two launches.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",
@@ -146,8 +146,8 @@ fn sigterm_comes_in_the_middle_of_a_wait() {
                 .window(windows, step)
                 .run();
             assert_eq!(both.output.status.code(), Some(9));
-            // The signal arrives during the wait of step 7, when the device has done the work but the wait has not
-            // returned to the program.
+            // The signal arrives in the wait of step 7, when the device has done the work but the call has not returned
+            // to the program.
             assert_eq!(
                 both.switches(),
                 [start(5, 5), stop(8, 8)],

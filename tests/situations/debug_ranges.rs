@@ -1,8 +1,8 @@
-//! Checks NVTX ranges around the intercepted calls (`TLLM_NVTX_DEBUG`).
+//! Checks the NVTX ranges that the library makes around the calls that it intercepts (`TLLM_NVTX_DEBUG`).
 
 use crate::common::{Fixture, Ran, Scratch, Switch, nvtx};
 
-/// Returns the count that the NVTX tool printed after `what=` at the end.
+/// Returns a count of the NVTX tool `tool.c`, which prints `what=COUNT` at the end.
 fn counted(ran: &Ran, what: &str) -> usize {
     let error = ran.output.err();
     let line = error
@@ -37,8 +37,8 @@ fn calls(ran: &Ran) -> usize {
 
 #[test]
 fn every_call_of_the_program_has_one_and_counts_as_before() {
-    // The stand-in's log does not contain copies. The program makes the same number of copies with
-    // any linkage.
+    // Copies have ranges but are not in the stand-in's log. Their number must be the same for each linkage of the
+    // program.
     let mut copies = None;
     for program in [
         "steps_static",

@@ -1,9 +1,10 @@
-//! Checks engines whose step is not a plain launch and wait. The rule `auto` finds the step, and windows open only at
-//! its iterations.
+//! Checks programs whose step is more than a launch and a wait. The rule `auto` has to find the step, and windows must
+//! open only where a step begins.
 
 use super::twice::{Both, Situation};
 
-/// Returns the number of the program's marks before each start and stop of the profiler.
+/// Returns, for each start and stop of the profiler, the number of steps that the program had marked in the driver's
+/// log before it.
 fn switched_at(both: &Both) -> Vec<usize> {
     let mut marks = 0;
     let mut switched = Vec::new();
@@ -41,13 +42,14 @@ fn assert_exact(how: &str, first: usize, last: usize) -> String {
 
 #[test]
 fn another_thread_waits_one_step_late() {
-    // The library notices the begin of step 100 when the wait for step 99 returns. Step 100 may have been launched by
-    // then.
+    // In this program, a step begins for the library when the wait for the step before returns. By then, the program
+    // may already have launched the step.
     for both in run("late", "100-119") {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
         assert!((100..=101).contains(&switched[0]), "{switched:?}");
-        // The launches are more regular than the reads, which may come late, so `auto` chooses a launch.
+        // In this program, launches are more regular than reads, which may come late. So `auto` chooses a launch as the
+        // begin of the iteration.
         assert!(
             both.said()[0].contains("iteration = the launch of "),
             "{:#?}",
@@ -87,14 +89,14 @@ fn graphs_were_captured_before() {
 
 #[test]
 fn the_pattern_changes_and_is_learnt_again() {
-    // `auto` does not use a step as evidence if the machine's load made it far longer, so the program makes many
-    // steps before each window.
+    // If a step takes far longer than others because the machine is busy, `auto` does not use it to find the pattern.
+    // So the program makes many steps before each window.
     for both in run("changes", "380-389,700-709") {
         let said = both.said();
         let switched = switched_at(&both);
         assert_eq!(switched[..2], [380, 390], "{said:#?}");
-        // Steps made before the new pattern was learnt are counted afterwards, so the window's first step may differ
-        // by a few from the requested one.
+        // After the program has changed its pattern, `auto` needs some steps to learn the new one, and counts these
+        // steps only afterwards. So the window may begin a few steps from the requested one.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
         assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }

@@ -14,8 +14,8 @@ fn weak_references_do_no_harm() {
         ran.output.out()
     );
     assert_eq!(ran.output.status, plain.output.status);
-    // A preload that exports a name also resolves a weak reference to the name. Calling the
-    // function must then return an error instead of crashing.
+    // The loader resolves a weak reference if a preload exports the name. The program then finds a function, and
+    // calling it must return an error instead of crashing.
     let said = ran.output.err();
     for line in said.lines().filter(|line| !line.starts_with("tllmprof: ")) {
         assert!(

@@ -7,8 +7,8 @@ fn interposer() -> String {
     standin().join("bin/interposer.so").display().to_string()
 }
 
-/// Runs the program with the other library after the shim, and with the other library in front of
-/// the shim.
+/// Runs the program twice: with the other library after the shim in `LD_PRELOAD`, and with the other library before the
+/// shim.
 fn in_both_orders(situation: &Situation) -> [Both; 2] {
     let behind = situation.clone().preload_after_shim(interposer()).run();
     let in_front = situation.clone().preload_before_shim(interposer()).run();
@@ -21,7 +21,7 @@ fn another_interposer_counts_what_it_would() {
         for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
             let situation = Situation::new(format!("steps_{program}")).window("5-9", step);
             for both in in_both_orders(&situation) {
-                // The other library prints this line with and without the shim.
+                // The other library counts its calls, and prints this line with and without the shim.
                 let line = "interposer: 40 graph launches, dlsym seen, dlopen seen\n";
                 assert!(both.output.err().contains(line), "{}", both.output.err());
                 assert_eq!(
@@ -57,8 +57,8 @@ fn libraries_are_found_by_the_callers_runpath_and_dlerror_survives() {
 
 #[test]
 fn an_interposer_that_finds_no_runtime_gives_its_own_error() {
-    // The runtime was opened with RTLD_LOCAL, so the other library's RTLD_NEXT does not find it.
-    // With the shim in the search order, RTLD_NEXT may find a function.
+    // The program opens the runtime with RTLD_LOCAL, so the other library's RTLD_NEXT does not find the runtime. The
+    // shim exports the same names, so RTLD_NEXT may find the shim's functions.
     let situation = Situation::new("steps_rtld_local").window("5-9", "cudaGraphLaunch");
     let plain = situation
         .clone()

@@ -1,10 +1,10 @@
-//! Checks windows that only some ranks open.
+//! Checks windows that open only in processes with certain ranks.
 
 use tllmprof_config::RANK_VARIABLES;
 
 use super::twice::{Both, Situation, start, stop};
 
-/// Returns the program with all rank variables empty, so only a test can give it a rank.
+/// Prepares a program with all environment variables that give a rank empty. A test can then set the rank.
 fn without_rank(program: &str) -> Situation {
     RANK_VARIABLES
         .into_iter()

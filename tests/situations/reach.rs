@@ -1,4 +1,4 @@
-//! Checks the ways in which a program gets CUDA's functions.
+//! Checks programs that get CUDA's functions in different ways, such as linking, `dlsym` or `cuGetProcAddress`.
 
 use super::twice::{Both, Situation, count, start, stop};
 use crate::common::{skipped, standin};
@@ -69,7 +69,8 @@ fn streams_are_per_thread() {
                     count(&both.log, name),
                     count(&both.log, &format!("{name}_ptsz")),
                 );
-                // The capture before step 0 launches kernels, too, so there may be more than 40 kernel launches.
+                // The program captures its graph before step 0 and launches kernels in the capture. So there may be
+                // more than 40 kernel launches.
                 assert_eq!((legacy, own.min(40)), (0, 40), "{program} {name}");
             }
             assert_eq!(count(&both.log, "cuMemcpyDtoHAsync_v2"), 0);
@@ -161,7 +162,7 @@ fn the_program_is_called_back_within_a_wait() {
             .args("--how callback")
             .window("10-18", "cudaGraphLaunch")
             .run();
-        // A step is a launch and a wait, and the second launch comes during the wait.
+        // A step has a launch, a wait, and a second launch, which the program makes in a callback during the wait.
         assert_eq!(both.switches(), [start(10, 5), stop(19, 10)], "{program}");
         assert_eq!(both.assert_same_calls().total(), 80, "{program}");
         let both = Situation::new(program)
@@ -200,8 +201,8 @@ fn python_calls_by_ctypes() {
     }
 }
 
-/// Returns the path of the Python interpreter. A version manager's script of the name python3 would
-/// itself run with the preload.
+/// Returns the path of the Python interpreter itself. `python3` may be a version manager's script, which would run with
+/// the preload as well.
 fn python() -> Option<String> {
     use std::time::Duration;
     let mut ask = crate::common::command("python3");

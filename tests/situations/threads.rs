@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::twice::{Situation, processes, start, stop, total};
 use crate::common::{INEXACT, Ran, Switch};
 
-/// Returns the number of launches that had reached the driver before the only start and before the only stop of the
-/// profiler.
+/// Returns the number of launches that had reached the driver before the start and before the stop of the profiler,
+/// each of which must occur once.
 #[track_caller]
 fn edges(ran: &Ran) -> (usize, usize) {
     match ran.switches()[..] {
@@ -40,8 +40,8 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(ran.output.status, plain.output.status);
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
-            // When the profiler is switched, each other thread may have one launch in progress. So the counts may
-            // differ from 3000 and 4000 by up to THREADS.
+            // When the profiler is started or stopped, each of the other threads may have a launch in progress. So the
+            // numbers of launches may differ from 3000 and 4000 by up to THREADS.
             assert!(
                 first.abs_diff(3000) <= THREADS,
                 "{program}: Start after {first} launches"
@@ -66,7 +66,8 @@ fn steady_iterations_of_threads_that_launch_at_once() {
             .clone()
             .window("steady:500", "cudaGraphLaunch")
             .run_shimmed();
-        // If the threads rarely take turns, the window opens too late to have 500 iterations.
+        // On a machine whose threads rarely take turns, the window opens so late that less than 500 iterations are
+        // left. The library says so, and nothing is checked.
         if [INEXACT, "captured in part"]
             .iter()
             .any(|said| ran.output.err().contains(said))
@@ -202,8 +203,8 @@ fn every_launch_comes_from_a_fresh_thread() {
 #[test]
 fn a_step_waits_for_another_threads_launch() {
     for program in ["two_threads", "two_threads_static"] {
-        // The main thread makes the even launches. The other thread makes the odd launches during the main thread's
-        // wait.
+        // The main thread makes the even launches. During each wait of the main thread, the other thread makes an odd
+        // launch.
         for (step, windows, expected) in [
             ("cudaGraphLaunch/2", "5-9", [start(10, 5), stop(20, 10)]),
             ("cudaGraphLaunch", "10-19", [start(10, 5), stop(20, 10)]),
@@ -227,8 +228,8 @@ fn a_step_waits_for_another_threads_launch() {
 
 #[test]
 fn the_device_becomes_idle_only_by_another_threads_launch() {
-    // The closing of the window waits for an idle device, which needs this launch. So the library must not block the
-    // launch.
+    // To close a window, the library waits for an idle device. In this program, the device becomes idle only after
+    // another launch, so the library must not block that launch.
     let both = Situation::new("two_threads")
         .args("drain-needs-launch")
         .window("5-9", "cudaGraphLaunch")
@@ -277,7 +278,7 @@ fn the_process_ends_while_threads_launch() {
     }
 }
 
-/// Asserts that starts and stops of the profiler alternate, beginning with a start and ending with a stop.
+/// Asserts that the profiler is started and stopped in turn, beginning with a start and ending with a stop.
 #[track_caller]
 fn assert_alternating(switches: &[Switch]) {
     for (k, switch) in switches.iter().enumerate() {

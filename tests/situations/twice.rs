@@ -30,7 +30,7 @@ impl Deref for Both {
 }
 
 impl Situation {
-    /// Returns the situation for a fixture's name, or for a program's absolute path.
+    /// Returns a program to run: a fixture, by its name, or any program, by its absolute path.
     pub(crate) fn new(program: impl Into<String>) -> Self {
         Self {
             program: program.into(),
@@ -92,8 +92,8 @@ impl Situation {
         self.fixture(Some(shim().display().to_string())).run()
     }
 
-    /// Runs the program without and with the shim. Asserts that output and status are the same. On standard error, the
-    /// shim may only add its own messages, and the driver must not have refused any of the library's calls.
+    /// Runs the program without and with the shim. Asserts that exit status and output are the same, except for the
+    /// shim's messages on standard error, and that the driver refused none of the library's calls.
     #[track_caller]
     pub(crate) fn run(&self) -> Both {
         let both = Both {
@@ -133,8 +133,8 @@ impl Situation {
 }
 
 impl Both {
-    /// Asserts that the program's calls reached the driver in the same order, in the same functions, from the same
-    /// runtimes and with the same success. This only holds for programs whose order of calls is certain.
+    /// Asserts that with and without the shim, the program's calls reached the driver in the same order, in the same
+    /// functions, from the same runtimes and with the same success. Only for programs whose order of calls is certain.
     #[track_caller]
     pub(crate) fn assert_same_calls(&self) -> &Self {
         assert_eq!(
@@ -158,7 +158,7 @@ impl Both {
         self
     }
 
-    /// Asserts that the library made no driver calls and logged nothing.
+    /// Asserts that the library made no driver calls of its own and logged nothing.
     #[track_caller]
     pub(crate) fn assert_untouched(&self) -> &Self {
         assert_eq!(self.said(), Vec::<String>::new());
@@ -166,7 +166,7 @@ impl Both {
         self
     }
 
-    /// Returns the number of iterations in the last message.
+    /// Returns the number of iterations in the library's last message.
     #[track_caller]
     pub(crate) fn total(&self) -> u64 {
         total(&self.said())
@@ -208,8 +208,8 @@ pub(crate) fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
         .collect()
 }
 
-/// Returns each start and stop of the profiler, with the number of graph launches and the number of waits that returned
-/// before it.
+/// Returns each start and stop of the profiler, with two counts before it: graph launches, and waits that have
+/// returned.
 pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     let workers = workers(log);
     let (mut launches, mut waits) = (0, 0);
@@ -226,8 +226,8 @@ pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Returns the library's threads: the threads that only wait for the device and switch the profiler. No fixture has
-/// such a thread of its own.
+/// Returns the library's own threads, which are recognized by their calls: they only wait for the device and start or
+/// stop the profiler, and no thread of a fixture does that.
 pub(crate) fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();

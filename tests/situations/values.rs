@@ -1,5 +1,5 @@
-//! Checks variables whose value is invalid. The library logs one message, and the program behaves
-//! like without the shim.
+//! Checks invalid values of the library's environment variables. The library must log one message, and the program must
+//! behave as without the shim.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -165,7 +165,7 @@ fn a_bad_value_is_reported_once_by_each_process_that_uses_cuda() {
     assert_eq!(both.said().len(), 1, "{:?}", both.said());
 }
 
-/// Returns the value like a message shows it.
+/// Returns a variable's value in the form in which a message shows it.
 fn escaped(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value).replace('\n', "\\n");
     let bad = OsStr::from_bytes(value).to_str().is_none();

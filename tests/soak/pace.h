@@ -1,4 +1,5 @@
-/* Tickets, each of which permits one thread to do one unit of work. They become due evenly over a number of seconds. */
+/* Hands out tickets to the threads of a program. A ticket permits one thread to do one unit of work. Tickets
+ * become due evenly over a number of seconds. */
 #ifndef PACE_H
 #define PACE_H
 
@@ -30,7 +31,7 @@ static inline void pace_begin(int argc, char **argv)
     pace.tickets = atol(argv[1]);
     pace.seconds = atof(argv[2]);
     pace.begin = pace_now();
-    /* No program may outlive the process that watches it for long. */
+    /* Ends the program if it runs far too long, in case the test that watches it was killed. */
     alarm((unsigned int)(3 * pace.seconds) + 120);
 }
 

@@ -82,7 +82,7 @@ def deep():
 
 
 def threads():
-    """Other threads are busy, start and end, while two threads make steps."""
+    """While two threads make steps, other threads are busy, start, and end."""
     ends = threading.Event()
 
     def busy():

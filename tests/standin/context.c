@@ -51,7 +51,7 @@ bool has_current_context(void)
     return current_context() != NULL;
 }
 
-/* Ends all streams and events of the context. The caller holds the lock. */
+/* Marks all streams and events of the context as destroyed. The caller holds the driver's lock. */
 static void end_all_of(CUcontext context)
 {
     end_streams_of(context);
@@ -313,8 +313,8 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Returns the function of a kernel. In the stand-in, every kernel has the same effect (see
- * run_kernel), so a function only stores its name. The caller holds the lock. */
+/* Returns the function object for a kernel, which only stores the kernel's name: in the stand-in, every kernel
+ * has the same effect (see run_kernel). The caller holds the driver's lock. */
 CUfunction kept_function(const char *name)
 {
     static struct CUfunc_st *functions;

@@ -74,7 +74,8 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* Queues the current buffer to be returned. The caller holds the lock. */
+/* Queues the current buffer of records, so that another thread returns it to the client. The caller holds the
+ * lock. */
 static void hand_over(void)
 {
     if (current.memory != NULL && full_count < MOST_FULL) {
@@ -94,7 +95,8 @@ static void put(uint8_t *record, size_t at, const void *value, size_t bytes)
         put(record, at, &v, sizeof v);              \
     } while (0)
 
-/* Writes CUPTI's record of a piece of work. Runs in the launching thread, within the driver. */
+/* Writes CUPTI's record of a kernel, copy or memset. Runs in the thread that launches the work, within the
+ * driver. */
 static void on_work(const struct standin_work *work)
 {
     pthread_mutex_lock(&lock);
@@ -148,7 +150,8 @@ static void on_work(const struct standin_work *work)
     pthread_mutex_unlock(&lock);
 }
 
-/* Clears the times of work that the GPU has not done yet, because a forced flush returns such records without times. */
+/* Sets the times to 0 in records of work that the GPU has not done yet. The real CUPTI returns such records at a
+ * forced flush. */
 static void take_times_away(struct buffer *buffer)
 {
     uint64_t at = now();
@@ -230,7 +233,7 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
     void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    /* Like the real CUPTI, this function looks up driver functions and calls them. */
+    /* Looks up a driver function and calls it, as the real CUPTI does at this point. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
     CUcontext context;
@@ -267,9 +270,8 @@ CUptiResult cuptiGetGraphExecId(CUgraphExec exec, uint32_t *id)
     return SUCCESS;
 }
 
-/* Waits until no thread was in the driver at STANDIN_CUPTI_TURN polls in a row. The real
- * driver's lock goes to the first thread that asks for it, so CUPTI gets no turn while other
- * threads are always in the driver. */
+/* Waits until STANDIN_CUPTI_TURN polls in a row have found no thread in the driver. In the real driver, CUPTI
+ * needs the driver's lock, and does not get it while other threads are always in the driver. */
 static void take_turn(void)
 {
     const char *looks = getenv("STANDIN_CUPTI_TURN"), *ms = getenv("STANDIN_CUPTI_TAKES_MS");
@@ -369,7 +371,8 @@ CUptiResult cuptiFinalize(void)
     return SUCCESS;
 }
 
-/* Other functions that PyTorch is linked to. They exist so that PyTorch loads with this library. */
+/* Functions of CUPTI that PyTorch is linked to and that the stand-in does not implement. They only exist so that
+ * PyTorch can be loaded. */
 #define NOT_SUPPORTED_HERE(name) \
     CUptiResult name(void);      \
     CUptiResult name(void) { return NOT_SUPPORTED; }

@@ -86,12 +86,12 @@ void driver_lock(void);
 void driver_unlock(void);
 CUresult driver_init(void);
 CUresult driver_state(void);
-/* Logs a call of one of the driver's functions and returns success, or logs the reason why the
- * call is refused. The caller holds the driver's lock. */
+/* Begins a call of one of the driver's functions: logs the call and returns success, or logs the reason why the
+ * call is refused and returns an error. The caller holds the driver's lock. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Ends a call of one of the driver's functions. Must be the last call in the function. The
- * caller does not hold the driver's lock. */
+/* Ends a call of one of the driver's functions, and returns `result`. Must be the last call in that
+ * function. The caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
 /* Waits until the time `until` of the GPU's clock, and then for STANDIN_WAIT_US. The caller does
  * not hold the driver's lock. */
@@ -103,13 +103,12 @@ _Noreturn void use_after_end(const char *function, const char *what);
 /* Functions of context.c. The caller holds the driver's lock. */
 CUfunction kept_function(const char *name);
 
-/* Functions of tool.c: the effects that a profiler has on the driver. */
+/* Functions of tool.c, which imitates the effects that a profiler has on the driver. */
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* Reports that the GPU starts the work `work` now. For a node of a graph, `exec` is the
- * executable graph's number and `node` the node's number in it. Otherwise both are 0. The caller
- * holds the driver's lock. */
+/* Notifies the profiler that the GPU starts the work `work` now. For a node of a graph, `exec` is the executable
+ * graph's number and `node` the node's number in it; otherwise both are 0. The caller holds the driver's lock. */
 void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
 /* Waits until the GPU has done all its work. */
 void tool_wait(void);
@@ -141,16 +140,17 @@ extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
 bool is_legacy(CUstream stream);
 void end_streams_of(CUcontext context);
-/* Refuses calls that a capture forbids to threads in the strict capture modes. The caller holds the driver's lock. */
+/* Refuses a call that CUDA forbids while a capture in a strict mode (global or thread) is active. The caller
+ * holds the driver's lock. */
 CUresult refuse_unsafe(const char *function, const void *first);
-/* Refuses work for the legacy stream during a capture of a blocking stream. The caller holds the driver's lock. */
+/* Refuses work for the legacy stream while a stream that waits for it is being captured. The caller holds the lock. */
 CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
 /* Refuses a call that is never allowed during a capture, and invalidates the captures. The caller holds the driver's
  * lock. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
-/* Function of launch.c: runs the node now, or adds it to the capture. `exec` and `number` are
- * like in tool_run(). The caller holds the driver's lock. */
+/* Function of launch.c. Runs the node now, or adds it to the graph if the stream is being captured. `exec` and
+ * `number` identify the node as in tool_run(). The caller holds the driver's lock. */
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
 
 /* Functions of graph.c. The caller holds the driver's lock. */

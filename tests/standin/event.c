@@ -1,12 +1,13 @@
-/* Events, which are points in a stream. Calls during a capture are refused like CUDA's programming guide and the
- * documentation of cudaThreadExchangeStreamCaptureMode say. */
+/* CUDA events, which are points in a stream. Calls during a capture are refused as CUDA's programming guide and
+ * the documentation of cudaThreadExchangeStreamCaptureMode say. */
 #include "driver.h"
 
 #include <stdlib.h>
 
 static CUevent all;
 
-/* Ends the program with a message if the event was destroyed. The real driver's behavior is undefined in that case. */
+/* Ends the program with a message if it uses a destroyed event. With the real driver, such a use is undefined
+ * behavior. */
 static void want_alive(const char *function, CUevent event)
 {
     if (event->gone)
@@ -127,7 +128,7 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
     return record("cuEventRecord_ptsz", event, stream_of(stream, true));
 }
 
-/* During a capture, an event recorded with the external flag becomes a node of the graph. */
+/* Records an event. During a capture, a record with the external flag becomes a node of the graph. */
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
     CUstream on = stream_of(stream, false);

@@ -1,8 +1,8 @@
-/* The time of the GPU: each stream does its work in order, one piece after the other.
+/* The GPU's clock and its work: each stream does its pieces of work in order, one after the other.
  *
  * The clock is the host's (CLOCK_MONOTONIC), or a virtual clock with STANDIN_CLOCK=virtual. The virtual clock
- * advances only in three cases: a wait advances it to the end of the awaited work, each call that enqueues work by
- * STANDIN_CALL_NS, and standin_pass() by its argument. */
+ * advances only in three cases: a wait advances it to the end of the awaited work, each call that enqueues work
+ * by STANDIN_CALL_NS, and standin_pass() by its argument. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -59,7 +59,7 @@ void pass_call(void)
         ;
 }
 
-/* Sleeps until the time `until`. The caller must not hold the lock. */
+/* Sleeps until the time `until` of the GPU's clock. The caller must not hold the driver's lock. */
 void sleep_until(uint64_t until)
 {
     driver_lock();

@@ -49,7 +49,7 @@ static void clear(CUgraph graph)
     *graph = (struct CUgraph_st){0};
 }
 
-/* Copies a node, including copies of the graphs within it. */
+/* Copies a node. If the node contains graphs, these are copied, too. */
 static CUresult copy_node(struct node *to, const struct node *from)
 {
     CUresult result = CUDA_SUCCESS;
@@ -170,7 +170,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode of, CUDA_KERNEL_NODE_PARAMS *
     return CUDA_SUCCESS;
 }
 
-/* The handle of a condition is its value plus 1, so that it is never 0. */
+/* Creates a condition. Its handle is its value plus 1, so that a handle is never 0. */
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context,
                                         unsigned int value, unsigned int flags)
 {
@@ -179,7 +179,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgrap
     return CUDA_SUCCESS;
 }
 
-/* Adds a node; only conditional nodes are supported. */
+/* Adds a node to a graph. Only conditional nodes are supported by this function. */
 static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
 {
     if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.size - 1 > 1)
@@ -219,7 +219,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
     CUgraph kept;
     CUresult result = cuGraphClone(&kept, child);
     driver_lock();
-    /* Only the first child graph is updated: the tests have just one. */
+    /* Only the first child graph is updated, because no test has a graph with two of them. */
     for (size_t i = 0; result == CUDA_SUCCESS && i < exec->graph.count; i++)
         if (exec->graph.nodes[i]->kind == CHILD_NODE) {
             drop(exec->graph.nodes[i]->child);
@@ -295,14 +295,15 @@ unsigned int standin_exec_number(CUgraphExec exec)
     return exec->number;
 }
 
-/* Returns the node's number plus STANDIN_NODE_SHIFT, for tests in which CUPTI numbers nodes in an unknown way. */
+/* Returns the number under which CUPTI knows a node: the node's number plus STANDIN_NODE_SHIFT. A test sets the
+ * shift to imitate a driver that numbers nodes in an unknown way. */
 static unsigned int shifted(size_t node)
 {
     const char *shift = getenv("STANDIN_NODE_SHIFT");
     return (unsigned int)node + (shift != NULL ? (unsigned int)atoi(shift) : 0);
 }
 
-/* The graphs within a graph, with the number of the first node of each. */
+/* All graphs that a graph contains, with the number of the first node of each. */
 struct inner {
     CUgraph graphs[64];
     size_t firsts[64], count;

@@ -1,5 +1,5 @@
-/* The log: one line per call, and one write(2) per line. Its descriptor must not collide with the program's
- * descriptors, nor with 0 to 2, which the program may have closed. */
+/* The stand-in's log: one line per call, and one write(2) per line. The log's descriptor must not collide with
+ * the program's descriptors, nor with 0 to 2, which the program may have closed. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -53,7 +53,7 @@ void log_call(const char *mark, const char *function, const char *suffix, const 
                               getpid(), syscall(SYS_gettid), mark, *mark ? " " : "", function,
                               suffix, (unsigned long)first, via);
         if (write(descriptor, line, (size_t)length) < 0 && errno == EBADF) {
-            /* The program has closed all descriptors, including the log's. */
+            /* The write failed because the program has closed all descriptors, including the log's. */
             descriptor = open_log();
             if (descriptor >= 0 && write(descriptor, line, (size_t)length) < 0)
                 descriptor = -1;
@@ -62,7 +62,7 @@ void log_call(const char *mark, const char *function, const char *suffix, const 
     errno = saved_errno;
 }
 
-/* Makes a forked child number its own lines, from 0, and open its own descriptor. */
+/* In a forked child, starts the numbers of lines at 0 again and opens a new descriptor. */
 void log_forget(void)
 {
     if (descriptor >= 0)

@@ -51,8 +51,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* During a capture, these calls become nodes of the graph. The memory is allocated immediately
- * in any case. */
+/* Allocates memory in the order of a stream. During a capture, the call becomes a node of the graph. The
+ * stand-in allocates immediately in any case. */
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     CUresult result = cuMemAlloc_v2(pointer, bytes);
@@ -124,8 +124,7 @@ void run_kernel(CUdeviceptr buffer)
                           UINT64_C(1442695040888963407) + found->words[1];
 }
 
-/* The copies that use this function are not in the library's table of calls, and the log does
- * not show them. */
+/* Copies without logging. Callers are the copy functions that are not in the library's table of calls. */
 static CUresult copy_plain(void *to, const void *from, size_t bytes)
 {
     if (!has_current_context())
@@ -212,7 +211,8 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t byte
     return copy_within(to, from, bytes, stream_of(stream, true));
 }
 
-/* Blocking copies to the host wait for the work of a stream: the legacy stream, or the thread's own default stream. */
+/* Copies to the host and waits. The copy waits for the work of one stream: the legacy stream, or the thread's
+ * own default stream. */
 static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_t bytes,
                          bool per_thread)
 {
@@ -272,8 +272,8 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
     return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
 }
 
-/* The forms of these functions from CUDA 2 and 3 take 32-bit addresses, at which this process
- * has no memory. The calls are logged, and may copy nothing. */
+/* Functions of CUDA 2 and 3, which take 32-bit device addresses. No memory of this process has such an address,
+ * so the calls are logged but may copy nothing. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
     tool_enter();

@@ -103,7 +103,7 @@ static bool is(const char *word) {
     return false;
 }
 
-/* Calls `take` with the numbers of each line of the state that begins with `word`. */
+/* Calls `take` for each line of the state file that begins with `word`, with the line's numbers. */
 static void state(const char *word, void (*take)(void *to, long first, long second), void *to) {
     const char *path = getenv("STANDIN_NVML_STATE");
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -142,7 +142,7 @@ static nvmlReturn_t text(char *to, unsigned int length, const char *from) {
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
-    /* NVML's own output must not get into the program's output, so a test can look for this line. */
+    /* Prints a line. A test checks that no output of NVML gets into the program's output. */
     puts("the stand-in for NVML");
     fflush(stdout);
     return is("denied") ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;

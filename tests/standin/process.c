@@ -1,4 +1,4 @@
-/* The state of the driver in its process: initialised, forked, or shut down. */
+/* The state of the driver in a process: initialized, forked from a process that initialized it, or shut down. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -26,7 +26,7 @@ void driver_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Like in the real driver, a child cannot use what its parent initialised. */
+/* Runs in a forked child. As with the real driver, a child cannot use the driver if its parent initialized it. */
 static void in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -42,7 +42,7 @@ __attribute__((constructor)) static void on_load(void)
     pthread_atfork(driver_lock, driver_unlock, in_child);
 }
 
-/* Like the real driver, this one cannot be used after its destructors have run. */
+/* Shuts the driver down. Like the real driver, the stand-in cannot be used after its destructors have run. */
 __attribute__((destructor)) static void on_exit_of_process(void)
 {
     driver_lock();
@@ -50,7 +50,8 @@ __attribute__((destructor)) static void on_exit_of_process(void)
     driver_unlock();
 }
 
-/* Makes the look-ups that a newer driver makes during its initialization: its own functions, with several handles. */
+/* Looks up the driver's own functions with several kinds of handles, as newer drivers do during their
+ * initialization. */
 static void *look_around(void *unused)
 {
     static const char *const names[] = {"cuInit",         "cuDriverGetVersion", "cuGetExportTable", "cuGetProcAddress_v2",
@@ -122,7 +123,8 @@ CUresult call_admit(const char *function, const void *first, enum need need)
     return result;
 }
 
-/* Returns the error for this function in STANDIN_FAILS, a comma-separated list of FUNCTION=ERROR. */
+/* Returns the error that a test requests for this function: STANDIN_FAILS is a comma-separated list of
+ * FUNCTION=ERROR. */
 CUresult injected(const char *function)
 {
     const char *at = getenv("STANDIN_FAILS");

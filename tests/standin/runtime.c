@@ -171,7 +171,8 @@ static void leave(const char **before)
     driver.via(*before);
 }
 
-/* Calls the driver under this runtime's name. The cleanup also runs for exceptions. */
+/* Calls a function of the driver, and makes the log name this runtime as the caller. The cleanup also runs if an
+ * exception leaves the call. */
 #define THROUGH(function, ...) \
     do { \
         cudaError_t refused = ready(); \
@@ -448,8 +449,8 @@ static CUlaunchConfig driver_config(const cudaLaunchConfig_t *config)
                             config->numAttrs};
 }
 
-/* A kernel's host address is used directly. Real programs register it with code that nvcc
- * generates. */
+/* The stand-in uses a kernel's host address directly. In real programs, code that nvcc generates registers the
+ * address. */
 #define KERNEL ((CUfunction)function)
 #define SHAPE grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned int)sharedBytes, stream
 

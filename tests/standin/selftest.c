@@ -115,7 +115,7 @@ static void check_captures(void)
     WANT(cuStreamCreate(&other, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     WANT(cuEventCreate(&event, 0) == CUDA_SUCCESS);
 
-    /* A capture succeeds without waits, and with waits on other streams. */
+    /* A capture succeeds if the program makes no waits, or only waits on other streams. */
     WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 1);
     WANT(cuStreamSynchronize(other) == CUDA_SUCCESS && last_is("cuStreamSynchronize_end"));
@@ -249,8 +249,8 @@ static void count_work(const struct standin_work *work)
     seen_works++;
 }
 
-/* A tool is notified of the GPU's work, and a call during the tool's removal destroys the context. This check is the
- * last, because the driver does not work afterwards. */
+/* Checks that a profiler is notified of the GPU's work, and that a call during the profiler's removal destroys
+ * the context. This check is the last one, because the driver does not work afterwards. */
 static void check_tool(void)
 {
     CUdeviceptr words = 0;

@@ -15,7 +15,7 @@ traced: .zero 8
 \name:
 .endm
 
-/* A stub that jumps through a table. */
+/* Shape 0: a stub that jumps to an address in a table. */
 .macro shape0 name
     .pushsection .data.rel.ro.shapes, "aw"
     .balign 8
@@ -74,14 +74,14 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* Only a jump. */
+/* Shape 5: the function is only a jump. */
 .macro shape5 name
     begin \name, 3
     jmp made_\name
     .size \name, . - \name
 .endm
 
-/* An address relative to the instruction pointer, after a first instruction of one byte. */
+/* Shape 6: an instruction of one byte, then one with an address relative to the instruction pointer. */
 .macro shape6 name
     begin \name, 0
     push rbx
@@ -92,7 +92,7 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* A call, which cannot be moved. */
+/* Shape 7: the function begins with a call, which cannot be moved. */
 .macro shape7 name
     begin \name, 0
     call 8f
@@ -101,7 +101,7 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* A loop back to the second instruction, which cannot be moved. */
+/* Shape 8: a loop jumps back to the second instruction, so that instruction cannot be moved. */
 .macro shape8 name
     begin \name, 0
     xor eax, eax

@@ -100,7 +100,8 @@ typedef enum CUgraphNodeType_enum {
 typedef cuuint64_t CUgraphConditionalHandle;
 enum { CU_GRAPH_COND_TYPE_IF = 0, CU_GRAPH_COND_TYPE_WHILE = 1, CU_GRAPH_COND_ASSIGN_DEFAULT = 1 };
 
-/* Parameters of a conditional node. The structure is as large as cuda.h's, which also has other node types. */
+/* Parameters of a conditional node. The structure is as large as that of cuda.h, which has parameters of other
+ * node types, too. */
 typedef struct CUgraphNodeParams_st {
     CUgraphNodeType type;
     int reserved0[3];
@@ -262,7 +263,8 @@ STANDIN_BOTH(cuLaunchCooperativeKernel, _ptsz,
               unsigned int blockX, unsigned int blockY, unsigned int blockZ,
               unsigned int sharedBytes, CUstream stream, void **params))
 
-/* Hooks of the stand-in, which the real driver does not have. This structure describes a piece of GPU work. */
+/* The rest of this header is for tests: functions and types that the real driver does not have. This structure
+ * describes a piece of GPU work. */
 struct standin_work {
     int kind; /* CUPTI's number: 10 a kernel, 1 a copy, 2 a memset */
     const char *name;
@@ -279,9 +281,9 @@ void standin_set_tool(void (*tool)(const struct standin_work *));
  * the driver. */
 int standin_begin_removal(void);
 int standin_end_removal(void);
-/* Returns the number that CUPTI gets for an executable graph. */
+/* Returns the number by which CUPTI identifies an executable graph. */
 unsigned int standin_exec_number(CUgraphExec exec);
-/* Returns the number of removals that have begun. */
+/* Returns the number of times that the removal of a profiler has begun. */
 unsigned int standin_removals(void);
 void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);

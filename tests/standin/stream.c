@@ -73,7 +73,7 @@ CUstream stream_of(CUstream handle, bool per_thread)
     return handle;
 }
 
-/* Marks all streams of the context as destroyed. The caller holds the lock. */
+/* Marks all streams of the context as destroyed. The caller holds the driver's lock. */
 void end_streams_of(CUcontext context)
 {
     for (CUstream stream = all_streams; stream != NULL; stream = stream->next)
@@ -136,7 +136,8 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* Marks the stream as destroyed. The object is kept, so that later uses are noticed. */
+/* Marks the stream as destroyed. The object is kept in memory, so that the stand-in notices later uses of the
+ * stream. */
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     if (stream == NULL || stream->capture != CU_STREAM_CAPTURE_STATUS_NONE)
@@ -288,7 +289,7 @@ static CUresult end(const char *function, CUstream handle, CUstream stream, CUgr
         if (graph != NULL)
             *graph = result == CUDA_SUCCESS ? stream->graph : NULL;
         CUgraph of = stream->graph;
-        /* Other streams that joined the capture leave it when it ends. */
+        /* When a capture ends, other streams that have joined it leave it. */
         for (CUstream *at = &capturing; *at != NULL;) {
             CUstream other = *at;
             if (other != stream && other->graph != of) {
@@ -384,7 +385,8 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_3)
     return capture_info(stream_of(stream, true), status, id, graph, dependencies, count);
 }
 
-/* A stream that waits for an event of a captured stream joins that capture. */
+/* Makes a stream wait for an event. If the event is one of a captured stream, the waiting stream joins that
+ * capture. */
 static CUresult wait_event(CUstream stream, CUevent event)
 {
     driver_lock();

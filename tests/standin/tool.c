@@ -1,5 +1,6 @@
-/* The effects of a profiler in the driver. The profiler is notified of all work. If it is removed while a call is in
- * the driver, the context is destroyed. With a profiler, the GPU does one thing at a time. */
+/* Imitates the effects of a profiler in the driver. The profiler is notified of all GPU work. If it is removed
+ * while a call is in the driver, the context is destroyed. While there is a profiler, the GPU does one piece of
+ * work at a time. */
 #define _GNU_SOURCE
 #include "driver.h"
 

@@ -35,7 +35,7 @@ def collects():
 
 
 def needs_gil():
-    """Makes the step wait for the GIL: another thread holds it and is not forced to release it."""
+    """Makes the step wait for the GIL: another thread holds the GIL, and nothing forces that thread to give it up."""
     sys.setswitchinterval(10)
 
     def spin():
@@ -44,7 +44,7 @@ def needs_gil():
             pass
 
     threading.Thread(target=spin).start()
-    # From here on, the other thread holds the GIL.
+    # After this sleep, the other thread holds the GIL.
     time.sleep(0.01)
 
 

@@ -7,7 +7,8 @@ ulimit -c 0
 for name in test_ctypes test_fork1 ${LONG_TESTS:-}; do
     "$python" -m test -v "$name" > log 2>&1
     echo "$name: $?"
-    # Only results are kept: times, and output of children between a test and its result, may differ.
+    # Only the results are compared. Times vary, and so does output of child processes between a test and its
+    # result.
     grep -oE '(^| )\.\.\. (ok|FAIL|ERROR|skipped.*|expected failure|unexpected success)$' log | sort | uniq -c
     grep -E '^(FAIL|ERROR):' log | sort
     grep -oE '^(Ran [0-9]+ tests|OK|FAILED).*' log | sed 's/ in [0-9.]*s//'

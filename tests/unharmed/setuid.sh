@@ -1,4 +1,4 @@
-# For a setuid program, the loader silently drops a preload that is given by path.
+# Runs a setuid program. The loader silently ignores a preload that is given by path for such a program.
 [ -u /usr/bin/su ] && su --version
 [ "$(id -u)" = 0 ] || { echo 'skipped: only root can make a program setuid'; exit 77; }
 command -v setpriv > /dev/null || { echo 'skipped: no setpriv'; exit 77; }

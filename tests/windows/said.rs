@@ -1,4 +1,4 @@
-//! Checks the messages about windows, and that the report has the same figures.
+//! Checks the library's messages about windows, and that the report gives the same figures.
 
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ fn a_window_that_nobody_records_is_reported_once() {
         "windows 5-9,20 opened: 40 iterations by cudaGraphLaunch; nothing recorded them"
     );
     assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
-    // This window is closed by the end of the process.
+    // This window has no last iteration, so it is closed by the end of the process.
     let ran = alone("5-").args("--exit _exit").run();
     let line = line.replace("5-9", "5-");
     assert_eq!(ran.said().iter().filter(|said| **said == line).count(), 1);
@@ -199,7 +199,8 @@ fn a_window_that_nobody_records_is_reported_once() {
     }
 }
 
-/// If a requested record could not be written, the message must not advise setting the variable for a record.
+/// The user has requested a record, but it could not be written. So the message about the window must not advise
+/// setting the variable for a record.
 #[test]
 fn a_window_whose_record_could_not_be_written() {
     let ran = Fixture::new("steps_shared12")
@@ -224,15 +225,16 @@ fn a_window_whose_record_could_not_be_written() {
     assert!(ran.said()[3].starts_with("window 5-9 closed: 5 iterations in "));
 }
 
-/// The figures of a window in the log and in the report.
+/// The figures for one window, from the library's message and from the report.
 #[derive(Debug)]
 struct Said {
     /// From the log: the number of iterations, the window's duration in milliseconds, and the rest of the message.
     logged: u64,
     took: f64,
     more: String,
-    /// From the report: the number of all iterations, the milliseconds from the start of the first to the end of the
-    /// last, the number of iterations that count, and the reason why others do not.
+    /// Figures from the report: the number of all iterations, the time in milliseconds from the start of the first
+    /// iteration to the end of the last, the number of iterations that the figures include, and the reason why they
+    /// leave out the rest.
     all: u64,
     lasted: f64,
     counted: u64,

@@ -1,4 +1,5 @@
-//! Checks windows of steady iterations, which open by default if no other windows are requested.
+//! Checks windows that the library opens by default, if the user requests no other windows, once the times of
+//! iterations are steady.
 
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
             said.last(),
             Some(&format!("{window} captured: 400 iterations by {step}"))
         );
-        // If the program ends before the steps are steady, the message says how many steps there were.
+        // The program ends before its step times are steady, so no window opens. The message says how many steps there
+        // were.
         let ran = fixture().args("--steps 12").run();
         assert!(ran.switches().is_empty());
         let said = ran.said();
@@ -89,7 +91,7 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     let made = run(&mut page, Duration::from_secs(60));
     assert!(made.status.success(), "{}", made.err());
     assert!(scratch.path("tllmprof-x.html").is_file());
-    // If no window opened, no page is written, because it would show nothing.
+    // In these cases no window opens. The command then writes no page, because the page would show nothing.
     for (more, steps, line) in [
         (
             &["--light"][..],
@@ -103,7 +105,8 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     }
 }
 
-/// Runs the loop with `steps` steps under `tllmprof run`. Returns the process's entry of the report, and the messages.
+/// Runs the serving loop with this number of steps under `tllmprof run`. Returns the process's entry in the report, and
+/// the messages.
 fn run_by_default(options: &[&str], steps: &str, variables: &[(&str, &str)]) -> (Value, String) {
     let scratch = Scratch::new("default");
     let mut it = command(tllmprof());
@@ -159,7 +162,8 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
         window["first"]
     );
     assert!(said.contains(&name), "{said}");
-    // The user did not request stacks, collections or the GIL, so no message says that there is no Python.
+    // Stacks, garbage collections and the GIL are recorded by default, without a request of the user. So no message
+    // says that the program has no Python.
     assert!(
         !said.contains("had no effect") && !said.contains("NATIVE"),
         "{said}"

@@ -325,7 +325,7 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(names(&baseline), ["0001-good"]);
     assert_eq!(names(&baseline.join("0001-good")), ["a.tllmprof"]);
 
-    // A run that failed the comparison is not kept as a baseline for later runs.
+    // The run `bad` exceeded a limit of the comparison, so it was not kept as a baseline for later runs.
     let worse = gate("bad.tllmprof");
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);

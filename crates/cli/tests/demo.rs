@@ -53,7 +53,7 @@ fn demo(scratch: &Scratch, device: &str) -> Command {
         "TLLMPROF_NSYS",
         scratch.script("nsys", "#!/bin/sh\nexit 1\n"),
     );
-    // These variables are meant for other programs, and must not affect the example.
+    // These variables of the user's shell are meant for other programs. The demo must not pass them to the example.
     command
         .env("TLLMPROF_RANKS", "7")
         .env("TLLM_PROFILE_START_STOP", "wrong");
@@ -87,7 +87,7 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // The summary of the record follows. It names the device whose times it shows.
+    // The demo's output ends with the summary of the record, whose heading names the device that the times are from.
     let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
     let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
     assert!(end.starts_with(heading), "{ended:?}");

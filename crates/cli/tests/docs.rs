@@ -1,5 +1,5 @@
-//! Tests of the documentation: its commands run, its links lead to existing targets, and its words are the terms of the
-//! field.
+//! Tests of the documentation: its commands work, its links lead to existing targets, and its words are the terms of
+//! the field.
 
 mod common;
 mod docs {

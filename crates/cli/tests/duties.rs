@@ -44,7 +44,7 @@ impl Shop {
         Self { scratch, probe }
     }
 
-    /// Returns a command that starts `program` in the way `way`.
+    /// Returns a command that starts `program` directly, as a child of `tllmprof run`, or in place of that command.
     fn start(&self, way: Way, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match way {
             Way::Bare => plain(program.as_ref().as_ref()),
@@ -113,8 +113,8 @@ fn few_descriptors() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// A duty, a preparation before the start, the name of a part of the probe (`probe.c`), and a line that this part must
-/// print.
+/// A row of the table of inherited properties: the duty, a preparation before the start, the name of a part of the
+/// probe (`probe.c`), and a line that this part must print.
 type Inherited = (&'static str, fn(), &'static str, &'static str);
 
 const INHERITED: &[Inherited] = &[
@@ -231,8 +231,8 @@ const INHERITED: &[Inherited] = &[
     ("arguments", || (), "arguments", "arguments\n"),
 ];
 
-/// A duty, the set of variables with which the program starts (see `become` in `probe.c`), the name of a part of the
-/// probe, and a part of its output.
+/// A row of the table of duties that concern variables: the duty, the set of variables with which the program starts
+/// (see `become` in `probe.c`), the name of a part of the probe, and a part of its output.
 type WithVariables = (&'static str, &'static str, &'static str, &'static str);
 
 const WITH_VARIABLES: &[WithVariables] = &[
@@ -365,7 +365,7 @@ fn send(number: i32, signal: i32) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Returns the letter of a process's state.
+/// Returns the state of a process as a letter of `/proc/PID/stat`, such as `T` for stopped.
 fn state(number: i32) -> char {
     let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
     text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
@@ -394,8 +394,8 @@ fn own_group() {
     unsafe { libc::setpgid(0, 0) };
 }
 
-/// A duty, a preparation of the program's process group, the name of a part of the probe, the signals to send (a
-/// negative number is sent to the whole group), and the expected output.
+/// A row of the table of signals: the duty, a preparation of the program's process group, the name of a part of the
+/// probe, the signals to send (a negative number goes to the whole group), and the expected output.
 type Sent = (
     &'static str,
     fn(),
@@ -404,7 +404,8 @@ type Sent = (
     &'static [&'static str],
 );
 
-/// A real-time signal that the program handles only after all pending signals with lower numbers.
+/// A real-time signal that marks the end of the signals sent before it: the program handles it only after all pending
+/// signals with lower numbers.
 const FENCE: i32 = 36;
 
 const SENT: &[Sent] = &[
@@ -478,8 +479,8 @@ fn the_program_gets_what_is_sent_once() {
     }
 }
 
-/// The program makes a process group for itself. In place of the command, the program would lead the command's group.
-/// So it also has to receive the signals that are sent to the command's group.
+/// The program makes its own process group, so a signal that is sent to the command's group does not reach the program
+/// directly. The command must pass the signal on.
 #[test]
 fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
     let shop = Shop::new();
@@ -570,7 +571,8 @@ fn the_commands_end_is_the_programs() {
     }
 }
 
-/// A signal that this process inherited as blocked still ends a program that unblocks it.
+/// A signal is blocked when the command starts, and the program unblocks it. The signal must then end the program, and
+/// the command must end by the same signal.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     let shop = Shop::new();
@@ -646,8 +648,8 @@ fn a_start_that_the_kernel_refuses_leaves_nothing() {
         command.args(std::iter::repeat_n("y".repeat(92), count));
         command.stdin(Stdio::null()).stderr(Stdio::piped()).output()
     };
-    // Finds the largest number of arguments with which the command itself can start. With the library's variables
-    // added, the program then has too many.
+    // Finds the largest number of arguments with which the kernel starts the command itself. The program then gets the
+    // library's variables as well, which is too much.
     let (mut low, mut high) = (0, 1 << 14);
     while high - low > 1 {
         let middle = usize::midpoint(low, high);
@@ -712,7 +714,7 @@ fn a_working_directory_that_was_deleted_keeps_no_program_from_starting() {
     }
 }
 
-/// If no child can be started, the program replaces the command.
+/// If the command cannot start a child process, the program replaces the command in its process.
 #[test]
 fn a_program_for_which_no_child_can_be_started_has_the_commands_place() {
     let shop = Shop::new();
@@ -763,8 +765,8 @@ fn closed_streams_stay_closed_in_a_container_without_devices() {
     assert_eq!([&said[1], &said[2]], [&said[0]; 2]);
 }
 
-/// A process at the other end of the program's output waits only until the program has closed the output. The command
-/// does not keep the output open.
+/// A process reads the program's output until it is closed. The reader must see the end as soon as the program closes
+/// its output, so the command must not keep the output open.
 #[test]
 fn a_pipe_ends_when_the_program_closes_it() {
     let shop = Shop::new();
@@ -808,8 +810,8 @@ fn a_pipe_ends_when_the_program_closes_it() {
     }
 }
 
-/// A service manager accepts notices only from the process that it started, so the program has to replace the command,
-/// which is that process.
+/// A service manager accepts notices only from the process that it started, which is the command. So the program has to
+/// replace the command in that process.
 #[test]
 fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     let shop = Shop::new();
@@ -830,8 +832,8 @@ fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     ]));
 }
 
-/// If a program leaves a process in the background, the folder of the run is kept for the records of that process. The
-/// command reports this.
+/// If a program leaves a process running in the background, the folder of the run is kept for the records of that
+/// process. The command reports that it keeps the folder.
 #[test]
 fn the_record_of_a_program_in_the_background_has_a_place() {
     let shop = Shop::new();
@@ -893,8 +895,8 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     }
 }
 
-/// Helper processes have other names than the command, so a signal that is sent to processes by name reaches the
-/// program only once.
+/// The command's helper processes have other names than the program. So a signal that is sent to all processes of a
+/// name reaches the program only once.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

@@ -1,4 +1,4 @@
-//! Tests of `tllmprof env`: the output is parsed in the same way as launchers parse it.
+//! Tests of `tllmprof env`: its output is parsed as a shell, a container engine or another launcher would parse it.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn a_shell_gets_the_same_values() {
     let wanted = format!("2-3, 7|cudaGraphLaunch/4|{NAME}|{}|", library.display());
     assert_eq!(finish(&mut sh(script, &text)).stdout, wanted);
 
-    // An entry of `LD_PRELOAD` that the user had set before stays.
+    // A library that the user had put into `LD_PRELOAD` before stays there.
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
     let script = "eval \"$1\"; printf '%s' \"$LD_PRELOAD\"";
     let wanted = format!("{}:{}", library.display(), other.display());

@@ -17,12 +17,12 @@ use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
-/// Size in bytes of a record with five rounds of 17 values for each of two GPUs: the header, a
-/// chunk's header, the events.
+/// Size in bytes of a record with five samples of 17 metrics for each of two GPUs: the header, a chunk's header, and 24
+/// bytes for each value.
 const SOME: u64 = 65536 + 208 + 24 * 2 * 17 * 5;
 
-/// A program that waits, with a limit, until the record of metrics in the folder `$1` has `$2`
-/// bytes. Then it runs the other arguments as a script.
+/// A program that waits (with a time limit) until the record of metrics in the folder `$1` has `$2` bytes. Then it runs
+/// its other arguments as a script.
 const PROGRAM: &str = "#!/bin/sh\n\
     for n in $(seq 1 400); do\n\
         for file in \"$1\"/*-gpu-*.tllmprof; do\n\
@@ -340,7 +340,7 @@ fn nvml_that_hangs_keeps_nobody() {
 fn a_full_disk_ends_the_record_alone() {
     let scratch = Scratch::new();
     let command = run(&scratch, "");
-    // The limit is 138 blocks of 512 bytes, so some rounds of samples fit into the record.
+    // The file size limit is 138 blocks of 512 bytes, so only some samples fit into the record.
     let limited = "ulimit -f 138; exec \"$@\"";
     let mut sh = Command::new("/bin/sh");
     sh.args(["-c", limited, "sh"])

@@ -377,8 +377,8 @@ fn env_names_a_record_by_default() {
     );
 }
 
-/// Root has all rights in `/proc`, but no process can create a file there. The command reports this before it starts
-/// the program.
+/// No process can create a file in `/proc`, although root may write to its folders. The command must report this before
+/// it starts the program.
 #[test]
 fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     let scratch = Scratch::new();

@@ -333,7 +333,7 @@ fn a_limit_of_files_leaves_no_part() {
         "export --to chrome -o out a.tllmprof",
     ] {
         let mut shell = plain("sh".as_ref());
-        // The limit is one block of 512 bytes.
+        // `ulimit -f 1` limits the size of files to one block of 512 bytes.
         shell
             .args([
                 "-c",

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 const LAYERS: &str = "standin-layers.tllmprof";
 const STACKS: &str = "vllm-stacks.tllmprof";
-/// A record that contains the identifier of a run.
+/// A stored record, which contains the identifier of a run.
 const GIL: &str = "standin-gil.tllmprof";
 /// The longest time to wait for an answer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ fn records() -> Scratch {
     scratch
 }
 
-/// A server, and the other ends of its pipes.
+/// A running MCP server, and the test's ends of the server's pipes.
 struct Session {
     server: Child,
     to: Option<ChildStdin>,
@@ -525,7 +525,7 @@ fn wrong_input_is_an_error_of_one_line() {
         session.ask("resources/list", &json!({}))["error"]["code"],
         -32601
     );
-    // The server still runs after the errors above.
+    // The requests above failed, but the server must still answer.
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
     assert_eq!(session.end(), Some(0));
 }

@@ -162,8 +162,9 @@ fn loader() -> &'static str {
         .unwrap()
 }
 
-/// A shell that evaluated the lines which `env` prints could start no further program, so `env` prints none. Formats
-/// for other machines are allowed, because those machines may have a newer C library.
+/// If a shell evaluated the lines of `env` and the library needs a newer C library than this machine has, the shell
+/// could start no more programs. So `env` prints no lines. For other machines it does, because they may have a newer C
+/// library.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {
     let scratch = Scratch::new();
@@ -214,12 +215,13 @@ fn a_program_whose_address_space_is_too_small_is_not_started() {
     };
     let ended = run_within_limit();
     assert_eq!(ended.stdout, "started\n", "{ended:?}");
-    // The library fits into the address space, but then the C library does not.
+    // With this size, the library fits into the limited address space, but the C library no longer fits.
     let source = "char large[(1 << 30) - (1280 << 10)];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let why = "its address space is limited to 1048576 kB (ulimit -v)";
     refused(&scratch, &program, Some(LIMIT), why);
-    // Now the preloaded library itself does not fit, so the loader continues without it.
+    // With this size, the preloaded library itself does not fit into the limited address space, so the loader continues
+    // without it.
     let source = "char large[1 << 30];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let ended = run_within_limit();

@@ -36,7 +36,7 @@ fn the_program_has_library_and_variables() {
     .env("SAY_LOADED", "1");
     let ended = finish(&mut run);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
-    // Both `sh` and `env` load the library. `tllmprof` itself does not load it.
+    // `sh` and `env` each print `loaded`, because the library is preloaded into both, but not into `tllmprof`.
     assert_eq!(ended.stderr, "loaded\nloaded\n");
     for line in [
         "TLLMPROF_START_STOP=2-3,7",
@@ -158,7 +158,7 @@ fn a_program_that_is_recorded_goes_with_the_command() {
     assert!(lines.next().unwrap().unwrap().parse::<i32>().is_ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // When the program has ended too, no process has its output open for writing, so no line follows.
+    // Once the program has ended, no process can write to this pipe any more, so no further line follows.
     assert!(lines.next().is_none());
 }
 
@@ -376,8 +376,8 @@ fn a_static_program_runs_with_a_warning() {
 fn the_loader_is_a_program_like_others() {
     let scratch = Scratch::new();
     let mut run = scratch.tllmprof();
-    // In this test the program is the loader itself. It has no interpreter, as a static program has none, but it is not
-    // a static program.
+    // In this test the program is the dynamic loader itself. Like a static program it requests no loader, but the
+    // library can be preloaded into it.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let loader = loader.iter().find(|path| Path::new(path).exists()).unwrap();
     run.args(["run", "--no-trace", "--", loader, "/bin/echo", "started"]);
@@ -391,7 +391,8 @@ fn the_loader_is_a_program_like_others() {
 #[test]
 fn an_ignored_sigpipe_and_closed_descriptors_are_inherited() {
     let scratch = Scratch::new();
-    // Bit 13 of the mask of ignored signals is SIGPIPE. Descriptor 2 is closed.
+    // The command must leave both unchanged: SIGPIPE (bit 13 of the mask of ignored signals) is ignored, and descriptor
+    // 2 is closed.
     let look = "grep -c 'SigIgn:.*1[0-9a-f]\\{3\\}$' /proc/self/status; [ -e /proc/self/fd/2 ] || echo closed";
     let script = format!("trap '' PIPE; exec 2>&-; exec \"$0\" run -- sh -c \"{look}\"");
     let command = scratch.tllmprof();

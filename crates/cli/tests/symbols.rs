@@ -64,7 +64,7 @@ fn symbols(scratch: &Scratch, arguments: &[&str]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// Returns the first column of a function's lines in a listing: how calls of the function are
+/// Returns the first column of a function's lines in the output of `symbols`, which says how calls of the function are
 /// counted.
 fn means<'a>(listing: &'a str, name: &str) -> Vec<&'a str> {
     let lines = listing
@@ -117,7 +117,7 @@ fn matches_come_by_name_with_the_rule_for_one() {
         );
     }
     assert_eq!(lines[3], "only ns::step(double): sym:^_ZN2ns4stepEd$");
-    // The rule that the line suggests matches exactly that function.
+    // The output suggests a rule for the function. This rule must match exactly that function.
     let ended = symbols(&scratch, &["program", "sym:^_ZN2ns4stepEd$"]);
     assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
     assert_eq!(means(&ended.stdout, "ns::step(double)"), ["entry"]);
@@ -354,7 +354,7 @@ fn what_is_wrong_is_said() {
             .stderr
             .starts_with("tllmprof: absent: there is no such file")
     );
-    // The file that is not an ELF file is reported. The functions of the other file are still listed.
+    // The first file is not an ELF file, which is reported. The functions of the second file are still listed.
     let ended = symbols(&scratch, &["program.cc", "program", "^main$"]);
     assert_eq!(ended.code(), Some(1));
     assert_eq!(ended.stderr, "tllmprof: program.cc: no ELF file\n");

@@ -1,5 +1,5 @@
-//! Tests of workers that lost `LD_PRELOAD`: `tllmprof run` names each process that loaded the CUDA driver without the
-//! library.
+//! Tests that `tllmprof run` names worker processes that lost `LD_PRELOAD`, that is, each process that loaded the CUDA
+//! driver without the profiler's library.
 
 mod common;
 
@@ -45,8 +45,8 @@ fn await_a_look(child: &Child) {
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // One further wait shows that a search that was running has ended. A second further wait is needed because a
-        // search may wait too.
+        // After one more wait, a search that was already running has ended. But a search may itself wait, so a second
+        // one is needed.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }

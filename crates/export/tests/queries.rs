@@ -1,4 +1,4 @@
-//! Checks that the answers to the questions in `examples/queries` agree with the report.
+//! Checks that the SQL queries in `examples/queries`, run on exported tables, give the same figures as the report.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -262,7 +262,7 @@ fn the_notebook_runs() {
     };
     let shown: Vec<String> = serde_json::from_value(shown).unwrap();
     assert_eq!(shown.len(), 11);
-    // Checks two of the answers: the slowest ranks, and the comparison of two runs.
+    // Two of the notebook's answers are checked: the slowest ranks, and the comparison of two runs.
     assert!(
         shown[1].contains("p50_ms") && shown[1].contains("evening"),
         "{}",

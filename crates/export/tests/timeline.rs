@@ -54,7 +54,8 @@ fn as_perfetto(records: &[Record], gzip: bool) -> (Vec<u8>, Exported) {
     )
 }
 
-/// Converts a number of microseconds to nanoseconds. The number's text is used, to avoid rounding.
+/// Converts a number of microseconds in JSON to nanoseconds. The conversion uses the number's text, because a float
+/// would round it.
 fn ns(number: &Value) -> u64 {
     let text = number.to_string();
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -147,7 +148,7 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     arrows.sort_unstable();
     assert_eq!(arrows, FLOWS);
-    // In the export, threads have the same ids as on their machine.
+    // Each process in the export must have the process id that it had on its machine.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
     assert_ne!(pid_of(OTHER), 100);
@@ -197,7 +198,7 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
         .iter()
         .map(|counter| {
             let at = counter["ts"].as_u64().unwrap() - SHIFT;
-            // For a trace in Chrome's format, Perfetto appends the unit to a counter's name.
+            // Perfetto appends the unit to a counter's name if the trace is in Chrome's format.
             let name = counter["name"].as_str().unwrap();
             let name = name
                 .trim_end_matches(" %")

@@ -1,4 +1,4 @@
-//! Tests that find iterations in made-up traces.
+//! Tests that iterations are found in traces without tllmprof's marks. The traces are made up by these tests.
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{

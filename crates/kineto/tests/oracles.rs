@@ -1,6 +1,6 @@
-//! Compares tllmprof's figures for traces from other projects with the figures of these projects.
-//! The traces are not part of the repository. The variable `TLLMPROF_TRACES` contains their folder;
-//! the default is `../shared/traces` next to the repository.
+//! Compares tllmprof's figures for traces of other projects with the figures that these projects publish. The traces
+//! are not part of the repository: the variable `TLLMPROF_TRACES` contains their folder; the default is
+//! `../shared/traces` next to the repository.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]

@@ -1,4 +1,5 @@
-//! Tests with synthetic call streams, for programs that no recorded stream resembles.
+//! Tests of the learner, which finds the iterations in a stream of CUDA calls, with synthetic streams that resemble no
+//! recorded one.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::{Boundary, Call, Learner, LearnerState, Trails};
@@ -56,7 +57,7 @@ impl Process {
         self.call(thread, Call::Returned(Wait::Stream));
     }
 
-    /// Asserts that each iteration after the first `learning` ones has exactly one boundary.
+    /// Asserts that the learner reports exactly one boundary in each iteration, except in the first `learning` ones.
     fn assert_each_once(&self, learning: usize) {
         let wrong: Vec<_> = self.boundaries[learning..]
             .iter()
@@ -202,7 +203,7 @@ fn idle_polling_is_no_iteration() {
         process.read(1);
     }
     process.assert_each_once(32);
-    // For a long time the process only polls, then it works again.
+    // For a long time the process only polls a stream. Then it makes iterations again.
     for _ in 0..100_000 {
         process.call(1, Call::Returned(Wait::Stream));
     }
@@ -215,8 +216,8 @@ fn idle_polling_is_no_iteration() {
 
 #[test]
 fn the_count_starts_again() {
-    // The count restarts at three stages: before the learner has a rule, while it watches its choice, and
-    // when it rests.
+    // The count of iterations is restarted at three stages: before the learner has a rule, while it checks its rule,
+    // and after it has stopped checking.
     for at in [5, 20, 150] {
         let mut process = Process::new();
         for iteration in 0..200 {
@@ -245,7 +246,8 @@ fn layers_are_not_understood_as_steps() {
     }
 }
 
-/// The simulated model is so small that the work between requests resembles a model's first and last kernels.
+/// In this test the model is so small that the kernels between two requests resemble a model's first and last kernels.
+/// Requests must not count as iterations.
 #[test]
 fn requests_are_no_iterations() {
     // Each pair is the number of tokens in a request, and the number of reads between two requests.
@@ -272,8 +274,8 @@ fn requests_are_no_iterations() {
     }
 }
 
-/// Requests differ in length, so the learner must not take a request for a pass over layers, however small
-/// the model is.
+/// Requests differ in length, but a model always has the same number of layers. So the learner must not take the tokens
+/// of a request for layers, even if the model is small.
 #[test]
 fn a_model_always_has_as_many_layers() {
     let mut process = Process::new();

@@ -29,8 +29,8 @@ fn iterations(name: &str) -> (Records, Vec<Records>) {
     (before, parts)
 }
 
-/// Cuts an iteration after each wait that follows the router. Returns the records up to the first such wait,
-/// those between the waits, and those after the last.
+/// Splits an iteration into layers: cuts it after each wait that follows the router. Returns the records up to the
+/// first such wait, those between the waits, and those after the last.
 fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     let mut parts = vec![Records::new()];
     let mut routed = false;
@@ -118,8 +118,8 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// The history holds so few passes over the layers that none is recognized, so the learner must not count its
-/// rule as reliable.
+/// The model has so many layers that the learner sees few passes over them, and recognizes none. It must then not open
+/// a window at what is only a layer.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {
@@ -136,8 +136,8 @@ fn no_window_opens_on_a_layer() {
     }
 }
 
-/// Returns the requests of a recording, with request n shortened to `tokens(n)` tokens. The first tokens of a
-/// request are kept, and the last one, which includes the work between requests.
+/// Returns the requests of a recording, with request n shortened to `tokens(n)` tokens. A request keeps its first
+/// tokens and its last one, which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;

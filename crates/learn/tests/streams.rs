@@ -17,8 +17,8 @@ fn holds(name: &str) {
     let mut records = stream(name);
     assert_holds(name, &records);
     assert_windows_open_on_true_iterations(name, &records);
-    // The streams must also work without copies to the device, because the library does not always report
-    // these copies.
+    // The library does not always report copies to the device. So the learner must also find the iterations in the
+    // stream without these copies.
     records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice, _)));
     assert_holds(name, &records);
 }
@@ -32,7 +32,7 @@ macro_rules! streams {
     };
 }
 
-// Streams in which a wait distinguishes each true iteration from the next, and the learner finds that wait.
+// In these streams a wait separates each true iteration from the next, and the learner finds that wait.
 streams! {
     async_engine_eager async_engine_graph c_graph_recapture cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
@@ -43,8 +43,8 @@ streams! {
     tp_leader_rank0 tp_leader_rank1 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// The learner recognizes equal parts only after about nine steps. A window that opens earlier captures
-/// parts, so windows are not checked here.
+/// In this stream a step has equal parts. The learner recognizes the whole step only after about nine steps; a window
+/// that opens earlier captures parts, so windows are not checked.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -111,7 +111,7 @@ fn no_inner_level_is_offered_where_there_is_none() {
     }
 }
 
-/// Without waits and without a stable period there are no iterations.
+/// A stream that has neither waits nor a stable period. The learner must find no iterations in it.
 #[test]
 fn no_period_is_made_up() {
     let (learner, boundaries) = replay_level(&stream("nested_varying_free"), false);
@@ -142,7 +142,7 @@ mod limits {
     }
 }
 
-/// Asserts that the learner finds the iterations of stream `second` in a process that has run stream `first`
+/// Asserts that the learner finds the iterations of stream `second` if the process has made the calls of stream `first`
 /// before.
 fn follows(first: &str, second: &str) {
     let mut records = stream(first);

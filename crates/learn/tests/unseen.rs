@@ -12,8 +12,8 @@ use judged::{replay_level, share, take};
 /// Minimum share of true iterations in which the learner must report exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
 
-/// Programs that do not wait at each iteration. Their true iterations are the inner level, below
-/// the interval between waits.
+/// Programs that wait less than once per iteration. In these, the true iterations are parts of the interval between two
+/// waits (the inner level).
 const INNER: [&str; 6] = [
     "cfg",
     "jax_every_4",
@@ -23,8 +23,8 @@ const INNER: [&str; 6] = [
     "stop_check_16",
 ];
 
-/// The number of the iteration by which the learner must understand the step: more than the number of layers
-/// of any model, plus the distance between two examinations of the history.
+/// The number of the iteration by which the learner must know the step. It is larger than the number of layers of any
+/// model plus the number of iterations between two examinations of the call history.
 const UNDERSTOOD_BY: u64 = 160;
 
 #[test]

@@ -373,8 +373,8 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// In these files, which fuzzing found, damaged pages refer back to themselves. So a table seems to
-/// have more rows than could be read in a lifetime.
+/// In these files, which a fuzzer found, damaged database pages refer back to themselves, so that a table seems to be
+/// endless. Such files must be refused.
 #[test]
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");

@@ -267,7 +267,7 @@ fn mutated_exports_harm_nothing() {
         let at = step * 104_729 % (bytes.len() - 512);
         match step % 3 {
             0 => copy.truncate(bytes.len() * (step + 1) / (TRACES + 1)),
-            // Change only a few bytes, so that most rows remain readable.
+            // In every third export only three bytes are changed, so that most of its rows remain readable.
             1 => copy[at..at + 3]
                 .iter_mut()
                 .for_each(|byte| *byte ^= step as u8 | 1),

@@ -1,4 +1,4 @@
-//! The lateness of ranks at the collectives of each iteration, as columns of the page's data.
+//! How late each rank arrived at the collectives of each iteration, as columns of numbers in the page's data.
 
 use tllmprof_report::{Arrivals, Change};
 

@@ -1,4 +1,4 @@
-//! Chooses the iterations whose events a page shows, if the record has too many events.
+//! Chooses the iterations whose events a page shows, if the record has more events than the page may have.
 
 use std::collections::HashSet;
 

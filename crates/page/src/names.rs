@@ -1,4 +1,4 @@
-//! Gives numbers to the names on a page, so that the page contains each name only once.
+//! Numbers the names that occur on a page. The page contains each name only once and refers to it by its number.
 
 use std::collections::HashMap;
 

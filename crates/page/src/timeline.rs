@@ -63,8 +63,7 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Returns the number of events in this timeline, and the number of events in the record that
-    /// could be shown.
+    /// Returns two numbers: the events in this timeline, and the events in the record that a timeline can show.
     #[must_use]
     pub fn events(&self) -> (u64, u64) {
         (self.kept, self.buckets.events())
@@ -191,7 +190,7 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// For each scope's ID, the number of the scope's name plus 1; 0 if no scope was open.
+    /// For each scope's ID in the record, the number of the scope's name on the page plus 1; 0 if no scope was open.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -206,7 +205,7 @@ impl SecondPass<'_> {
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // Show an event if it begins or ends in an iteration that is shown.
+        // An event is on the page if it begins or ends in one of the chosen iterations.
         let first = timeline.buckets.index(item.start);
         let last = timeline.buckets.index(item.start.saturating_add(duration));
         let ends = [first, last];
@@ -223,7 +222,7 @@ impl SecondPass<'_> {
         let name = self.number(item);
         let value = match shown_value(item.kind) {
             Some(_) => item.value,
-            // The value becomes the number of the launch plus 1, or 0 if the launch is not known.
+            // In place of the value, the page gets the number of the launch plus 1, or 0 if the launch is not known.
             None => self
                 .interpreter
                 .launch(item)

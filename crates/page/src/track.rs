@@ -40,7 +40,7 @@ impl TrackKey {
         })
     }
 
-    /// Returns the name of the thread or the GPU that the track belongs to.
+    /// Returns the name of the thread or GPU that this track belongs to, as the page shows it.
     pub(crate) fn whose(self, texts: Texts<'_>) -> String {
         let facts = &texts.process.facts;
         match self {

@@ -47,8 +47,8 @@ fn numbers() -> Vec<Value> {
             .wrapping_add(1);
         (random >> 11) % below
     };
-    // These numbers lie exactly halfway between two numbers that can be shown, or at a change in
-    // the number of digits.
+    // These numbers are hard to round: they lie exactly halfway between two numbers that can be shown, or where the
+    // number of digits changes.
     let ties = [
         1_125_000,
         1_375_000,

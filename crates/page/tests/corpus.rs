@@ -1,5 +1,5 @@
-//! Tests with the stored records in `corpus`: page, text and JSON contain the same shares, each
-//! list of shares adds up to 1, and little time is unexplained.
+//! Tests with the stored records in `corpus`: page, text and JSON contain the same shares of time by cause, the shares
+//! of each list add up to 1, and little time is unexplained.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -53,8 +53,8 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
             "{name}"
         );
         assert_eq!(process["dropped"], 0, "{name}");
-        // The share of waits also contains waits that are too small for a row of their own in the
-        // ledger.
+        // The report's share of waits also contains waits that are so small that they have no row of their own in the
+        // table of time by cause (the ledger).
         let inside = &process["inside"];
         let waits = inside["wait"]["mean_ns"].as_f64().unwrap();
         let share = inside["wait_share"].as_f64().unwrap();

@@ -43,7 +43,7 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// Returns the errors in the statics of a file: a line for each static that is not declared as required.
+/// Returns one line for each mutable static of a file that is not declared with `global!` as required.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {

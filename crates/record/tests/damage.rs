@@ -116,8 +116,8 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// The checks (checksums) also protect the events of a process that was killed. Only the counters may be
-/// slightly out of date.
+/// Checksums also protect the events of a process that was killed. Only the counters in the header may be slightly out
+/// of date.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -188,7 +188,7 @@ fn killed_between(before: Vec<u8>, after: &[u8], counts: &[u64]) {
     }
 }
 
-/// Impossible counters and durations must be ignored.
+/// In the record of a killed process, counters and durations that are impossibly large must be ignored.
 #[test]
 fn impossible_figures_of_an_unfinished_record_are_left_out() {
     let mut bytes = small(None);

@@ -151,7 +151,7 @@ fn a_damaged_chunk_costs_no_other() {
     let (found, damage) = read(&bytes).unwrap();
     assert_eq!(damage.chunks, 1);
     assert_eq!(found.threads[&1].len() as u64, 2 * FULL);
-    // Puts a chunk at another chunk's index.
+    // Copies a chunk over another one, so that a chunk has the wrong index.
     let (from, to) = (HEADER_BYTES, HEADER_BYTES + CHUNK_BYTES);
     bytes.copy_within(from..from + CHUNK_BYTES, to);
     assert_eq!(read(&bytes).unwrap().1.chunks, 1);
@@ -270,7 +270,7 @@ fn one_byte_in_a_chunk_without_a_header_is_damage() {
     }
 }
 
-/// Tests a sparse file, which may have any number of zeros: reading has to stop at some point.
+/// Tests a sparse file that seems to consist of zeros without end. Reading must stop at some point.
 #[test]
 fn an_endless_file_is_left() {
     struct Endless(Vec<u8>);

@@ -19,8 +19,8 @@ fn edge(ticks: u64, edge: Edge, iteration: u64) -> Event {
     Event::new(ticks, 0, What::Window { edge, iteration })
 }
 
-/// Returns the starts of the iterations in the order in which the reader returns them, and the number of
-/// strings.
+/// Reads a record. Returns the starts of its iterations in the order in which the reader returns them, and the number
+/// of strings.
 fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
     let (mut starts, mut strings) = (Vec::new(), 0);
     let damage = Reader::new(bytes).unwrap().read(|entry| match entry {
@@ -111,7 +111,7 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     // A garbage collection that ends in a window belongs to that window.
     assert_eq!(given_where(280), [297, 300, 300, 395, 600, 600]);
     assert_eq!(given_where(300), [600, 600]);
-    // At this value no kept window has opened yet.
+    // At this time no kept window has opened yet, so no iteration is kept.
     assert_eq!(given_where(700), []);
     assert_eq!(given_where(0).len(), 9);
 }
@@ -137,7 +137,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // The third value is implausible, so it counts as damage and is ignored.
+    // The third value is too far from the one in the snapshot, so it counts as damage and is ignored.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 

@@ -26,7 +26,7 @@ fn what_was_flushed_is_read() {
     let mut writer = StreamWriter::begin(file, 7, 3, ClockKind::Monotonic).unwrap();
     let mut events = Vec::new();
     let mut strings = Vec::new();
-    // Fills several chunks. Some strings do not fit into the rest of a chunk.
+    // The events and strings fill several chunks. Some strings do not fit into the rest of a chunk.
     for round in 0..60_u64 {
         for n in 0..=round * 7 {
             let event = event(1000 * round + n);

@@ -56,7 +56,8 @@ fn write(folder: &Path, name: &Path, record: &[u8]) -> Result<(), Box<dyn Error>
     Ok(fs::write(folder.join(name), packed)?)
 }
 
-/// Writes the nsys exports with small database pages, so that a random change is likely to hit a row.
+/// Writes the seeds that are exports of nsys. Their database pages are small, so that a random change is likely to hit
+/// a row.
 fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     for (name, schema) in [("full", Schema::Full), ("sparse", Schema::Sparse)] {
@@ -98,7 +99,7 @@ fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds at least one row to each table that the other functions leave empty.
+/// Adds at least one row to each table of the export that the other functions leave empty.
 fn facts(export: &mut Export, of: i64) {
     let wait = export.string("cudaStreamSynchronize_v3020");
     export.call(of, wait, [1900, 1950]);

@@ -2,8 +2,8 @@
 
 use tllmprof_control::{ControlEvent, Request};
 
-/// Any line is parsed as a request or an event, or refused. If a parsed line is written out again, it can be parsed
-/// again.
+/// Parses each line as a request and as an event. Any line may be refused, but a parsed line that is written out must
+/// be parsable again.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         match Request::from_line(line) {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern, reach};
 
-/// A pattern for function names. It is compiled only once because compiling takes longer than
+/// A pattern that selects function names. It is compiled once for all inputs, because compiling takes longer than
 /// reading a file.
 static PATTERN: LazyLock<Pattern> =
     LazyLock::new(|| Pattern::new(&Regex::new("step|Class.*f").expect("a pattern")));

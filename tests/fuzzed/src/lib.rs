@@ -52,9 +52,8 @@ fn scratch() -> &'static Path {
     &SCRATCH
 }
 
-/// All fuzz targets. Each has a file of its name in `fuzz/fuzz_targets`, which calls the target's function directly.
-/// A fuzzer therefore contains only one target's code, and does not read the coverage counters of other targets after
-/// each input.
+/// All fuzz targets. Each has a file of its name in `fuzz/fuzz_targets`, which calls the target's function directly. So
+/// a fuzzer contains the code, and the coverage counters, of one target only.
 pub const TARGETS: &[Target] = &[
     target("reader", "records", reader),
     target("report", "records", report),

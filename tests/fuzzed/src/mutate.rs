@@ -1,10 +1,10 @@
-//! Random changes to bytes like a fuzzer makes them, but the same in each run.
+//! Makes random changes to bytes, as a fuzzer does. The changes are the same in each run.
 
 /// A pseudo-random source of changes to bytes.
 #[derive(Debug)]
 pub struct Mutator(u64);
 
-/// Limits of integer types, where overflows are likely.
+/// Values at the limits of integer types, which are likely to cause overflows.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
 impl Mutator {

@@ -8,7 +8,7 @@ use tllmprof_report::{Process, Report};
 use crate::records::fits;
 use crate::scratch;
 
-/// A database with any content is either refused or read into a report.
+/// Reads a database with any content. The reader either refuses it or makes a report of it.
 pub fn nsys(bytes: &[u8]) {
     // The file is in a separate folder, because SQLite may create a log file next to a database.
     let folder = tempfile::tempdir_in(scratch()).expect("a folder");

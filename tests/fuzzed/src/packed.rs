@@ -4,10 +4,10 @@
 //! Each part is an offset (u32), a length (u16) and the bytes. The last part has the record's length as its offset. A
 //! change to one part does not move the others, and any bytes can be unpacked.
 
-/// Maximum size of an unpacked record, in bytes: the header and seven chunks. The limit is small because a reader looks
-/// at every byte.
+/// Maximum size of an unpacked record, in bytes: the header and seven chunks of 64 KiB. The limit keeps runs short,
+/// because a reader looks at every byte.
 const MAX_RECORD_BYTES: usize = 8 * 64 * 1024;
-/// A run of at least this number of zeros ends a part of the packed form.
+/// Minimum number of successive zeros that are left out of the packed form. Shorter runs stay within a part.
 const MIN_GAP: usize = 8;
 
 /// Returns the record that the packed bytes encode.

@@ -19,7 +19,7 @@ fn both(packed: &[u8], look: impl Fn(&[u8])) {
     look(&record);
 }
 
-/// Reading a damaged record returns an error or the undamaged part.
+/// Reads a damaged record. The reader returns either an error or the undamaged part.
 pub fn reader(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -51,7 +51,8 @@ pub fn reader(packed: &[u8]) {
     });
 }
 
-/// A record with any content gives a report whose text fits a screen and whose JSON can be written.
+/// Makes a report of a record with any content. Its text must fit a screen, and it must be possible to write it as
+/// JSON.
 pub fn report(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -59,8 +60,8 @@ pub fn report(packed: &[u8]) {
         };
         let process = || Process::read("record".into(), &reader).ok();
         fits(&Report::new(process().into_iter().collect()));
-        // A comparison draws thousands of samples and takes longer than everything else, so it is made only for
-        // inputs whose length is a multiple of 8.
+        // A comparison of two reports draws thousands of samples and takes longer than the rest of this target. So only
+        // inputs whose length is a multiple of 8 are compared.
         if packed.len().is_multiple_of(8) {
             let two = Report::new(process().into_iter().chain(process()).collect());
             fits(&two);
@@ -90,8 +91,8 @@ impl Source for Bytes {
     }
 }
 
-/// A record with any content gives valid exports: JSON in which events on one line nest, a Perfetto trace, and Parquet
-/// tables.
+/// Exports a record with any content. The exports must be valid: JSON in which the events of one line nest, a Perfetto
+/// trace, and Parquet tables.
 pub fn export(packed: &[u8]) {
     both(packed, |record| {
         let read = || {
@@ -107,8 +108,8 @@ pub fn export(packed: &[u8]) {
         assert!(serde_json::from_slice::<IgnoredAny>(&json).is_ok());
         nest(std::str::from_utf8(&json).expect("UTF-8"));
         assert!(perfetto(&records, io::sink(), false).is_ok());
-        // Writing files takes longer than everything else, so only inputs whose length is a multiple of 16 are
-        // exported to Parquet.
+        // Writing the Parquet files takes longer than the other exports. So only inputs whose length is a multiple of
+        // 16 are exported to Parquet.
         if packed.len().is_multiple_of(16) {
             let folder = tempfile::tempdir_in(scratch()).expect("a folder");
             assert!(parquet(&records, &folder.path().join("tables")).is_ok());
@@ -116,8 +117,8 @@ pub fn export(packed: &[u8]) {
     });
 }
 
-/// Asserts that events nest on each line of the trace. Times are compared by their decimal digits, because a float
-/// cannot hold them exactly.
+/// Asserts that on each line of the trace, an event lies either within another event or outside of it. Times are
+/// compared by their decimal digits, because a float cannot hold them exactly.
 fn nest(trace: &str) {
     let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for event in trace.split("{\"ph\":\"X\",").skip(1) {
@@ -142,14 +143,15 @@ fn nest(trace: &str) {
     }
 }
 
-/// Returns the number after a key. No string value can contain the key, because its quotes would be escaped.
+/// Returns the number after a key of an event's JSON. A text search is enough: in a string value, the key's quotes
+/// would be escaped.
 fn after<'a>(event: &'a str, key: &str) -> &'a str {
     let (_, rest) = event.split_once(key).expect("a complete event");
     let end = rest.find([',', '}']).expect("an end");
     &rest[..end]
 }
 
-/// Returns nanoseconds for a number of microseconds that is written with three decimals.
+/// Converts a number of microseconds, written with three decimals, to nanoseconds.
 fn thousandths(number: &str) -> u128 {
     let (_, decimals) = number.split_once('.').expect("decimals");
     assert_eq!(decimals.len(), 3, "{number}");

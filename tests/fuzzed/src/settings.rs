@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use tllmprof_config::Settings;
 
-/// Any environment gives either settings or an error of one line.
+/// Parses an environment with any content. The result is either settings or an error of one line.
 pub fn settings(bytes: &[u8]) {
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let at = line.iter().position(|byte| *byte == b'=')?;

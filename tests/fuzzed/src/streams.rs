@@ -3,7 +3,7 @@
 #[path = "../../../crates/cli/src/streams/replay.rs"]
 mod replay;
 
-/// A stream with any content is either refused or replayed.
+/// Reads a stream with any content. The stream is either refused or replayed.
 pub fn streams(bytes: &[u8]) {
     let Ok(replay) = replay::replay(bytes) else {
         return;

@@ -10,8 +10,8 @@ use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
 use tllmprof_report::Process;
 
-/// Returns the number of changed inputs for a target, which `TLLMPROF_TEST_DAMAGE` overrides. Targets that write files
-/// are slower and get fewer inputs.
+/// Returns the number of changed inputs for a target. `TLLMPROF_TEST_DAMAGE` overrides the number; targets that write
+/// files are slower and get fewer inputs.
 fn changed(name: &str) -> u64 {
     let usual = match name {
         "export" => 20,
@@ -48,7 +48,7 @@ fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let mut seeds = seeds(target);
     assert!(seeds.len() >= 2, "{name} has seeds");
-    // These inputs reached code that no seed reaches. A fuzzer found them.
+    // Inputs in the folder `found` come from a fuzzer. Each of them reached code that no seed reaches.
     seeds.extend(files(&format!("found/{name}")));
     for (path, seed) in &seeds {
         let done = panic::catch_unwind(|| (target.run)(seed));
@@ -98,8 +98,8 @@ macro_rules! replays {
 
 replays! { reader report export settings symbols nsys streams control }
 
-/// A reader drops an event that was changed, because its checksum is wrong. `repair` computes the checksums anew;
-/// without `repair`, a fuzzer would test only the code that compares checksums.
+/// Each event has a checksum, and a reader drops a changed event because its checksum is wrong. `repair` recomputes the
+/// checksums; without it, the fuzzer would test only the code that compares checksums.
 #[test]
 fn a_changed_event_is_read_by_a_target() {
     use tllmprof_fuzzed::packed::unpack;
@@ -130,8 +130,8 @@ fn a_changed_event_is_read_by_a_target() {
     );
 }
 
-/// The seeds must have iterations. Without them, a reader stops after an export's first table, and the fuzzer would
-/// test nothing else.
+/// The seeds that are exports of nsys must have iterations. Otherwise a reader would stop after an export's first
+/// table, and the fuzzer would never reach the code that reads the other tables.
 #[test]
 fn the_exports_have_iterations_and_all_that_is_read_of_them() {
     let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();

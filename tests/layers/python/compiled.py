@@ -80,7 +80,7 @@ class Graph:
             self.node("linear_1", "L['self']._orig_mod.layers['1'].mlp"),
             self.node("add_1", "L['self'].layers.1"),
             self.node("unknown"),
-            # Two nodes with the same name, like in a graph within a graph.
+            # Two nodes with the same name. Real graphs have such nodes if they contain another graph.
             self.node("twice", "L['self'].layers.0"),
             self.node("twice", "L['self'].layers.1"),
         ]
@@ -114,7 +114,7 @@ class Layers(Part):
 
 
 class Attention(modules.Module):
-    """A part of the graph that is not compiled."""
+    """A part of the model that the compiler leaves uncompiled."""
 
     def __init__(self):
         super().__init__()
@@ -130,7 +130,7 @@ class Inner(modules.Module):
         super().__init__()
         self.layers = Layers()
         self.compiled = compile_fx(Graph(), [1], code=(WRAPPER, "compiled", NAMES))
-        # Code that another process has compiled has no modules, so its kernels get the scope around it.
+        # If another process compiled the code, the modules are not known. Its kernels get the enclosing scope.
         elsewhere = re.sub('"Model/[^"]*"', '"Model/model"', WRAPPER)
         self.found = CompiledFxGraph(elsewhere, "found", NAMES)
         self.found.post_compile([1], None, {})

@@ -1,4 +1,4 @@
-"""A program with audit hooks, one of which rejects other hooks."""
+"""A program with Python audit hooks. The first hook rejects the installation of other hooks."""
 
 import os
 import sys

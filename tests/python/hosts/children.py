@@ -1,4 +1,4 @@
-"""children.py KIND: does work in children and their children."""
+"""children.py KIND: runs Python code in child processes and in their child processes."""
 
 import os
 import subprocess

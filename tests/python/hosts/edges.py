@@ -1,4 +1,4 @@
-"""edges.py LIBRARY END WAITS: ends after this number of waits, while native threads run Python code."""
+"""edges.py LIBRARY END WAITS: ends in the way END after this number of waits, while native threads run Python code."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Prints what a program could see of a library that enters Python."""
+"""Prints everything by which a Python program could notice a library that runs code in the interpreter."""
 
 import sys
 

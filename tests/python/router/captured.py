@@ -25,7 +25,7 @@ from py_ctypes import Driver
 # Three kinds of gates: one returns the experts, one returns their scores, and one returns plain logits from which the
 # block chooses.
 CLASSES = {"mixtral": "MixtralTopKRouter", "llama4": "Llama4Router", "jamba": "JambaSparseMoeBlock"}
-# A pair (logits, experts) for each layer.
+# For each layer, a pair: the logits by which it chose experts, and the chosen experts.
 chose = []
 
 
@@ -73,7 +73,7 @@ class Graph(TorchDispatchMode):
 
 
 def stand_in(name, kind):
-    """Makes a class keep its choices, and, if requested, choose by its own logits."""
+    """Makes a class record the experts that it chooses. If requested, it chooses by its own logits."""
     linear = torch.nn.functional.linear
     if name == "jamba":
         own = kind.route_tokens_to_experts
@@ -112,7 +112,7 @@ def build(name):
     kind = getattr(module, CLASSES[name])
     stand_in(name, kind)
     model = models.build(name)
-    # With this implementation of experts, shapes do not depend on the routing.
+    # With this implementation of experts, the shapes of tensors are the same for every choice of experts.
     model.config._experts_implementation = "batched_mm"
     blocks = list(run.blocks(model))
     if "disobeys" in sys.argv:

@@ -31,7 +31,7 @@ class Base(torch.nn.Module):
 
 
 class No:
-    """An unknown platform, and options that are not set."""
+    """A stand-in for an engine's settings: the platform is unknown, and no option is set."""
 
     __getattr__ = lambda self, name: False if name.startswith("VLLM_") else self
     __call__ = lambda self, *args, **named: self
@@ -39,7 +39,7 @@ class No:
 
 
 class Recorder:
-    """A recorder that records nothing and that a compiler can follow."""
+    """A stand-in for an engine's recorder of experts. It records nothing, and a compiler can follow it."""
 
     def on_select_experts(self, topk_ids):
         pass
@@ -49,7 +49,7 @@ class Recorder:
 
 
 class NotMoved:
-    """The locations of experts that are not moved."""
+    """A stand-in for an engine's table of where experts are: no expert is moved."""
 
     @classmethod
     def init_new(cls, *args, **named):
@@ -153,7 +153,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def install(folder, changes):
     Loader.changes = changes
-    # There is no compiler for functions that are compiled when they are defined.
+    # torch.compile is replaced by a function that compiles nothing, because the machine may have no compiler.
     torch.compile = lambda *args, **named: args[0] if args and callable(args[0]) else lambda function: function
     sys.meta_path.insert(0, Finder(folder))
     sys.dont_write_bytecode = True

@@ -37,7 +37,7 @@ def bias():
 
 
 def accepted(kind, **named):
-    """Makes an instance with those of the arguments that its class knows."""
+    """Makes an instance. Passes only those of the arguments that the class's constructor has."""
     known = inspect.signature(kind.__init__).parameters
     return kind(**{name: value for name, value in named.items() if name in known})
 
@@ -56,7 +56,8 @@ class Gate(torch.nn.Linear):
 
 
 class Experts(Base):
-    """A way to compute experts, which records the experts that it was given. `score`: it chooses them itself."""
+    """A stand-in for the computation of experts: it records the experts that it is given. With `score`, it chooses
+    them."""
 
     mk_owns_shared_expert = False
     moe_kernel = topk_indices_dtype = None
@@ -81,7 +82,7 @@ class RenamedExperts(Experts):
 
 
 class Routed(Base):
-    """The object that holds the weights in newer releases."""
+    """A stand-in for the object that holds the experts' weights in newer releases."""
 
     def __init__(self, method):
         super().__init__()
@@ -134,7 +135,7 @@ def vllm(is_renamed):
             quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
             shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
             ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
-        # Values that these properties would compute are given in `parts`.
+        # Some of these names are computed properties of the class. They are overridden, as `parts` has their values.
         computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
         made = object.__new__(type(Runner.__name__, (Runner,), computed))
         if isinstance(made, torch.nn.Module):
@@ -170,7 +171,7 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # In some releases, the object itself has the method instead of its class.
+    # In some releases, the object itself has the method, so that it hides the method of the class.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)
@@ -285,7 +286,7 @@ def ep_experts():
 
 
 class Chosen(Exception):
-    """Raised where the kernels would compute: their result is not needed."""
+    """Raised in place of the kernels that would compute the experts, because their result is not needed."""
 
 
 def ep_experts_of(kind, config, hidden, its_logits):
@@ -324,7 +325,7 @@ def run(number, folder, engine, *words):
     ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
     router = sys.modules.get("_tllmprof_router")
     wanted = [way for way in ways if way in words] or list(ways)
-    # This imitates building a model, which makes the library look at its modules.
+    # Assigning a module to another one is what building a model does. It makes the library look at its modules.
     torch.nn.Module().child = torch.nn.Module()
     for way in wanted:
         call = ways[way]

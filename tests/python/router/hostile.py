@@ -23,7 +23,7 @@ TOKENS = torch.arange(3, 67).view(1, 64)
 
 
 def spread(model, name, tokens=TOKENS, train=False):
-    """Returns the difference between the experts' loads in a call, over all layers."""
+    """Returns, for one call of the model, the difference between the loads of its experts, over all layers."""
     own, seen = models.MODELS[name][1], []
     count = own.get("num_local_experts") or own["num_experts"]
     handles = [gate.register_forward_hook(lambda gate, args, result: seen.append(result)) for _, gate in run.blocks(model)]
@@ -45,7 +45,7 @@ def copied(name):
 
 
 def pickled(name):
-    """A pickled model contains nothing of the library, so it can be read without it."""
+    """A model is pickled. The pickle contains nothing of the library, so it can be read without the library."""
     model = models.build(name)
     model(TOKENS)
     with tempfile.NamedTemporaryFile() as file:
@@ -61,7 +61,7 @@ def pickled(name):
 
 
 def rebuilt(name):
-    """A hundred models, one after the other, do not use more layers than one."""
+    """A hundred models, made one after the other, use no more of the library's layers than one model."""
     module = sys.modules.get("_tllmprof_router")
     for _ in range(100):
         block = models.build(name, num_hidden_layers=1)
@@ -104,7 +104,7 @@ def threads(name):
 
 
 def raises(name):
-    """An exception of the program in the gate is raised unchanged, and leaves nothing."""
+    """An exception that the program raises in the gate reaches the caller unchanged. No state of the call remains."""
     model = models.build(name)
     gate = next(gate for _, gate in run.blocks(model))
     handle = gate.register_forward_pre_hook(lambda gate, args: 1 // 0)
@@ -118,7 +118,7 @@ def raises(name):
 
 
 def kinds(name):
-    """Runs with autocast, half precision, inference mode, another default device, and no tokens."""
+    """The results are right with autocast, half precision, inference mode, another default device, and no tokens."""
     found = []
     model = models.build(name)
     with torch.device("meta"):
@@ -135,7 +135,7 @@ def kinds(name):
 
 
 def trained(name):
-    """The experts get gradients, and the gates get no gradients that are not numbers."""
+    """In training, the experts get gradients, and no gate gets a gradient that is not a number."""
     model = models.build(name).train()
     apart, logits = spread(model, name, train=True)
     logits.sum().backward()

@@ -1,4 +1,4 @@
-//! Tools of other projects that the tests use. They are fetched by scripts of this repository.
+//! Tools of other projects that the tests run, such as DuckDB. Scripts of this repository download them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

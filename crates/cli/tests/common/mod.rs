@@ -144,7 +144,7 @@ impl Scratch {
         )
     }
 
-    /// Returns the command, with a plain environment that names this folder's library.
+    /// Returns the command `tllmprof`, with an environment that has only `PATH` and the path of this folder's library.
     pub(crate) fn tllmprof(&self) -> Command {
         let library = self.path("libtllmprof.so");
         let library = if library.exists() {

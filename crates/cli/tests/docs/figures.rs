@@ -24,8 +24,8 @@ struct Figure {
     phrase: Regex,
     pages: Vec<String>,
     date: String,
-    /// The heading of the figure's measurement in the history. If the heading is empty, [`TABLE`] has no row for the
-    /// figure.
+    /// The heading, in the history of measurements, of the section that this figure is from. If it is empty, [`TABLE`]
+    /// has no row for the figure.
     source: String,
 }
 
@@ -34,7 +34,7 @@ impl Figure {
         format!("{} {}", self.value, self.unit)
     }
 
-    /// Returns the statements of a text that are about this figure and contain a number with the figure's unit.
+    /// Returns those statements of a text that are about this figure and contain a number with the figure's unit.
     fn said<'a>(&self, statements: &'a [String]) -> Vec<&'a String> {
         let number = Regex::new(&format!("[0-9] {}([^A-Za-z]|$)", self.unit)).unwrap();
         let about = |text: &&String| self.phrase.is_match(text) && number.is_match(text);
@@ -137,7 +137,7 @@ fn every_page_says_the_same_figures() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each row of the table has a date, and a link to a heading of the history.
+/// Each row of the table of figures must have a date, and a link to a heading of the history of measurements.
 #[test]
 fn every_figure_has_its_measurement() {
     let history = anchors(&fs::read_to_string(root().join(HISTORY)).unwrap());

@@ -171,7 +171,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        // `log.rs` prints all lines on behalf of other code. Only the tests in `log.rs` print texts of their own.
+        // `log.rs` has the functions by which all code prints. Its string literals are texts of its own tests, so the
+        // file is left out.
         if ["tests", "tests.rs", "log.rs"]
             .iter()
             .any(|left| name == *left)
@@ -198,7 +199,8 @@ fn said(source: &str) -> Vec<(String, String)> {
             let rest = rest.trim_start();
             let rest = rest.strip_prefix("format_args!(").unwrap_or(rest);
             let text = rest.strip_prefix('"').map(|rest| literal(rest).0);
-            // `log::line` gets a computed level and text. The row of the page that contains the text has the level.
+            // The level and the text of a `log::line` call are computed, so neither is compared. The page has the text
+            // in a row of its own.
             if call == "log::line(" {
                 said.push((String::new(), "…".to_owned()));
             } else {

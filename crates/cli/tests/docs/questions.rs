@@ -1,5 +1,5 @@
-//! Tests that the questions of a new user (`questions.csv`) are answered: each in a section to which one step leads,
-//! from an index or by the book's search.
+//! Tests that a new user finds the answers to the questions in `questions.csv`: for each, one step from an index page
+//! or from the book's search leads to the section that answers the question.
 
 use std::fs;
 
@@ -59,8 +59,8 @@ fn has_words(text: &str, words: &str) -> bool {
     words.all(|word| in_text.iter().any(|other| other.starts_with(&word)))
 }
 
-/// Returns true if a line of an index page contains the words and links to the page. A line of the page itself needs no
-/// link.
+/// Returns true if a line of an index page contains all these words and links to the answer's page. If the index page
+/// is itself the answer's page, the line needs no link.
 fn is_in_index(words: &str, target: &str) -> bool {
     let page = target.split('#').next().unwrap();
     INDEXES.iter().any(|index| {

@@ -1,5 +1,5 @@
-//! Tests the samples of reports in README.md and the pages: the report of this version still has the headings and rows
-//! of each sample.
+//! Tests the sample reports in README.md and the pages: each heading and row name in a sample must exist in the report
+//! of this version.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::words::{files, literals, root};
 
-/// Returns the headings and row names in a sample of a report. `…` marks the end of a sample that shows only a part.
+/// Returns the headings and row names in a sample report. A line `…` marks the end of a sample that shows only a part.
 fn names(sample: &str) -> Vec<String> {
     let in_columns = Regex::new(r" {2,}").unwrap();
     let count = Regex::new(r" \([0-9 ].*\)$").unwrap();

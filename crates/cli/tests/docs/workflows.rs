@@ -84,7 +84,7 @@ fn workflows_call_scripts_that_exist() {
     }
 }
 
-/// Only a job that publishes has write permissions, and such a job runs no code of the repository.
+/// Only a job that publishes may have write permissions, and such a job must run no code of the repository.
 #[test]
 fn jobs_have_few_rights_and_pinned_actions() {
     let Some(workflows) = parsed(".github/workflows") else {

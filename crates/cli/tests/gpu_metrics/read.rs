@@ -1,4 +1,4 @@
-//! Reads a record of GPU metrics, and checks the values, which the stand-in for NVML computed.
+//! Reads a record of GPU metrics, and compares its values with those that the stand-in for NVML computes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,7 +67,7 @@ impl Read {
                     }
                 }
                 What::Info { key, value } => facts.push((key.unwrap(), value)),
-                // The tests in tests/diagnosis check these.
+                // Other tests (in `tests/diagnosis`) check these events.
                 What::GpuProcess { .. } | What::ThreadNode { .. } => (),
                 other => panic!("{other:?}"),
             },

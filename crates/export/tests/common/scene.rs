@@ -41,8 +41,8 @@ pub(crate) const HOSTILE: [&str; 6] = [
 /// Maximum length of a name in a record, in bytes.
 pub(crate) const LONGEST: usize = 4096;
 
-/// The arrows that an export must contain, from launches to kernels: their start and end times on the
-/// first machine.
+/// The arrows from launches to kernels that an export must contain, each as two times on the first machine: the start
+/// of the launch and the start of the kernel.
 pub(crate) const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
@@ -57,7 +57,7 @@ pub(crate) struct Scene {
     pub pid: u32,
     ticks: u64,
     offset: u64,
-    /// All items that an export must draw.
+    /// All items, such as calls and kernels, that an export must contain.
     pub seen: Vec<Seen>,
     iteration: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Replays call streams and compares the learner's iterations with the true ones.
+//! Replays a stream of CUDA calls to the learner, and compares the iterations that it finds with the true ones.
 
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};
@@ -14,9 +14,9 @@ pub(crate) fn replay(records: &[Record]) -> (u64, Vec<u32>) {
     (learner.detected(), boundaries)
 }
 
-/// Replays the records. Returns the learner, and for each true iteration the number of boundaries that it
-/// reported. If `inner` is true, the learner counts the parts of iterations instead, where it finds two
-/// levels.
+/// Replays the records to a learner. Returns the learner, and for each true iteration the number of boundaries that it
+/// reported. If `inner` is true and the learner finds two levels of repetition, it counts the parts of iterations
+/// instead.
 pub(crate) fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
@@ -53,14 +53,13 @@ pub(crate) fn assert_holds(name: &str, records: &[Record]) {
 /// A window and the iterations that it captured.
 pub(crate) struct Taken {
     pub first: u64,
-    /// For each iteration in the window, the number of true iterations (marks) between its boundary and the
-    /// next boundary. Each number should be 1.
+    /// For each iteration in the window, the number of true iterations that begin in it, by the stream's marks. Each
+    /// number should be 1.
     pub marks: Vec<u32>,
 }
 
-/// Replays the records and returns the window that opens for the iterations `asked`. The window opens at its
-/// first iteration. If that iteration has passed before the learner understands the step, the window opens at
-/// the next boundary.
+/// Replays the records. Returns the window that opens if the iterations `asked` (first and last) are requested. If the
+/// first one has passed before the learner knows the step, the window opens at the next boundary.
 pub(crate) fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());

@@ -73,7 +73,7 @@ impl Program {
 
     /// Lets the thread run code without CUDA calls for about `micros` microseconds.
     pub(crate) fn work(&mut self, thread: u32, micros: u64) {
-        // One in forty of these pieces of host work takes longer, as if the thread had been interrupted.
+        // In one of forty cases the host's work takes longer, as if the thread had been interrupted.
         let late = if self.random.below(40) == 0 {
             60_000
         } else {

@@ -1,4 +1,5 @@
-//! Synthetic programs. A kernel's number stands for its place in the program's code.
+//! Synthetic programs with typical loops. Kernels with the same number are launched at the same place in a program's
+//! code.
 
 use super::Program;
 use crate::recorded::Record;
@@ -78,7 +79,8 @@ pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     all
 }
 
-/// A pass of `kernels` kernels, then `masks` masks. The host reads the size of each mask.
+/// Steps of one pass of `kernels` kernels, after which `masks` masks are computed. The host reads the size of each
+/// mask.
 fn masks_read(masks: u64, kernels: u64) -> Vec<Record> {
     let mut program = Program::new(331 + masks);
     for _ in 0..400 {
@@ -93,8 +95,8 @@ fn masks_read(masks: u64, kernels: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Equal halves or thirds of a step, each waited for. The host sleeps for 3 ms before the last one, and the
-/// next step follows at once.
+/// Steps that consist of two or three equal parts, each waited for. The host sleeps for 3 ms before the last part; the
+/// next step follows without a pause.
 fn sleep_within(parts: u64) -> Vec<Record> {
     let mut program = Program::new(211 + parts);
     program.kernel = 200_000;
@@ -369,8 +371,8 @@ fn graph_sizes() -> Vec<Record> {
     program.records()
 }
 
-/// A second thread launches on a separate stream, tied to the first by events. The first thread reads at a
-/// place that moves.
+/// A second thread launches on a separate stream, which waits for the first thread's stream by events and the other way
+/// round. The first thread reads a result at a changing place in the step.
 fn two_threads_tied() -> Vec<Record> {
     let mut program = Program::new(149);
     for step in 0..500u64 {
@@ -430,7 +432,8 @@ fn items(parts: u64, pause: u64, kernels: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Each step waits once for the result of a second stream, at a place that moves every `every` steps.
+/// Each step waits once for the result of a second stream. The place of that wait in the step changes every `every`
+/// steps.
 fn tied_drift(every: u64) -> Vec<Record> {
     let mut program = Program::new(7);
     for step in 0..600u64 {

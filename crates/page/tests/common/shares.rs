@@ -1,4 +1,4 @@
-//! Checks that a page, a report's text and its JSON contain the same shares.
+//! Checks that a page, a report's text and its JSON contain the same shares of time by cause.
 
 use serde_json::Value;
 use tllmprof_report::{Rate, Share, Style, Time};
@@ -39,7 +39,7 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let in_page = &there["report"]["processes"][0];
     assert_eq!(in_page["ledger"], process["ledger"]);
     assert_eq!(there["report"]["findings"], json["findings"]);
-    // The page must not contain shares that the report does not have.
+    // The shares are part of the report in the page's data. The other figures must not contain them a second time.
     assert!(there["processes"][0].get("breakdown").is_none());
     let windows = process["windows"].as_array().unwrap();
     for of in windows.iter().chain([process]) {
@@ -97,7 +97,7 @@ fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
         if rows.is_empty() {
             continue;
         }
-        // The number of iterations is shown only if the ledger is not based on all iterations.
+        // The text states the number of iterations that a ledger is based on only if these are not all iterations.
         let ledger = &process["ledger"];
         let of = &ledger[format!("{side}_iterations")];
         let counted = match of == &ledger["iterations"] {

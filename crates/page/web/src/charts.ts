@@ -58,8 +58,8 @@ export function iterationChart(
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // Indexes of iterations, in the order of the x axis. -1 stands for a gap between two windows,
-    // or for missing iterations.
+    // For each position of the x axis, the index of the iteration there. -1 stands for a gap between two windows, or
+    // for missing iterations.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
@@ -72,7 +72,7 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { dur, idle, worked, qualifies } = iterations;
-    // A value that is left out: with columns it is drawn as a gap, with areas as 0.
+    // The value that is drawn for an iteration that is left out: columns leave a gap, and areas fall to 0.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
     // Use the GPU times that CUDA events measured or, if there are none, those from kernels.

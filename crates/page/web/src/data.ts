@@ -214,7 +214,7 @@ export interface Track {
     lanes: Lane[];
 }
 
-/** A metric of a GPU over time, with its values in the unit `unit`. */
+/** A metric of a GPU over time, such as its utilization. Values are in the unit `unit`. */
 export interface Metric {
     device: number; name: string; unit: string;
     start: Float64Array; dur: Float64Array; value: Float64Array;

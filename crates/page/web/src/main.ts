@@ -1,5 +1,5 @@
-// The page of `tllmprof report --html`. It shows which iterations are fast or slow, when this is
-// the case, and why, with further data of the record.
+// The page of `tllmprof report --html`. It shows which iterations are slow, when they occur and why they are slow, and
+// further data of the record.
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";

@@ -83,7 +83,8 @@ function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     ];
 }
 
-/** Patterns for causes that have the same colour, so that named causes can be distinguished. */
+/** Patterns for the parts of a bar that have the same colour because their causes are of the same kind. The patterns
+ * distinguish these parts. */
 const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = [
     (of) => of, (_, dark) => dark, (_, __, pale) => pale,
     (of, dark) => `repeating-linear-gradient(45deg, ${of} 0 3px, ${dark} 3px 6px)`,

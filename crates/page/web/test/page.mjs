@@ -38,7 +38,7 @@ async function open(name, options, look) {
 
 const still = (page) => page.waitForSelector(TIMELINE + "[data-still=true]");
 
-/** Returns the time span that the timeline shows, in ns from the start of the first iteration. */
+/** Returns the time span that the timeline currently shows, in ns from the start of the first iteration. */
 async function seen(page) {
     // Wait for two animation frames, after which the latest change has been drawn.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
@@ -141,7 +141,7 @@ function rowNamed(lines, name) {
 
 const percent = (part) => `${(part * 100).toFixed(1)} %`;
 
-/** Returns the shares in a ledger's bar, by the name of the cause. */
+/** Returns the shares in the bar of a ledger (time by cause), by the name of the cause. */
 const barOf = (page, of) => page.$$eval(`.ledger > [data-of=${of}] .legend li:has(b)`, (parts) =>
     Object.fromEntries(parts.map((part) => [part.querySelector("span").firstChild.textContent.trim(), part.querySelector("b").textContent])));
 
@@ -265,7 +265,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     await key("]");
     assert.match(await page.textContent(".status"), /^iteration \d+ /);
 
-    // The search finds as many kernels as the report counts.
+    // In the timeline, the search for a kernel's name finds as many kernels as the report counts under that name.
     await page.fill(".timeline input", "SM90_XMMA");
     const kernel = ranks.processes[0].kernels.find((kernel) => kernel.name.startsWith("sm90_xmma"));
     assert.equal(await page.textContent(".hits"), `${kernel.count} found`);
@@ -312,7 +312,7 @@ await open("one", {}, async (page) => {
     const [process] = one.processes;
     const { inside } = process;
 
-    // Compare the times of iterations.
+    // Compares the times of iterations on the page with those in the text and the JSON.
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
     const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
@@ -334,7 +334,7 @@ await open("one", {}, async (page) => {
     }
     assert.ok(inside.time.p90_ns !== null && inside.time.p99_ns === null, "of 51 there is no 99th percentile");
 
-    // Compare the time by cause.
+    // Compares the time by cause on the page with that in the text and the JSON.
     const share = (start) => line(lines, start).at(-1);
     assert.equal(inside.gpu_from, "events");
     assert.equal(share("waits for"), percent(inside.wait_share));
@@ -347,7 +347,7 @@ await open("one", {}, async (page) => {
         assert.ok(Math.abs(sum - 100) < 1, JSON.stringify(shown));
     }
 
-    // Compare the first row of each table.
+    // Compares the first row of each table on the page with the row of the same name in the text.
     const [kernel, part, , , mean, longest] = (await rowsOf(page, "Top kernels"))[0];
     assert.deepEqual(rowNamed(lines, kernel).slice(1, -1), [mean, longest, part]);
     const all = process.kernels.reduce((sum, kernel) => sum + kernel.total_ns, 0);
@@ -370,7 +370,7 @@ await open("one", {}, async (page) => {
     const drawn = lines.some((line) => line.trimStart().startsWith(layer)) ? line(lines, layer) : null;
     if (drawn) assert.deepEqual([drawn[1], drawn.at(-2), drawn.at(-1)], [expert.replace(" ×", ""), idle, tokens.replace(",", "")]);
 
-    // Compare the causes of slow iterations, and the findings.
+    // Compares the causes of slow iterations, and the findings, on the page with those in the text.
     const from = lines.findIndex((line) => line.startsWith("slowest iterations")) + 1;
     // In the text, a list that is longer than a line continues on the next line.
     const slow = lines.slice(from, lines.indexOf("", from)).join("\n").split(/\n  (?=\d)/).map((line) => line.trim().replace(/\n */g, " "));
@@ -401,14 +401,14 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // Compare the columns that follow the process ID.
+        // Compares the columns of the table of ranks that follow the process ID with those in the text.
         const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
         assert.equal(said.slice(3).join(" "), cells.join(" "));
         const { inside, ledger } = report("ranks").processes[rank];
         assert.deepEqual([cells[0], cells[5]], [String(inside.iterations), percent(inside.gpu_share)]);
         assert.deepEqual([ledger.iterations, ledger.gpu_iterations], [inside.iterations, inside.gpu_iterations]);
     });
-    // Page and text both say on which iterations the shares are based.
+    // Page and text both say which iterations the shares in the table of ranks are based on.
     const captions = await page.$$eval(".ranks .caption", (all) => all.map((one) => one.textContent));
     const under = captions.filter((caption) => /^(GPU span|waits): /.test(caption));
     assert.equal(under.length, 2, captions.join());
@@ -529,7 +529,8 @@ const moe = report("moe").processes[0];
 for (const colorScheme of ["light", "dark"]) {
     await open("moe", { colorScheme }, async (page) => {
         assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
-        // Instead of the table of kernels, the page shows why there are no kernels.
+        // The simulated engine could not load CUPTI. So in place of the table of kernels, the page gives the reason
+        // why there are none.
         const refused = page.locator("section", { has: page.getByText("Top kernels", { exact: true }) });
         assert.equal(await refused.locator("p").textContent(), "no kernels: CUPTI took too long to load");
         const { layers } = moe.routing;
@@ -574,8 +575,8 @@ const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
 
-// Test: if only some iterations have GPU times, there is no line at the others, and a single one
-// without measured neighbours is a point.
+// Test: only some iterations have GPU times. In the chart, the line of GPU times has gaps at the other iterations,
+// and a measured iteration without measured neighbours is a point.
 for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
     await open("gaps", { colorScheme, viewport: { width, height: 900 } }, async (page) => {
         const [process] = report("gaps").processes;
@@ -623,7 +624,7 @@ for (const colorScheme of ["light", "dark"]) {
         assert.ok(lines.includes(left_out), left_out);
         assert.equal(left_out, `left out: ${all.filter((one) => !one.qualifies).length} idle iterations`);
 
-        // Check the legend, and the colours of the bars.
+        // Checks the legend of phases, and the colours of the bars in the chart of iterations.
         const legend = (card) => page.$$eval(`section.card:has(${card}) .phases li[data-phase]`, (all) => all.map((one) => [one.dataset.phase, one.querySelector("b").textContent]));
         const counts = (phases) => phases.map((phase) => [phase, String(all.filter((one) => one.batch.phase === phase).length)]);
         const chart = "[data-iterations]";
@@ -647,7 +648,7 @@ for (const colorScheme of ["light", "dark"]) {
         await seen(page);
         assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
 
-        // Check the chart of time against tokens.
+        // Checks the chart of time against number of tokens.
         assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
         const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
         const over = await page.$eval("[data-points] .u-over", (over) => [over.clientWidth, over.clientHeight]);
@@ -667,7 +668,8 @@ for (const colorScheme of ["light", "dark"]) {
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
 
-        // Check an iteration that is slow because it has a large batch.
+        // Checks that the table of slow iterations names the batch as the cause for an iteration with a large
+        // batch.
         const large = process.slowest.findIndex(({ batch }) => batch.phase === "prefill");
         const { n, batch } = process.slowest[large];
         const slow = (await slowRows(page))[large];
@@ -675,7 +677,7 @@ for (const colorScheme of ["light", "dark"]) {
         const why = new RegExp(`^(GPU work|waiting for the GPU: \\w+) \\(prefill of ${batch.tokens} tokens`);
         assert.ok(slow.causes.some(([, cause]) => why.test(cause)), JSON.stringify(slow));
 
-        // Hide a phase, and then show the colours by cause.
+        // Hides a phase by its legend button, and then switches the chart to colours by cause.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;
         await page.click(`section.card:has(${chart}) [data-phase=prefill] button`);
         assert.equal(await page.$eval(":focus", (focused) => focused.getAttribute("aria-pressed")), "false");
@@ -839,7 +841,7 @@ for (const colorScheme of ["light", "dark"]) {
         const named = (rows, name) => rows.find((row) => row.name === name);
         const rows = await rowsOf(page, "Layers");
         const row = (name) => rows.find(([first]) => first === name);
-        // A row leaves out the part of the name that the surrounding row has. A row whose kernels
+        // A row's name leaves out the part that the row of the surrounding layer already shows. A row whose kernels
         // are all in a single row inside it is left out.
         for (const [shown, name] of [["model.layers.*", "model.layers.*"], [".mlp", "model.layers.*.mlp"], [".down_proj", "model.layers.*.mlp.down_proj"], ["sampler", "sampler"]]) {
             const of = named(together, name);
@@ -859,7 +861,7 @@ for (const colorScheme of ["light", "dark"]) {
         assert.ok(Math.abs(await wide("mlp") / all - named(together, "model.layers.*.mlp").gpu_ns / named(together, "model").gpu_ns) < 0.01);
         assert.equal(await card.getByRole("button", { name: "Find in the timeline" }).isVisible(), false);
         await block("self_attn").click();
-        // The parts next to `self_attn` have less than a hundredth of the width together.
+        // In the icicle, the parts next to `self_attn` together have less than a hundredth of the width.
         assert.ok(Math.abs(await wide("self_attn") / all - 1) < 0.01);
         const attention = named(together, "model.layers.*.self_attn");
         assert.ok((await page.textContent(".flames-said b")).startsWith(`model.layers.*.self_attn: ${percent(attention.share)}, `));
@@ -913,7 +915,7 @@ for (const colorScheme of ["light", "dark"]) {
         const [folded, inner] = [await flames.nth(0).boundingBox(), await flames.nth(1).boundingBox()];
         assert.ok(inner.width >= folded.width * 0.97 && inner.y > folded.y);
         await flames.first().click();
-        // After that, functions at the same depth as the unfolded callers are shown, too.
+        // When the outermost callers are unfolded, the functions next to them at the same depth are shown, too.
         assert.ok(await flames.count() >= before - 1 + Number(callers));
         assert.equal(await flames.first().textContent(), tree[0].name);
 
@@ -953,8 +955,8 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Test: if kernels were recorded, the timeline first shows an iteration with recorded kernels.
-// Test: pages fit the width of a phone.
+// Test: if kernels were recorded, the timeline first shows an iteration with recorded kernels. Another test: pages
+// fit the width of a phone.
 for (const width of [390, 800, 1400]) {
     for (const name of ["vllm-stacks", "hf-generate", "ranks", "batches"]) {
         await open(name, { viewport: { width, height: 900 } }, async (page) => {

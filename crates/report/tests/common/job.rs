@@ -32,8 +32,8 @@ pub(crate) enum Cause {
     Launch,
 }
 
-/// A delay that the test plants: a rank is late by `by` nanoseconds in each iteration from the
-/// first to the second number of `steps`. These numbers count from the job's first iteration.
+/// A delay that a test plants in a simulated job: a rank is late by `by` nanoseconds in each iteration from the first
+/// to the second number of `steps`. These numbers count from the job's first iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plant {
     pub rank: u64,
@@ -42,8 +42,8 @@ pub(crate) struct Plant {
     pub by: u64,
 }
 
-/// A jump of a clock before an iteration, by a number of nanoseconds. The clock of a host jumps, or
-/// only the GPU times of one rank.
+/// A jump of a clock, by a number of nanoseconds, before an iteration. The clock is that of a host, or only that of one
+/// rank's GPU times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     pub host: Option<u64>,

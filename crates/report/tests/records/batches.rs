@@ -24,7 +24,7 @@ fn with_batches(
     with_batches_of(&server, condition.map(|(condition, _)| condition), batch)
 }
 
-/// Does the same as [`with_batches`], for the record of the given server.
+/// Like [`with_batches`], but for the given server instead of the default one.
 fn with_batches_of(
     server: &Server,
     condition: Option<&str>,

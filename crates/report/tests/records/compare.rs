@@ -17,7 +17,7 @@ struct Run {
     rank: u64,
     iterations: u64,
     time: f64,
-    /// One in this many iterations takes ten times as long; `None` if none does.
+    /// If it is `Some(n)`, one iteration in n takes ten times as long; `None` if none does.
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,
@@ -447,8 +447,8 @@ fn the_slowest_rank_stands_for_all() {
     }
 }
 
-/// In the other run, several ranks share the work that one rank does in a step of the base, so no
-/// figure shows which run is faster.
+/// In one run several ranks share the work that one rank does in the other run. Then no figure shows which run is
+/// faster, so they are not compared.
 #[test]
 fn runs_of_more_and_fewer_ranks_are_not_compared() {
     let rank = |rank: u64| {

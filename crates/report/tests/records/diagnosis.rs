@@ -77,7 +77,8 @@ fn nothing_stands_out_in_a_healthy_one() {
         .findings
         .iter()
         .filter(|finding| finding.verdict != Verdict::No)
-        // Their samples are in a record of their own.
+        // The rules on the GPU's state are left out, because they need a separate record of samples, which this loop
+        // does not have.
         .filter(|finding| !STATE_RULES.contains(&finding.rule.name))
         .collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
@@ -115,7 +116,7 @@ fn batches_that_are_far_larger() {
 
 #[test]
 fn a_rule_that_mixes_the_work_of_two_steps() {
-    // The host waits for the previous step, then computes a prompt and waits for that too.
+    // In some iterations, the host first waits for the previous step, then computes a prompt and waits for that, too.
     let made = |rule, prompts: fn(u64) -> bool| SyntheticLoop {
         rule,
         prompts,

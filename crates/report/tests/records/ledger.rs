@@ -1,4 +1,4 @@
-//! Tests of the ledger, and of the names of processes, on records whose times are known exactly.
+//! Tests of the ledger (time by cause), and of the names of processes, on records whose times are known exactly.
 
 use crate::common::process as process_of;
 use tllmprof_record::builder::Builder;

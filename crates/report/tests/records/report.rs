@@ -407,7 +407,7 @@ fn an_empty_record_has_a_report() {
     assert!(report.text().contains("times are unsure"));
 }
 
-/// A report can be made from a record that is cut off at any point, as after a crash.
+/// A record that is cut off at any point, as after a crash, can still be read into a report.
 #[test]
 fn any_prefix_has_a_report() {
     let (builder, truths) = Server::rank(1).record();

@@ -1,4 +1,4 @@
-//! Data about the process in the simulated engine's record: its command, calls and routers.
+//! Data about the process in the simulated engine's record: its command line, the kinds of its calls, and its routers.
 
 use tllmprof_record::{Anchor, CallKind, Event, Info, What};
 

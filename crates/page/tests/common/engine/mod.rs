@@ -26,8 +26,8 @@ const WAIT: u8 = 8;
 const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
-/// The name of a kernel. If it were not escaped, it would end an element of the page or run a
-/// script.
+/// The name of a kernel that contains HTML and script. If it were not escaped, it would end an element of the page or
+/// run the script.
 pub(crate) const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
@@ -79,7 +79,7 @@ pub(crate) struct Engine {
     pub stacks: u64,
     /// True if the rank waits for requests at the beginning of every tenth iteration.
     pub pauses: bool,
-    /// GPU times are recorded in the first of this many consecutive blocks of eight iterations.
+    /// If this number is N, GPU times are recorded in the first of every N consecutive blocks of eight iterations.
     pub timed: u64,
     /// True if the scopes of kernels are known. The scope of one kernel of the graph is unknown
     /// even then.
@@ -158,7 +158,8 @@ impl Engine {
         Batch::new(requests, tokens, prefill).filter(|_| self.batches)
     }
 
-    /// Returns the time of garbage collections in an iteration, in nanoseconds. One iteration has a long collection.
+    /// Returns the time of garbage collections in iteration `n`, in nanoseconds. One iteration of one rank has a long
+    /// collection.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 117) => 9 * MS + 300 * US,
@@ -324,7 +325,7 @@ impl Engine {
         }
         gpu = (gpu + 8 * US).max(sample + 46 * US);
         if kernels {
-            // The graph launches these kernels.
+            // This kernel and the next are launched by the iteration's graph, as its nodes.
             to.kernel(gpu, 3 * US, 2);
             to.node(gpu, 0);
             to.kernel(gpu + 4 * US, 2 * US, 3);

@@ -25,7 +25,7 @@ pub(crate) struct RecordWriter {
     pub has_scopes: bool,
 }
 
-/// The modules of a layer. Module n launches the layer's kernel n.
+/// The modules of a layer. Each launches one kernel: the module at index n launches the layer's kernel n.
 const MODULES: [&str; 6] = [
     "self_attn.attn",
     "mlp.down_proj",
@@ -121,7 +121,7 @@ impl RecordWriter {
         }
     }
 
-    /// Writes that the latest kernel was a node of the graph.
+    /// Writes that the latest kernel was the node `node` of the graph.
     pub(crate) fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {

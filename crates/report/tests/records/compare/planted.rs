@@ -1,5 +1,5 @@
-//! Planted changes: runs in which one thing takes longer, by about 2 % of an iteration, and runs without a change.
-//! `compare` has to find the change, name its cause, and report no change if there is none.
+//! Tests of comparisons with a planted change: on one side, one thing takes longer, by about 2 % of an iteration.
+//! `compare` has to find the change and name its cause. Without a change, it must report none.
 //!
 //! The test suite runs only a few comparisons; `scripts/compare-sweep` runs more.
 

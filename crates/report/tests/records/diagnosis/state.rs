@@ -17,15 +17,15 @@ const MAX_CLOCK: u64 = 1980;
 /// A process that the driver lists, its owner and its share of the SMs' time in percent.
 type ListedUse = (u32, GpuOwner, Option<u8>);
 
-/// The samples of a record. Functions get the number of the sample.
+/// A record of samples of the GPU's state. The functions return the values of a sample, given by its number.
 struct StateRecord {
     samples: u64,
     clock: fn(u64) -> u64,
     /// NVML's reasons for the clock; `None` if the driver does not state them.
     reasons: Option<fn(u64) -> u64>,
-    /// Processes with their share of the SMs' time in percent.
+    /// Returns the processes that use the GPU, each with its share of the SMs' time in percent.
     processes: fn(u64) -> Vec<ListedUse>,
-    /// The node of the loop's thread from a sample on.
+    /// NUMA nodes on which the loop's thread runs, each from the sample with the given number on.
     nodes: Vec<(u64, u16)>,
     gpu_node: &'static str,
     refused: &'static str,
@@ -103,7 +103,7 @@ impl StateRecord {
         Report::new(vec![of.process(), samples])
     }
 
-    /// Judges a loop of even iterations.
+    /// Asserts that in a loop of even iterations, the rule has this verdict and this evidence.
     #[track_caller]
     fn says(&self, rule: &str, verdict: Verdict, evidence: &str) {
         let report = self.report(&even());
@@ -117,7 +117,7 @@ impl StateRecord {
     }
 }
 
-/// A loop of 100 iterations, which is in ten samples.
+/// A loop of 100 equal iterations, which last as long as ten samples.
 fn even() -> SyntheticLoop {
     SyntheticLoop {
         iterations: 100,
@@ -137,7 +137,7 @@ fn a_healthy_gpu_has_no_finding_and_its_energy() {
     }
     let json = json(&report);
     let state = &json["processes"][0]["gpu_state"][0];
-    // Ten samples of 40 J, for 100 iterations of 8 tokens each.
+    // Expected energy: ten samples of 40 J each, for 100 iterations of 8 tokens each.
     let close = |key: &str, joules: f64| {
         let found = state[key].as_f64().unwrap();
         assert!((found / joules - 1.0).abs() < 1e-6, "{key}: {found}");
@@ -185,10 +185,10 @@ fn clocks_that_are_low_in_the_whole_window_have_an_unknown_cost() {
     };
     let heat: Option<fn(u64) -> u64> = Some(|_| 0x40);
     made(heat).says("throttled", Verdict::Yes, "100 % of the time by heat (hardware thermal slowdown): 1000 MHz then, its maximum is 1980 MHz");
-    // The GPU is idle (0x1), or its clocks are locked.
+    // An idle GPU (reason 0x1) is not throttled.
     made(Some(|_| 0x1)).says("throttled", Verdict::No, "lowered 0.0 %");
     made(None).says("throttled", Verdict::Unknown, "does not state the reasons");
-    // A reason without an effect.
+    // The driver states a reason for a lower clock, but the clock is not lowered.
     let full = StateRecord {
         reasons: Some(|_| 0x4),
         ..StateRecord::default()
@@ -317,7 +317,8 @@ fn without_samples_in_the_window_nothing_is_known_and_the_record_says_why() {
     for rule in STATE_RULES {
         none.says(rule, Verdict::Unknown, "");
     }
-    // The driver of a divided GPU gives samples that are not used, so only the reason is in the record.
+    // On a GPU that is divided by MIG, samples would say nothing about the process, so the record has only the reason
+    // why there are none.
     let divided = StateRecord {
         samples: 0,
         refused: "GPU 0 is divided (MIG)",
@@ -345,7 +346,7 @@ fn a_comparison_says_that_steps_take_another_energy() {
         comparison.json(&mut bytes).unwrap();
         String::from_utf8(bytes).unwrap().contains(what)
     };
-    // Half as many samples cover too little of the window, so its energy is not known.
+    // Half the number of samples covers too little of the window, so the energy of a step is not known.
     let (all, half) = (report(10), report(5));
     assert!(!is_said(&all, &all, "energy of a step"));
     assert!(!is_said(&all, &half, "energy of a step"));

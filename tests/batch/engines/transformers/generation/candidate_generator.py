@@ -26,4 +26,4 @@ class EarlyExitCandidateGenerator(AssistedCandidateGenerator):
 
 class PromptLookupCandidateGenerator:
     def get_candidates(self, passes):
-        """Makes candidates without a model, by a look-up."""
+        """Proposes draft tokens without a model, by looking up n-grams of the prompt."""

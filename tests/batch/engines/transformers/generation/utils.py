@@ -1,5 +1,5 @@
-"""The part of transformers' generate that is needed for drafts: one function prepares the inputs of both models'
-forward passes."""
+"""The part of transformers' `generate` that draft models need: one function that prepares the inputs of a forward
+pass, for the main model and for the draft model."""
 
 
 class GenerationMixin:

@@ -1,1 +1,1 @@
-"""A fake of torch's compiler."""
+"""A fake of Inductor, torch's compiler."""

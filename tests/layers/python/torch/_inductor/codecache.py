@@ -1,4 +1,4 @@
-"""The compiled code."""
+"""The fake of Inductor's module that holds compiled code."""
 
 
 class PyCodeCache:

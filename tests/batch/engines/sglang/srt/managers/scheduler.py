@@ -20,14 +20,14 @@ class ScheduleBatch:
 
 class Scheduler:
     def run_batch(self, batch: ScheduleBatch, pp_proxy_tensors=None):
-        """Run a batch."""
+        """Runs a batch."""
 
     def on_idle(self):
-        """There is nothing to do."""
+        """Called instead of run_batch if there are no requests."""
 
 
 class Engine:
-    """The stand-in's engine. With `way` mlp-sync, decodes run as prefills."""
+    """The stand-in for SGLang. If `way` is mlp-sync, decode batches have the forward mode of prefills."""
 
     runs_idle = True
 

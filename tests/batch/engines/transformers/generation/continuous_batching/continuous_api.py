@@ -35,7 +35,7 @@ class ContinuousBatchingAsyncIOs:
 
 class ContinuousBatchProcessor:
     def _generation_step(self, model):
-        """Perform a single generation step."""
+        """Performs a single generation step."""
 
 
 class Engine:

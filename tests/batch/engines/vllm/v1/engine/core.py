@@ -1,4 +1,4 @@
-"""The function in which vLLM V1 waits for requests, under its real name."""
+"""The function in which vLLM V1 waits for requests, under the same module and name as in vLLM."""
 
 
 class EngineCoreProc:

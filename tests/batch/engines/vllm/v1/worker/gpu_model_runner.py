@@ -11,7 +11,7 @@ class GPUModelRunner:
 
 
 class Engine:
-    """The stand-in's engine. With `way` data parallel, it also has idle steps."""
+    """The stand-in for vLLM's engine. If `way` says data parallel, it also has idle steps."""
 
     def __init__(self, way):
         self.runs_idle = way == "data parallel"

@@ -25,7 +25,7 @@ class BaseModelAgent:
 
 
 class Engine:
-    """An engine whose batches are either prefill or decode."""
+    """An imitation of LMDeploy's engine. Each of its batches is either all prefill or all decode."""
 
     def __init__(self, way):
         self.way, self.agent = way, BaseModelAgent()

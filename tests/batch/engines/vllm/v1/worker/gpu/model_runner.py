@@ -4,12 +4,13 @@ from vllm.v1.worker.gpu_worker import Worker
 
 class GPUModelRunner:
     def prepare_inputs(self, scheduler_output, batch_req_state, *, batch_desc=None):
-        # The inner function uses the argument, so it is a cell variable in this function's frame.
+        # The inner function uses the argument, so Python keeps the argument in a closure cell of this function's
+        # frame.
         return lambda: scheduler_output
 
 
 class Engine:
-    """The stand-in's engine. With `way` data parallel, it also has idle steps."""
+    """The stand-in for vLLM's engine. If `way` says data parallel, it also has idle steps."""
 
     def __init__(self, way):
         self.runs_idle = way == "data parallel"
