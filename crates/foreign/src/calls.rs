@@ -48,8 +48,8 @@ impl Meaning {
         })
     }
 
-    /// Returns the time at which an iteration begins if such a call marks its boundary: the end of
-    /// a call that waits, the start of any other call.
+    /// Returns the start of the iteration if a call of this function marks the boundary between
+    /// iterations: the end of the call if it waits for the GPU, otherwise its start.
     pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }

@@ -19,9 +19,11 @@ pub enum TraceError {
     TooLong { bytes: u64 },
     /// The JSON does not have the key `traceEvents`.
     NoEvents,
-    /// The trace has events, but none with a category of the PyTorch profiler.
+    /// The trace has events, but none with a category of the PyTorch profiler, so another program
+    /// wrote it.
     Other,
-    /// tllmprof exported the trace from records of several processes.
+    /// tllmprof exported the trace from records of several processes; only a trace of one process
+    /// can be read.
     Several,
     /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),

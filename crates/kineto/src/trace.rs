@@ -91,7 +91,7 @@ pub struct Flaws {
     pub negative: u64,
     /// Number of events without a start or a duration. They are dropped.
     pub timeless: u64,
-    /// Number of events that were dropped because a limit was reached.
+    /// Number of events that were dropped because `LIMIT` or `MANY` was reached.
     pub left_out: u64,
 }
 
@@ -172,7 +172,7 @@ impl Category {
 const MODULE: &str = "nn.Module: ";
 
 impl Trace {
-    /// Stores the values of an event that are used.
+    /// Adds an event of the trace: keeps those of its values that reports use.
     pub fn take(&mut self, raw: &RawEvent) {
         if raw.phase == b'M' {
             return self.describe(raw);

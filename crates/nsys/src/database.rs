@@ -24,8 +24,7 @@ pub struct Database {
     is_under_way: Cell<bool>,
 }
 
-/// Each time this many SQLite instructions have run, the statement's number of instructions is
-/// compared with its limit.
+/// Number of SQLite instructions between two checks that a statement is still below its limit.
 const ASKS: i32 = 1000;
 /// Limit for the number of SQLite instructions that one statement may run: this number for each
 /// byte of the file, plus [`BESIDES`]. A row has dozens of bytes, so reading a correct file stays

@@ -40,24 +40,25 @@ pub struct Shared {
     pub database: Database,
     pub domains: Domains,
     pub facts: ExportFacts,
-    /// Names of calls, with their indexes.
+    /// Names of CUDA functions. `CallRow::name` is the index of a name in this list.
     pub calls: IndexedNames,
-    /// Names of kernels, with their indexes.
+    /// Names of kernels. `WorkRow::name` is the index of a name in this list.
     pub kernels: IndexedNames,
     /// True if the export has only one process. Rows that name no process then belong to that
     /// process.
     pub is_one: bool,
-    /// Kinds of data that are missing in the whole export.
+    /// Kinds of data, calls or GPU work, of which the whole export has none.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
-    /// Number of rows that were dropped because a limit was reached.
+    /// Number of calls and pieces of GPU work of the export that were not kept because there were
+    /// too many.
     pub left_out: u64,
     /// The temporary folder with the export, if nsys was run to write the export. The folder is
     /// removed when this value is dropped.
     pub folder: Option<TempDir>,
 }
 
-/// The way in which a process's iterations became known.
+/// The source of a process's iterations: tllmprof's own count, or a search in the trace.
 pub enum Steps {
     /// tllmprof counted the iterations; they come from ranges of its own NVTX domain. The text is
     /// the rule for iterations that the user typed, which has no effect in this case; `None` if the

@@ -61,7 +61,8 @@ pub enum Own {
     GilWait,
     GilHold,
     Function,
-    /// A CUDA call. It is ignored, because nsys records CUDA calls itself.
+    /// A range that tllmprof opened for a CUDA call. The range is ignored, because nsys itself
+    /// records CUDA calls.
     Call,
 }
 

@@ -9,7 +9,7 @@ pub struct CallRow {
     /// Duration in nanoseconds.
     pub took: u64,
     pub correlation: u32,
-    /// Index of the call's name in the list of names.
+    /// Index of the called function's name in the process's `IndexedNames`.
     pub name: u32,
     pub failed: bool,
 }

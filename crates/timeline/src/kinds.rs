@@ -61,7 +61,7 @@ words! {
     Correlation = "correlation",
     /// The number of objects that a garbage collection freed.
     Collected = "collected",
-    /// The number of events that are missing.
+    /// The number of events that the record lacks.
     Events = "events",
     /// The NVTX domain of a range.
     Domain = "domain",
@@ -115,7 +115,8 @@ macro_rules! kinds {
         $(value $value:ident)?
         $(end $end:ident)?;
     )*) => {
-        /// The kind of an item.
+        /// The kind of an item, such as an iteration, a CUDA call or a kernel. Each kind has a row
+        /// in the table of kinds.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Kind {
@@ -276,14 +277,15 @@ pub(crate) fn item(
         }
         // This event concerns the whole process, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
-        // Findings are made from these events.
+        // The report makes findings from these events. They are no items of the timeline.
         What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
         // These events contain the names of functions in samples, and are no items.
         What::Frame { .. } => return None,
         // For each such event there is a sample of the same time, which is shown instead.
         What::Asleep { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
-        // GPU work was converted above.
+        // These events became items at the beginning of this function, so they do not reach this
+        // row.
         What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::Call { .. }
         | What::Iteration { .. }
@@ -306,7 +308,8 @@ pub(crate) fn item(
     })
 }
 
-/// Returns the item of a kernel, a copy or a memset. It has the other fields of `empty`.
+/// Returns the item of a kernel, a copy or a memset. The fields that it does not set are copied
+/// from `empty`.
 #[inline(always)]
 fn work_item(work: &GpuWork, empty: Item) -> Item {
     let (kind, name, value) = match work.what {
@@ -330,7 +333,8 @@ fn work_item(work: &GpuWork, empty: Item) -> Item {
     }
 }
 
-/// Returns the item of a call, an iteration, a range or a mark, with the other fields of `empty`.
+/// Returns the item of a call, an iteration, a range or a mark. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item> {
     let on_host = on_host(event);
@@ -400,7 +404,8 @@ fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item
     })
 }
 
-/// Returns the item of a sampled stack or an event of Python, with the other fields of `empty`.
+/// Returns the item of a sampled stack or an event of Python. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn python_item(event: &Event, empty: Item) -> Option<Item> {
     let on_host = on_host(event);
@@ -451,7 +456,8 @@ fn python_item(event: &Event, empty: Item) -> Option<Item> {
     })
 }
 
-/// Returns the item of a value of a device or of an expert, with the other fields of `empty`.
+/// Returns the item of a value of a device or of an expert. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn device_item(event: &Event, empty: Item) -> Option<Item> {
     let (on_host, on_gpu) = (on_host(event), Length::Ns(event.duration));

@@ -72,7 +72,7 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { dur, idle, worked, qualifies } = iterations;
-    // A value that is left out: with columns it is drawn as a gap, with areas as 0.
+    // Value for a bar or area that is left out: in a column chart it is a gap, in an area chart 0.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
     // Use the GPU times that CUDA events measured or, if there are none, those from kernels.

@@ -166,6 +166,6 @@ function callersOfAll(tree: Block[], below: Map<number | null, number[]>): numbe
     const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
     const found: number[] = [];
     for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
-    // The last of these callers divides the weight among its callees, so it is not folded.
+    // The innermost of these callers has callees that share its time, so it is shown, not folded.
     return found.slice(0, -1);
 }

@@ -245,7 +245,8 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const top = rows[0].y + rows[0].height - view.top;
     cover(context, view, scene, (i) => !iterations.shown[i], top, view.height - top, "not on this page");
-    // Kernels may be recorded only in the first iterations of a window.
+    // Mark iterations without recorded kernels, because kernels may be recorded only in the first
+    // iterations of a window.
     for (const row of rows) {
         if (row.track?.place !== Place.Stream) continue;
         const not_taken = (i: number) => iterations.shown[i] === 1 && Number.isNaN(iterations.busy[i]);
