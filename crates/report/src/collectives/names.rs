@@ -4,7 +4,7 @@
 //! of a program that uses the library. `docs/ranks.md` shows the table to users, and a test checks
 //! that the two are the same.
 
-/// The operation of a collective.
+/// The operation that a collective performs, such as an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     AllReduce,

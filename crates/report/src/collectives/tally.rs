@@ -61,7 +61,8 @@ pub struct Collective {
 pub struct Collectives {
     /// The collectives, in the order of their starts.
     pub all: Vec<Collective>,
-    /// Number of collectives that were dropped because a limit was reached.
+    /// Number of collectives that were dropped because there were too many of them, or too many
+    /// streams.
     pub left_out: u64,
     /// True if kernels other than collectives were dropped because of a limit. Then the fields
     /// `busy`, `kernels` and `covered` of all collectives are meaningless.
@@ -182,7 +183,8 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The kernels of one GPU, apart from collectives.
+/// The kernels of one GPU that are no collectives, from which [`Self::until`] computes the other
+/// work around collectives.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,

@@ -59,8 +59,8 @@ pub struct Comparison {
     measures: Vec<Measure>,
     why: RankedCauses,
     kernels: Vec<PartChange>,
-    /// Numbers of iterations, in base and other, whose recorded kernels `kernels` and `layers`
-    /// describe.
+    /// Numbers of iterations with recorded kernels, in base and other, from which the fields
+    /// `kernels` and `layers` are computed.
     kernels_of: [u64; 2],
     /// Changes of the layers' times, from the same iterations as `kernels`.
     layers: Vec<PartChange>,
@@ -81,7 +81,7 @@ pub struct Comparison {
     pub conditions: Vec<Checked>,
 }
 
-/// Options of a comparison.
+/// Options of a comparison: the limit for equality, and the conditions to check.
 #[derive(Clone, Debug)]
 pub struct ComparisonOptions {
     /// The limit below which a difference counts as equality: two runs whose rates differ by less

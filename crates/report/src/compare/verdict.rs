@@ -64,7 +64,8 @@ pub struct Effort {
     pub within: f64,
 }
 
-/// The unit of the values that a verdict is computed from.
+/// The unit of the values that a verdict is computed from: iterations of two single runs, or whole
+/// runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {

@@ -112,11 +112,13 @@ pub(super) enum RankedCauseKind {
     Layer,
     /// A memory copy or a memset.
     Copy,
-    /// GPU work of other kinds.
+    /// GPU work that is not counted as a kernel, collective, layer or copy, such as the ledger row
+    /// for small pieces of work.
     Gpu,
     /// Time in which the GPU was idle during an activity of the host.
     Idle,
-    /// An activity of the host.
+    /// An activity of the host, for comparisons that divide an iteration by the host's time
+    /// (`CauseView::Host`).
     Host,
 }
 

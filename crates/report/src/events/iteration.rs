@@ -237,8 +237,8 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the iteration counts in the figures of windows. Others, such as idle
-    /// iterations, are left out.
+    /// Returns true if the iteration counts in the figures of windows. Iterations that do not
+    /// count, such as idle iterations, are left out of these figures.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()

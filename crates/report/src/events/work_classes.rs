@@ -49,7 +49,7 @@ struct WorkClass {
 }
 
 impl WorkClasses {
-    /// Groups iterations into classes.
+    /// Divides iterations into classes, by their phase and their number of launches.
     pub(crate) fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
         let mut found = Self::default();
         let mut by_phase: BTreeMap<Option<Phase>, Vec<&Iteration>> = BTreeMap::new();

@@ -70,7 +70,7 @@ pub(crate) struct KernelTally<'a> {
     /// Number (modulo 2^32) of the first iteration of each sample. A sample is a window that opens
     /// periodically to record kernels.
     sampled: BTreeSet<u32>,
-    /// Settings of the latest sample.
+    /// Settings of the latest sample (a window that opens periodically to record kernels).
     samples: Samples,
     left_out: u64,
 }

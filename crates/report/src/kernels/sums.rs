@@ -243,7 +243,7 @@ impl Kernels {
     }
 }
 
-/// Results of [`KernelTally`](super::KernelTally).
+/// Results of [`KernelTally`](super::KernelTally), which adds up the recorded kernels and copies.
 #[derive(Debug, Default)]
 pub(crate) struct Tallied {
     pub kernels: Kernels,

@@ -19,7 +19,7 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in a function of the CUDA driver.
     Gpu,
-    /// Any other wait, or a wait that ends by an event or after a time limit.
+    /// A wait for an event that has a time limit, or a wait that is none of the kinds above.
     Other,
 }
 
