@@ -21,7 +21,7 @@ pub(crate) const NATIVE: &str = "native: ";
 /// Name of the cause for waits for requests.
 pub(crate) const REQUESTS_CAUSE: &str = "waiting for requests";
 
-/// An activity of a thread that events record.
+/// An activity of the host that events of the record show, such as a call or a wait for the GIL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ActivityKey {
     Call(u8),

@@ -35,7 +35,7 @@ pub(crate) struct SecondPass<'a> {
     launchers: Launchers,
 }
 
-/// The results of the second pass.
+/// The results of all analyses that added up events in the second pass.
 #[derive(Debug)]
 pub(crate) struct SecondResults {
     pub totals: Totals,

@@ -19,7 +19,7 @@ use crate::ranks::arrivals::Arrivals;
 use crate::ranks::names;
 use crate::ranks::skew::Skew;
 
-/// A report on one or several processes.
+/// A report on one or several processes, with comparisons of these processes and the findings.
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,

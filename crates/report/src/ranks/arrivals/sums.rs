@@ -85,7 +85,7 @@ pub(crate) struct Sums {
     pub impossible: u64,
 }
 
-/// Stands for a lateness that is not known.
+/// Value in `Sums::late` for a lateness that is not known.
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl Sum {
