@@ -94,8 +94,8 @@ impl Meaning {
     }
 }
 
-/// Returns the number of the kernel's name from `handle`, the number that the learner has as the
-/// kernel's handle.
+/// Converts a handle, by which the learner identifies a kernel, to the number of the kernel's name.
+/// Returns `None` if the handle stands for no kernel of the trace.
 pub(crate) const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),

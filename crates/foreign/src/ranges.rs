@@ -25,7 +25,8 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be iterations of the program.
+/// Ranges that may be iterations of the program: those that match the user's rule, and those of
+/// known families.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.

@@ -189,7 +189,7 @@ impl Database {
     /// Returns true if the table has rows that satisfy the condition `wanted`.
     pub fn has(&self, table: &str, wanted: Option<RowRange<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
-        // A table that cannot be read counts as empty.
+        // If the table cannot be read, it counts as a table without rows.
         self.limited(|connection| {
             let statement = connection.prepare(&query);
             statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))

@@ -23,7 +23,7 @@ pub struct ExportFacts {
     /// The command line of the program that nsys started.
     command: String,
     variables: BTreeMap<String, String>,
-    /// Names of processes, by process id.
+    /// Names of the processes in the export, by process id.
     names: BTreeMap<i64, String>,
     threads: BTreeMap<i64, Vec<(u32, String)>>,
 }

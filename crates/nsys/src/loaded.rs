@@ -63,7 +63,7 @@ pub(crate) struct Loaded {
     pub kernels: IndexedNames,
     pub has_calls: bool,
     pub has_gpu: bool,
-    /// True if a table could not be read completely.
+    /// True if a table could not be read completely, because the database is damaged.
     pub is_damaged: bool,
     /// Number of calls and pieces of GPU work that were not kept because `MAX_ROWS` was reached.
     pub left_out: u64,

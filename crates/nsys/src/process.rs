@@ -222,7 +222,8 @@ impl ExportProcess {
                 .filter(|call| self.windows.at(call.start).is_some());
             counts.insert(*thread, inside.count() as u64);
         }
-        // If ranges cannot be read, the estimate counts only calls.
+        // If the NVTX ranges cannot be read, the estimate includes only the cost of recording
+        // calls.
         let _ = Range::each(&self.shared.database, Some(self.process), |range| {
             if self.windows.at(range.start).is_some() {
                 *counts.entry(range.thread).or_default() += 1;
@@ -337,7 +338,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the scopes of graph nodes to the caller's function.
+    /// Passes the scopes (such as layers) in which graph nodes were captured to the caller's
+    /// function.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -478,8 +480,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Suffixes that differ between calls of one PyTorch
-    /// operator, such as `, seq = 5`, are first removed from the name.
+    /// Returns the id of a range's name. Before that, it removes suffixes such as `, seq = 5` from
+    /// the name, because they differ between calls of the same PyTorch operator.
     fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
@@ -563,8 +565,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Converts a piece of GPU work to an event. `names` caches the ids of kernel names, by the
-    /// index of the name.
+    /// Converts a piece of GPU work to an event. `names` is a cache: at the index of a kernel's
+    /// name, it contains the id of the name.
     fn what(&mut self, work: &WorkRow, names: &mut Vec<Option<StringId>>) -> What {
         let WorkRow {
             device,

@@ -46,7 +46,7 @@ pub struct Range {
 #[derive(Debug)]
 pub enum RangeText {
     Here(String),
-    /// Number of a text in nsys's table of strings.
+    /// The number of the text in nsys's table of strings.
     Number(i64),
 }
 

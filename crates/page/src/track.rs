@@ -93,7 +93,7 @@ impl TrackEvent {
     }
 }
 
-/// A track with its events.
+/// A track (row of the timeline) with its events.
 #[derive(Debug)]
 pub(crate) struct Track {
     /// The number of the name of the thread or GPU that the track belongs to.

@@ -50,7 +50,7 @@ words! {
 }
 
 words! {
-    /// The key of an item's argument in exported traces.
+    /// The key under which an exported trace contains an argument of an item.
     Key:
     /// The number of the iteration that contains the item. For an iteration, its own number.
     Iteration = "iteration",
@@ -198,11 +198,11 @@ pub struct Item {
     pub scope: Option<u32>,
 }
 
-/// The duration of an item, in one of several units.
+/// The duration of an item, in nanoseconds or in ticks of the record's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,
-    /// Length in nanoseconds.
+    /// Duration in nanoseconds.
     Ns(u64),
     /// Start and length in ticks of the record's clock. [`Interpreter::duration`](crate::Interpreter::duration)
     /// converts the length to nanoseconds.

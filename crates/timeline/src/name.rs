@@ -1,4 +1,4 @@
-//! The names of items, for each kind of output.
+//! The names of timeline items, in the different forms for exported traces, tables and the page.
 
 use std::fmt::{self, Write};
 

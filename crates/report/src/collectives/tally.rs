@@ -56,7 +56,7 @@ pub struct Collective {
     pub stream: u8,
 }
 
-/// The collectives of a process.
+/// The recorded collectives of a process, and the numbers of those that were dropped.
 #[derive(Debug, Default)]
 pub struct Collectives {
     /// The collectives, in the order of their starts.

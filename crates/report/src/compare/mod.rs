@@ -192,7 +192,7 @@ struct Routing {
 struct ComparisonView<'a> {
     #[serde(flatten)]
     comparison: &'a Comparison,
-    /// The verdict as text.
+    /// The verdict on the two runs, as text.
     text: String,
     /// The change of the rate (iterations per second), or `None` if it was not measured.
     change: Option<Change>,
@@ -225,7 +225,7 @@ impl Comparison {
         Self::asked(base, other, &ComparisonOptions::default())
     }
 
-    /// Compares two runs with the given options.
+    /// Compares two runs. `asked` contains the options of the comparison.
     fn asked(base: &[Process], other: &[Process], asked: &ComparisonOptions) -> Self {
         let runs = [ranks(base), ranks(other)];
         let which = which(&runs);

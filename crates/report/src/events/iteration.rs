@@ -1,4 +1,4 @@
-//! An iteration, and its measurements.
+//! An iteration, and the times and counts that were measured in it.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -32,8 +32,8 @@ pub struct Used {
 }
 
 impl Used {
-    /// Stores one of the values from an event. Its meaning depends on `what`: `ns` is a time, and
-    /// `count` is a number, or (for waits) a time in microseconds.
+    /// Stores a value that an event of the record contains. `what` says which value it is. `ns` is
+    /// a time; `count` is a number or, for waits, a time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {

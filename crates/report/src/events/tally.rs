@@ -18,7 +18,7 @@ const MAX_NAMES: usize = 1 << 14;
 /// Number of generations of Python's garbage collector that are distinguished.
 pub(crate) const GENERATIONS: usize = 4;
 
-/// Number and time of events of one kind, in ticks.
+/// Number of events of one kind, and the sum of their times in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Total {
     pub count: u64,
@@ -98,7 +98,7 @@ impl Totals {
     }
 }
 
-/// The results of adding up a record's events.
+/// The results of [`Tally`], which adds up the events of a record.
 #[derive(Debug)]
 pub(crate) struct Tallied {
     pub inside: Vec<InIteration>,
@@ -120,11 +120,11 @@ pub(crate) struct TallyInputs<'a> {
     pub strings: &'a Strings,
 }
 
-/// Adds up the events of a record, in total and by iteration.
+/// Adds up the events of a record during a pass over it, in total and by iteration.
 #[derive(Debug)]
 pub(crate) struct Tally<'a> {
     timeline: Spans,
-    /// The thread of each iteration.
+    /// For each iteration, the thread that ran it.
     threads: Vec<u32>,
     /// Data from the first pass over the record. Totals include only events in iterations that
     /// count (see `qualified`), and events outside iterations.

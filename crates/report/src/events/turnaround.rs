@@ -18,7 +18,7 @@ const MAX_THREADS: usize = 256;
 /// through a single stream.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// The effect of a call on the stream that it uses.
+/// The effect of a CUDA call on the stream that it uses: after some calls, the stream is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Drains {
     #[default]

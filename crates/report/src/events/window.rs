@@ -95,7 +95,7 @@ impl Window {
     }
 }
 
-/// The opening or closing of a window.
+/// An event at which a window opened or closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowEdge {
     pub ticks: u64,

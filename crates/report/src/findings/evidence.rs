@@ -71,7 +71,7 @@ pub(crate) struct Launching {
     pub mean: u64,
 }
 
-/// Means of the recorded kernels of a process.
+/// Averages over the recorded kernels of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelAverages {
     /// Mean number of kernels in an iteration.

@@ -217,7 +217,7 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Copies of a process that do not wait for the GPU.
+/// The copies of a process that do not wait for the GPU: number, time and size.
 struct Copies {
     /// Mean number of copies in an iteration.
     count: f64,

@@ -1,4 +1,4 @@
-//! Result types for recorded kernels and copies.
+//! The results of analyzing recorded kernels and copies.
 
 use std::fmt;
 

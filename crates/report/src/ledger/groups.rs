@@ -30,7 +30,7 @@ struct IterationGroup {
     qualified: bool,
     /// True if kernels were recorded in the group's iterations.
     taken: bool,
-    /// True if the GPU time of the group's iterations is known.
+    /// True if it is known how long the GPU worked in the group's iterations.
     counted: bool,
     /// The class of iterations that do the same work, if the group's iterations count in figures.
     work: Option<usize>,
@@ -44,7 +44,7 @@ struct IterationGroup {
 struct GroupSum {
     iterations: u64,
     took: u64,
-    /// Time for which the GPU worked.
+    /// Time for which the GPU worked in the group's iterations.
     at_work: u64,
     launches: u64,
     /// Time outside waits for which the threads were ready to run but had no processor.
@@ -74,7 +74,7 @@ pub(crate) struct Groups {
     ran: Vec<GroupWork>,
     basis: Basis,
     work: WorkClasses,
-    /// The iterations, in the order of their starts.
+    /// All iterations with the indexes of their groups, in the order of their starts.
     pub placed: Vec<GroupedIteration>,
     sums: Vec<GroupSum>,
 }

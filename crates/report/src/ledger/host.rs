@@ -46,11 +46,11 @@ pub(crate) struct HostLedger {
     own: Vec<Span>,
 }
 
-/// The host's time by cause, for each group of iterations.
+/// The host's time for each group of iterations, divided by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     groups: Vec<GroupTimes>,
-    /// Total number of entries in the maps of all groups.
+    /// Number of entries in the maps of all groups together.
     count: usize,
 }
 
@@ -71,7 +71,7 @@ struct LedgerThread {
     iterations: Vec<GroupedIteration>,
     /// For each iteration, the total time of the iterations before it.
     before: Vec<u64>,
-    /// The total time of all iterations.
+    /// The sum of the times of all iterations of the thread.
     all: u64,
     /// Times that have a cause already, in order. Adjacent times are merged into one piece.
     pieces: Vec<Piece>,

@@ -29,7 +29,7 @@ pub enum ActivityKey {
     Gc,
     Gil,
     Function(StringId),
-    /// The thread waits for requests.
+    /// The thread waits for requests to the inference engine.
     Requests,
 }
 
@@ -47,7 +47,7 @@ pub enum HostCause {
     Before(ActivityKey),
     /// The time after the thread's last activity.
     After(ActivityKey),
-    /// The state of the thread, as a sample shows it.
+    /// The thread was in this state when a sample of its stack was taken.
     SampledState(SampledState),
     /// The thread was asleep or blocked in code outside CUDA calls.
     Blocked(Code),
@@ -86,7 +86,7 @@ impl HostCause {
     }
 }
 
-/// The data of a record from which the names of causes are made.
+/// The data of a record that are needed to name causes.
 #[derive(Clone, Copy, Debug)]
 pub struct NameSources<'a> {
     pub facts: &'a Facts,

@@ -222,7 +222,7 @@ pub(crate) fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     some.iter().map(more).sum()
 }
 
-/// A cause with its time in nanoseconds.
+/// A cause of time with its kind, name and location, and its time in nanoseconds.
 struct CauseTime {
     kind: LedgerKind,
     cause: String,

@@ -10,7 +10,7 @@ use crate::events::samples::{SampleCounts, SampledState};
 /// Maximum weight of a sample of a sleep, relative to other samples. The minimum weight is the
 /// inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
-/// Number of steps of the binary search for the weight.
+/// Number of steps of the binary search for the weight of a sample of a sleep.
 const SEARCH_STEPS: u32 = 32;
 /// Integer that stands for the weight 1 of a sample. It is large so that rounding errors are
 /// negligible.
@@ -23,7 +23,7 @@ pub(crate) struct Count {
     pub idle: u64,
 }
 
-/// The samples that were taken during some iterations.
+/// Numbers of samples that were taken during some iterations.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SampleSums {
     /// Number of all samples, by the state of the thread.
@@ -186,9 +186,9 @@ impl SamplesByCause {
 /// A part of the time of a cause, after samples divided that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CausePart {
-    /// The cause of the whole time before the division.
+    /// The cause to which the whole time belonged before samples divided it.
     pub whole: HostCause,
-    /// The cause of this part, such as a function.
+    /// The cause to which this part belongs after the division, such as a function.
     pub cause: HostCause,
     pub times: Times,
 }

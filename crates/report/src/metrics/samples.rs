@@ -15,7 +15,7 @@ pub struct MetricSample {
     pub start: u64,
     /// Length of the sample, in microseconds.
     pub duration: u32,
-    /// Value in the metric's unit.
+    /// Value of the metric, in the metric's unit.
     pub value: f32,
     pub metric: Metric,
     pub device: u8,

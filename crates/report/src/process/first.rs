@@ -131,7 +131,7 @@ impl FirstPass {
 pub(crate) struct FirstResults {
     pub facts: Facts,
     pub strings: Strings,
-    /// The iterations, in the order of their starts.
+    /// All iterations of the record, in the order of their starts.
     pub iterations: Vec<RawIteration>,
     /// The batch of each iteration; `None` if it is not known.
     pub batches: Vec<Option<Batch>>,

@@ -2,7 +2,7 @@
 
 use super::location::Location;
 
-/// The kind of a sleep, by what the thread waits for.
+/// The kind of a sleep: what the thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SleepKind {
     /// The thread waits for a lock that another thread holds.
@@ -23,7 +23,7 @@ pub enum SleepKind {
     Other,
 }
 
-/// A sleep of a thread.
+/// A sleep of a thread, as shown to the user: its kind, its cause and its location.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sleep {
     pub kind: SleepKind,

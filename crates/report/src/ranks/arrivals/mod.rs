@@ -92,7 +92,7 @@ pub struct CollectiveGroup {
     pub sum: Sum,
 }
 
-/// The results of comparing the collectives of several ranks.
+/// The results of comparing the collectives of several ranks with each other.
 #[derive(Debug)]
 pub struct Arrivals {
     pub verdict: Bound,

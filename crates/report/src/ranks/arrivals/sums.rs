@@ -56,7 +56,7 @@ pub struct StepSum {
     pub n: u32,
     pub ranks: u32,
     pub sum: Sum,
-    /// Mean duration of the iteration over the ranks.
+    /// Mean duration of the iteration over all ranks.
     pub took: u64,
     /// The index of the process for which the others waited longest, and the time by which
     /// collectives would have begun sooner if that process had not been late; `None` if this time
@@ -65,7 +65,7 @@ pub struct StepSum {
     pub why: LatenessCauses,
 }
 
-/// Sums over all matched collectives.
+/// Sums over all collectives that were matched between ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub all: Sum,
@@ -78,7 +78,7 @@ pub(crate) struct Sums {
     /// Lateness of each process in each iteration of `steps`, relative to the median rank, in
     /// microseconds; [`NONE`] if the process took part in no matched collective of that iteration.
     pub late: Vec<u32>,
-    /// Sums over the collectives of each matched group.
+    /// For each group of processes with matched collectives, the sums over its collectives.
     pub groups: Vec<Sum>,
     /// Number of matched collectives in which one rank ends before another begins, which is
     /// impossible for a single collective.
@@ -106,7 +106,7 @@ impl Sum {
 /// A table of figures, with a cell for each combination of an iteration and a rank.
 struct Cells {
     ranks: usize,
-    /// Numbers of the iterations, in ascending order.
+    /// Numbers of the iterations of the table, in ascending order.
     steps: Vec<u32>,
     sums: Vec<Sum>,
     /// Lateness of each cell (an iteration of a rank), in nanoseconds; `UNKNOWN` if the rank took
