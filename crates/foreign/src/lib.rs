@@ -111,8 +111,8 @@ pub struct Trace {
 /// An iteration that was found in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iteration {
-    /// The iteration's number. If the names of all ranges contain a number and these numbers
-    /// increase, it is the number in the name; otherwise the iteration's index.
+    /// The iteration's number: the number in its range's name, if the names of all ranges contain a
+    /// number and these numbers increase; otherwise the iteration's index.
     pub number: u64,
     /// The thread whose range or call began the iteration.
     pub thread: u64,

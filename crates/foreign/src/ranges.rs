@@ -170,9 +170,9 @@ pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -
     all
 }
 
-/// Sets the end of the last iteration. It is the end of the trace, because work that the last range
-/// launched may run until then. If that would make the last iteration far longer than the others,
-/// it is the end of the last range.
+/// Sets the end of the last iteration to the end of the trace, because work that the last range
+/// launched may run until then. If that would make the last iteration far longer than the other
+/// iterations, its end is set to the end of the last range.
 fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
     let Some((last, others)) = all.split_last_mut() else {
         return;

@@ -63,9 +63,9 @@ impl Row<'_> {
     }
 }
 
-/// Returns the URI under which SQLite opens the file. The URI declares the file immutable, because
-/// otherwise SQLite creates files next to a database that uses a write-ahead log. If a log with
-/// content exists, the URI does not declare this, because SQLite has to read the rows in the log.
+/// Returns the URI under which SQLite opens the file. The URI declares the file immutable, so that
+/// SQLite creates no files next to a database that uses a write-ahead log. A database whose log has
+/// content is not declared immutable, because SQLite has to read the rows in the log.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {

@@ -108,7 +108,7 @@ impl Track {
     }
 
     /// Sorts the events by their starts. Of events with the same start, the longest comes first,
-    /// because the others lie inside it.
+    /// because the shorter events lie inside it.
     pub(crate) fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));

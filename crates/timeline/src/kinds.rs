@@ -281,7 +281,8 @@ pub(crate) fn item(
         What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
         // These events contain the names of functions in samples, and are no items.
         What::Frame { .. } => return None,
-        // For each such event there is a sample of the same time, which is shown instead.
+        // For each of these events, the record also has a sample of the stack at the same time. The
+        // timeline shows that sample.
         What::Asleep { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
         // These events became items at the beginning of this function, so they do not reach this

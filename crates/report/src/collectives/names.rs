@@ -168,8 +168,8 @@ pub(crate) const ROWS: &[CollectivePattern] = {
 };
 
 impl CollectivePattern {
-    /// Returns the index of the table's first row with the same operation and library. Reports add
-    /// up the collectives of all such rows.
+    /// Returns the index of the table's first row with the same operation and library as this row.
+    /// Reports add up the collectives of all rows with that operation and library.
     pub(crate) fn first(&self) -> u8 {
         let is_same = |row: &CollectivePattern| {
             row.library == self.library && row.operation == self.operation

@@ -260,8 +260,8 @@ mod tests {
         ]);
         assert_eq!(work.until(span(50, 60)), (30, 3, 0));
         assert_eq!(work.until(span(80, 100)), (5, 1, 5));
-        // This collective begins before the previous one, on another stream, has ended, so no time
-        // lies between them.
+        // In this call, the collective begins before the previous collective, on another stream,
+        // has ended. So no time lies between them.
         assert_eq!(work.until(span(90, 110)), (0, 0, 15));
         assert_eq!(work.until(span(200, 210)), (10, 0, 0));
         assert_eq!(work.until(span(300, 310)), (0, 0, 0));

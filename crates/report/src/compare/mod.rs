@@ -62,7 +62,7 @@ pub struct Comparison {
     /// Numbers of iterations with recorded kernels, in base and other, from which the fields
     /// `kernels` and `layers` are computed.
     kernels_of: [u64; 2],
-    /// Changes of the layers' times, from the same iterations as `kernels`.
+    /// Changes of the layers' times, computed from the same iterations as `kernels`.
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],

@@ -53,8 +53,8 @@ impl Drains {
 pub struct Turnaround {
     pub after_waits: u64,
     pub after_copies: u64,
-    /// True if nearly all launches came from one thread and went to one stream. Only in that case
-    /// was the GPU surely idle during these times.
+    /// True if nearly all launches came from one thread and went to one stream. If false, the GPU
+    /// may have run other work during these times.
     pub one_stream: bool,
 }
 

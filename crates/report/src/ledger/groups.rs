@@ -368,7 +368,7 @@ impl Groups {
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
         // Divide the time of code by function (by samples) only if both the slow iteration and the
-        // others have enough samples.
+        // other iterations have enough samples.
         let sides = [&[one][..], &others];
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
             true => sides.map(|side| self.spent(side, sums, named)),

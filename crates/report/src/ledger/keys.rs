@@ -57,7 +57,7 @@ pub enum HostCause {
     Unknown,
 }
 
-/// Code outside CUDA calls, divided in the same way as in [`HostCause`].
+/// Code outside CUDA calls, divided by its position between activities, as in [`HostCause`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(ActivityKey),

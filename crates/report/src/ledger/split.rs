@@ -276,7 +276,8 @@ fn parts(
     let parts = seen.zip(whole.into_iter().zip(idle));
     let has_python = others.iter().any(|(seen, _)| seen.is_python());
     let shown = |seen| match (seen, spent.code()) {
-        // These samples show no function: only that the thread ran, or slept, in this code.
+        // Samples outside Python functions, and sleeps in no known function, show only that the
+        // thread ran or slept in this code.
         (SampledState::Outside, _) if !has_python => spent,
         (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
         _ => HostCause::SampledState(seen),

@@ -74,8 +74,8 @@ impl<'a> Members<'a> {
     }
 
     /// Returns true if two processes may be in a common group that runs the collectives of `row`, a
-    /// row of the table of kernel names. If the result is false, collectives of these two processes
-    /// cannot be the same.
+    /// row of the table of kernel names. If false, a collective of one process cannot be the same
+    /// as one of the other process.
     pub(crate) fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {

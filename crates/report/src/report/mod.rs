@@ -23,7 +23,7 @@ use crate::ranks::skew::Skew;
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
-    /// The name of each process that distinguishes it from the others, such as `rank 2`.
+    /// For each process, a name that distinguishes it from the other processes, such as `rank 2`.
     pub names: Vec<String>,
     /// True if the processes may belong to one job. If not, they are not compared with each other.
     pub is_one_job: bool,

@@ -396,7 +396,7 @@ function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): nu
         const side = middle(call) > y1 ? -1 : 1;
         const y0 = middle(call) + (side * call.row.lane) / 2;
         if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
-        // Draw only one arrow to kernels that begin in nearly the same place.
+        // If several arrows end at nearly the same place, draw only the first of them.
         if (y1 === last_y && x1 - last_x < 4) continue;
         [last_x, last_y] = [x1, y1];
         drawn++;

@@ -13,11 +13,11 @@ use crate::ranks::Rank;
 /// Minimum lateness of a rank relative to the median rank, in nanoseconds, for which causes are
 /// searched.
 const MIN_LATENESS_NS: u64 = 5_000;
-/// Minimum share of an iteration's time, as a fraction, that a rank must cost the others to be
+/// Minimum share of an iteration's time, as a fraction, that a rank must cost the other ranks to be
 /// reported as the iteration's last rank.
 const MIN_HELD_SHARE: f64 = 0.01;
 /// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank
-/// begins it. A larger time shows that it is not the same collective.
+/// begins it. A larger time shows that the two ranks ran different collectives.
 const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 
 /// Sums of the time in collectives, over all their ranks. Times are in nanoseconds.
@@ -38,7 +38,8 @@ pub struct Sum {
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// Number of iterations in which the others waited for this rank longer than for any other.
+    /// Number of iterations in which the other ranks waited for this rank longer than for any other
+    /// rank.
     pub last: u64,
     /// Sum of this rank's lateness relative to the median rank, over the collectives at which this
     /// rank arrived last.
@@ -58,7 +59,7 @@ pub struct StepSum {
     pub sum: Sum,
     /// Mean duration of the iteration over all ranks.
     pub took: u64,
-    /// The index of the process for which the others waited longest, and the time by which
+    /// The index of the process for which the other processes waited longest, and the time by which
     /// collectives would have begun sooner if that process had not been late; `None` if this time
     /// is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
