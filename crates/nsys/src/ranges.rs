@@ -30,7 +30,8 @@ pub struct Domains(HashMap<(i64, i64), String>);
 /// An NVTX range, or an NVTX mark, which has no duration.
 #[derive(Debug)]
 pub struct Range {
-    /// nsys's number of the thread on which the range ended. The number also contains the process.
+    /// nsys's number of the thread on which the range ended. The number also identifies the
+    /// process.
     pub thread: i64,
     pub start: i64,
     pub end: i64,

@@ -229,8 +229,8 @@ impl From<CallKind> for Kind {
 /// `calls` contains the kind of each row of the table of CUDA calls.
 ///
 /// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
-// Always inlined, as the functions that it calls: the compiler can then drop the parts of the item that a caller does not
-// use.
+// This function and the functions that it calls are always inlined. Then the compiler can drop the
+// parts of the item that a caller does not use.
 #[inline(always)]
 pub(crate) fn item(
     thread: u32,

@@ -100,7 +100,8 @@ impl Default for ComparisonOptions {
 }
 
 impl ComparisonOptions {
-    /// Returns the names that conditions use after the prefix `kind`, such as `kernel:`.
+    /// Returns the names of the kernels or layers that the conditions are about: the names after
+    /// the prefix `kind`, such as `kernel:`.
     fn parts(&self, kind: &str) -> Vec<&str> {
         let names = self.conditions.iter();
         names

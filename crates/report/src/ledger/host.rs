@@ -240,7 +240,8 @@ impl HostLedger {
         }
     }
 
-    /// Adds the time before, between and after activities, and returns the sums.
+    /// Adds the time before, between and after activities to the sums by cause, and returns the
+    /// sums.
     pub(crate) fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();

@@ -121,7 +121,8 @@ pub enum Basis {
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
-    /// True if kernels were recorded in all iterations, but made them hardly longer.
+    /// True if kernels were recorded in all iterations, but the recording made the iterations
+    /// hardly longer.
     pub is_exact: bool,
 }
 
