@@ -185,8 +185,8 @@ impl TraceCalls {
     fn find_work(&mut self) {
         let mut works = std::mem::take(&mut self.works);
         works.sort_by_key(|(correlation, _)| *correlation);
-        // Calls and work are mostly in the same order: so try the next piece of work before
-        // searching for the correlation number.
+        // Calls and work are mostly in the same order. So try the next piece of work before
+        // searching for the call's correlation number.
         let mut next = 0;
         for held in &mut self.held {
             let correlation = held.work;

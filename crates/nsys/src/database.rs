@@ -31,7 +31,8 @@ const ASKS: i32 = 1000;
 /// below the limit. In a damaged file, pages can refer back to earlier pages, so that a statement
 /// would never end.
 const FOR_EACH_BYTE: u64 = 16;
-/// Number of SQLite instructions that every statement may run, whatever the size of the file.
+/// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
+/// each byte of the file.
 const BESIDES: u64 = 100_000;
 
 /// A condition on a table's rows: the value in `column` is at least `from` and less than `before`.

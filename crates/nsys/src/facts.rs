@@ -16,7 +16,7 @@ use crate::ranges::{number, process};
 pub struct ExportFacts {
     /// Nanoseconds since 1970 at time 0 of the trace.
     pub epoch: i64,
-    /// The version of nsys.
+    /// Version of the nsys that recorded the trace.
     version: String,
     host: String,
     gpus: Vec<String>,

@@ -188,8 +188,8 @@ impl ExportProcess {
                 }
             })?;
         }
-        // If graph nodes were dropped because of the limit, the graphs are incomplete and cannot be
-        // compared with those of the record.
+        // If graph nodes were dropped because there were too many, the graphs are incomplete and
+        // cannot be compared with those of the record.
         let known = match room {
             0 => BTreeMap::new(),
             _ => scopes.find_nodes(&execs),

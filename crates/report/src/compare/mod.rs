@@ -301,7 +301,7 @@ impl Comparison {
         found.judged(&asked.conditions)
     }
 
-    /// Checks the conditions, and returns the comparison with the results.
+    /// Checks the conditions, stores the results in the comparison, and returns the comparison.
     fn judged(mut self, conditions: &[Condition]) -> Self {
         let checked = conditions.iter().map(|condition| self.check(condition));
         self.conditions = checked.collect();

@@ -366,8 +366,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an overlap of an activity with one of the slowest iterations, which is given by its
-    /// index among them.
+    /// Adds the overlap of an activity with a slow iteration. `index` is the iteration's index
+    /// among the slowest iterations.
     fn note(&mut self, index: usize, span: &Span, cause: Cause) {
         if let Some(place) = self.watched.place(index)
             && let Some(around) = self.timeline.span(place)

@@ -167,7 +167,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the name for short code between two activities.
+    /// Returns the ledger's name for code between two activities that is too short for a row of its
+    /// own.
     fn short(&self, from: ActivityKey, to: ActivityKey) -> String {
         match self.claim(HostCause::Short(from, to)) {
             Claim::Launch => "code between launches".to_owned(),
