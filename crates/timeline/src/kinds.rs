@@ -256,7 +256,8 @@ pub(crate) fn item(
         return Some(work_item(&work, empty));
     }
     let item = match event.what {
-        // These events describe the record, its threads and its calls, so they are no items.
+        // These events describe the record, its threads and its calls. They are no items of the
+        // timeline.
         What::Thread { .. }
         | What::ThreadName { .. }
         | What::String { .. }
@@ -265,13 +266,14 @@ pub(crate) fn item(
         // A window is recorded as two events, for its beginning and its end. `Stretch` makes one
         // item from both.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // These events are used for the layers of the report, and are no items.
+        // These events are used for the layers of the report. They are no items of the timeline.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // These events are parts of the report's iterations, and are no items.
+        // These events contain data of iterations, for the report. They are no items of the
+        // timeline.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
@@ -279,7 +281,8 @@ pub(crate) fn item(
         What::OutsideBefore { .. } => return None,
         // The report makes findings from these events. They are no items of the timeline.
         What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
-        // These events contain the names of functions in samples, and are no items.
+        // These events contain the names of functions in samples. They are no items of the
+        // timeline.
         What::Frame { .. } => return None,
         // For each of these events, the record also has a sample of the stack at the same time. The
         // timeline shows that sample.

@@ -405,7 +405,8 @@ mod tests {
         // within the range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The total that the operating system measured includes 50 of sleep in the call.
+        // The total that the operating system measured includes 50 of sleep in the call. The rest
+        // is in the code.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
         // The weight cannot be less than a quarter, so the code keeps more sleep than the operating

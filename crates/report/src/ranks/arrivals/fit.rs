@@ -168,8 +168,8 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         .into_iter()
         .map(|block| {
             // The jump is somewhere in these two blocks. Find the index that divides the points
-            // best: those before it are nearest to the first block's center, those from it on to
-            // the second block's center.
+            // best: points before the index are near the first block's center, the other points
+            // near the second block's center.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]
