@@ -1,5 +1,5 @@
-// Draws a tree as an icicle: each part lies below the part that contains it. It is used for stacks
-// of functions and for layers.
+// Draws a tree as an icicle, in which each part lies below the part that contains it. Stacks of
+// functions and layers are drawn in this way.
 
 import { button, el } from "./dom";
 import { share } from "./format";

@@ -125,7 +125,8 @@ pub struct Iteration {
     pub batch: Option<Batch>,
     /// True if the figures of windows include the iteration. `unqualified` of the process says why the other iterations
     /// do not count.
-    // `None` if figures include the iteration, else the reason why they do not. The JSON says only whether.
+    // `None` if figures include the iteration, otherwise the reason why they do not. The JSON
+    // contains only true or false.
     #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
     #[schemars(with = "bool")]
     pub unqualified: Option<Unqualified>,
@@ -330,8 +331,8 @@ mod tests {
             };
             iteration.blocked_at_most()
         };
-        // In the first case the thread sleeps while it waits for the GPU. In the second case it
-        // spins. In the other cases the waits were not measured.
+        // In the first of these checks, the thread sleeps while it waits for the GPU; in the second
+        // check, it spins. In the last two checks, the waits were not measured.
         assert_eq!(at_most(4_000, 0, 1_000), 6_000);
         assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
         assert_eq!(at_most(4_000, 0, 0), 10_000);

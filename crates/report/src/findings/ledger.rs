@@ -689,8 +689,8 @@ pub(crate) fn requests(one: &Evidence<'_>) -> Judgement {
             },
             loss: None,
         },
-        // Waits outside CUDA calls are recorded only by tllmprof, so for other traces this is
-        // unknown.
+        // Waits outside CUDA calls are recorded only by tllmprof, so for traces of other profilers
+        // the judgement is unknown.
         false if !one.process.facts.origin.is_own() => {
             Judgement::Unknown("waits outside CUDA calls were not recorded".to_owned())
         }

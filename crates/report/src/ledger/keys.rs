@@ -195,7 +195,7 @@ impl NameSources<'_> {
             | HostCause::Edge(..)
             | HostCause::Before(_)
             | HostCause::After(_) => Claim::Code,
-            // A thread without a processor ran no code, so this is a category of its own.
+            // A thread without a processor runs no code, so its time is a category of its own.
             HostCause::Delayed | HostCause::SampledState(SampledState::Waiting) => Claim::Delayed,
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {
