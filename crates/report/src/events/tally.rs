@@ -334,8 +334,8 @@ impl<'a> Tally<'a> {
             part(last);
         }
         // The garbage collection covers all iterations between the first and the last entirely.
-        // There may be very many of them, so only the changes of the number from one iteration to
-        // the next are stored.
+        // There may be very many of these iterations, so only the changes of the number of
+        // collections from one iteration to the next are stored.
         if last > first + 1 {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;

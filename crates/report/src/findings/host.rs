@@ -190,7 +190,7 @@ fn idle_after(
         Share(idle)
     );
     // Without recorded kernels it is unknown whether other streams worked until the next launch.
-    // Only if there is one stream, the GPU was surely idle.
+    // The GPU was surely idle only if the program uses one stream.
     match is_measured || claimed >= MIN_IDLE_SHARE || one.process.calls.turnaround.one_stream {
         _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
         true => Judgement::yes(evidence, idle),
