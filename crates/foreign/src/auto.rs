@@ -16,10 +16,10 @@ const MAX_CALLS: usize = 1 << 24;
 /// Maximum number of function names whose meaning is cached.
 const MAX_NAMES: usize = u16::MAX as usize;
 
-/// GPU work is stored as a number. `COPIES` and larger numbers stand for kinds of copies, lower
-/// numbers for kernels.
+/// In `HeldCall::work`, a piece of GPU work is a number: `COPIES` and larger numbers stand for
+/// kinds of copies, lower numbers for kernels.
 const COPIES: u32 = UNKNOWN - 0x100;
-/// The number that stands for work that is not in the trace.
+/// The number that stands for GPU work that the trace does not contain.
 const UNKNOWN: u32 = u32::MAX;
 
 /// A call that is kept for the learner.
@@ -49,7 +49,8 @@ pub(crate) struct TraceCalls {
     pub left_out: u64,
 }
 
-/// The iterations that the learner found by a repeating pattern of calls.
+/// The iterations that the learner found by a repeating pattern of calls, and the pattern's
+/// description.
 #[derive(Debug)]
 pub(crate) struct Learned {
     pub iterations: Vec<Iteration>,
@@ -184,8 +185,8 @@ impl TraceCalls {
     fn find_work(&mut self) {
         let mut works = std::mem::take(&mut self.works);
         works.sort_by_key(|(correlation, _)| *correlation);
-        // Calls and work are mostly in the same order: so try the next piece of work before
-        // searching for the correlation number.
+        // Calls and work are mostly in the same order. So try the next piece of work before
+        // searching for the call's correlation number.
         let mut next = 0;
         for held in &mut self.held {
             let correlation = held.work;

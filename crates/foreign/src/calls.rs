@@ -48,8 +48,8 @@ impl Meaning {
         })
     }
 
-    /// Returns the time at which an iteration begins if such a call marks its boundary: the end of
-    /// a call that waits, the start of any other call.
+    /// Returns the start of the iteration if a call of this function marks the boundary between
+    /// iterations: the end of the call if it waits for the GPU, otherwise its start.
     pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }
@@ -94,8 +94,8 @@ impl Meaning {
     }
 }
 
-/// Returns the number of the kernel's name from `handle`, the number that the learner has as the
-/// kernel's handle.
+/// Converts a handle, by which the learner identifies a kernel, to the number of the kernel's name.
+/// Returns `None` if the handle stands for no kernel of the trace.
 pub(crate) const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),

@@ -37,7 +37,7 @@ pub use rows::{CallRow, CallRows};
 /// A moment: nanoseconds on the trace's clock.
 pub type Moment = i64;
 
-/// The source of a range in a trace.
+/// The way in which a range came into the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeSource {
     /// The program opened the range, through NVTX.
@@ -86,11 +86,11 @@ pub struct Call<'a> {
 pub enum Work {
     /// A kernel, given by a number that identifies its name.
     Kernel(u32),
-    /// A copy.
+    /// A copy of memory, given by its direction.
     Copy(CopyKind),
 }
 
-/// A span of time.
+/// A span of time on the trace's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Span {
     /// The moment at which the span begins.
@@ -108,11 +108,11 @@ pub struct Trace {
     pub main_thread: Option<u64>,
 }
 
-/// An iteration.
+/// An iteration that was found in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iteration {
-    /// The iteration's number. If the names of all ranges contain a number and these numbers
-    /// increase, it is the number in the name; otherwise the iteration's index.
+    /// The iteration's number: the number in its range's name, if the names of all ranges contain a
+    /// number and these numbers increase; otherwise the iteration's index.
     pub number: u64,
     /// The thread whose range or call began the iteration.
     pub thread: u64,
@@ -138,7 +138,7 @@ pub enum Method {
     Whole,
 }
 
-/// The iterations of a process.
+/// The iterations that were found for a process, and how they were found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FoundIterations {
     /// The method by which the iterations were found.

@@ -25,7 +25,8 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be iterations of the program.
+/// Ranges that may be iterations of the program: those that match the user's rule, and those of
+/// known families.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.
@@ -169,9 +170,9 @@ pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -
     all
 }
 
-/// Sets the end of the last iteration. It is the end of the trace, because work that the last range
-/// launched may run until then. If that would make the last iteration far longer than the others,
-/// it is the end of the last range.
+/// Sets the end of the last iteration to the end of the trace, because work that the last range
+/// launched may run until then. If that would make the last iteration far longer than the other
+/// iterations, its end is set to the end of the last range.
 fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
     let Some((last, others)) = all.split_last_mut() else {
         return;

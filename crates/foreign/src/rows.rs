@@ -14,7 +14,7 @@ pub struct CallRows {
     by_name: HashMap<String, u8>,
 }
 
-/// A row of the table of CUDA calls in a recording.
+/// A row of the table of CUDA calls in a recording. The row stands for all calls of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRow<'a> {
     /// The number of the row in the table of CUDA calls.

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use tllmprof_foreign::NotFound;
 
-/// The reason why a trace cannot be read.
+/// The reason why a file cannot be read as a trace.
 #[derive(Debug)]
 pub enum TraceError {
     /// The file cannot be read, or its compression is damaged.
@@ -13,15 +13,17 @@ pub enum TraceError {
     Truncated,
     /// The file contains more text after the end of the JSON.
     Trailing { line: usize },
-    /// The text is not JSON.
+    /// The text is not valid JSON. The field describes the error.
     Syntax(String),
     /// An event, or another value of the trace, is longer than any that a profiler writes.
     TooLong { bytes: u64 },
-    /// The JSON does not have the key `traceEvents`.
+    /// The document is valid JSON, but does not have the key `traceEvents`.
     NoEvents,
-    /// The trace has events, but none with a category of the PyTorch profiler.
+    /// The trace has events, but none with a category of the PyTorch profiler, so another program
+    /// wrote it.
     Other,
-    /// tllmprof exported the trace from records of several processes.
+    /// tllmprof exported the trace from records of several processes; only a trace of one process
+    /// can be read.
     Several,
     /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),

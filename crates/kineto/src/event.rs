@@ -28,7 +28,7 @@ pub struct RawEvent {
     pub args: Args,
 }
 
-/// The parts of an event's `args` that are used.
+/// The values of an event's `args` that reports need.
 #[derive(Debug, Default)]
 pub struct Args {
     pub device: Option<i64>,

@@ -22,7 +22,7 @@ pub struct Metadata {
     pub has_stacks: bool,
     /// True if tllmprof exported the trace.
     pub is_own: bool,
-    /// Numbers and names of the GPUs.
+    /// Numbers and names of the GPUs that the trace lists.
     pub gpus: Vec<(u8, String)>,
     pub rank: Option<u64>,
     pub world_size: Option<u64>,
@@ -51,7 +51,7 @@ pub(crate) const KEYS: &[&str] = &[
 ];
 
 impl Metadata {
-    /// Stores the value of one of [`KEYS`].
+    /// Stores the top-level value `value` of the trace. `key` is one of [`KEYS`].
     pub fn take(&mut self, key: &str, value: &Value) {
         match key {
             "baseTimeNanoseconds" => self.base = value.as_i64(),

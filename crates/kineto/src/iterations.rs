@@ -1,4 +1,4 @@
-//! Finds the iterations of a trace.
+//! Finds the iterations of a PyTorch trace, from ranges, calls and GPU work.
 
 use std::collections::{HashMap, HashSet};
 

@@ -118,7 +118,8 @@ impl Links {
         number
     }
 
-    /// Returns the call that launched the GPU work with this correlation number, which both share.
+    /// Returns the call that launched the GPU work with this correlation number. A call and its
+    /// work have the same number.
     pub fn launch(&self, correlation: u32) -> Option<&Launch> {
         self.launches.get(&correlation)
     }

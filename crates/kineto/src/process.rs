@@ -37,13 +37,13 @@ pub struct TraceProcess {
     rows: Rows,
     iterations: Iterations,
     header: Header,
-    /// Values that describe the process and are texts.
+    /// Data about the process that are texts: the kind of data and the id of the text.
     texts: Vec<(Info, StringId)>,
-    /// Values that describe the process and are numbers.
+    /// Data about the process that are numbers: the kind of data and the number.
     numbers: Vec<(Info, u64)>,
     /// The trace's time that becomes time 0 of the recording, in nanoseconds.
     zero: i64,
-    /// True if the scope of at least one kernel is known.
+    /// True if the scope (such as a layer) of at least one kernel is known.
     has_layers: bool,
 }
 

@@ -24,7 +24,7 @@ const MANY: usize = 1 << 14;
 /// An activity of the host: a call, an operator, a range, a function or a module.
 #[derive(Clone, Copy, Debug)]
 pub struct HostEvent {
-    /// Start in nanoseconds on the trace's clock.
+    /// Start of the event in nanoseconds, on the trace's clock.
     pub start: i64,
     pub ns: u64,
     pub name: StringId,
@@ -36,12 +36,12 @@ pub struct HostEvent {
     pub kind: HostKind,
 }
 
-/// The kind of a host event.
+/// The kind of a host event, as derived from the event's category and name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostKind {
     /// A call of CUDA or HIP.
     Call,
-    /// An operator of PyTorch.
+    /// An operator of PyTorch, such as `aten::mm`.
     Operator,
     /// A range that the program marked, for example with `torch.profiler.record_function`.
     Annotation,
@@ -51,7 +51,7 @@ pub enum HostKind {
     Module,
 }
 
-/// A piece of GPU work.
+/// A piece of GPU work in the trace: a kernel, a copy or a memory set.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuEvent {
     pub start: i64,
@@ -84,18 +84,18 @@ impl GpuEvent {
     }
 }
 
-/// Numbers of events that are invalid or were dropped.
+/// Numbers of events in the trace that are invalid or were dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Flaws {
     /// Number of events whose duration is negative. They are kept with a duration of 0.
     pub negative: u64,
     /// Number of events without a start or a duration. They are dropped.
     pub timeless: u64,
-    /// Number of events that were dropped because a limit was reached.
+    /// Number of events that were dropped because `LIMIT` or `MANY` was reached.
     pub left_out: u64,
 }
 
-/// A trace of one process.
+/// The events of a PyTorch trace, and data about its process, as they are kept in memory.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub names: StringTable,
@@ -118,7 +118,7 @@ pub struct Trace {
     pub is_of_profiler: bool,
 }
 
-/// The category of an event (`cat`).
+/// The category of an event, from `cat` in its JSON.
 enum Category {
     Host(HostKind),
     Gpu(GpuKind),
@@ -172,7 +172,7 @@ impl Category {
 const MODULE: &str = "nn.Module: ";
 
 impl Trace {
-    /// Stores the values of an event that are used.
+    /// Adds an event of the trace: keeps those of its values that reports use.
     pub fn take(&mut self, raw: &RawEvent) {
         if raw.phase == b'M' {
             return self.describe(raw);

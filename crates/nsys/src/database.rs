@@ -24,15 +24,15 @@ pub struct Database {
     is_under_way: Cell<bool>,
 }
 
-/// Each time this many SQLite instructions have run, the statement's number of instructions is
-/// compared with its limit.
+/// Number of SQLite instructions between two checks that a statement is still below its limit.
 const ASKS: i32 = 1000;
 /// Limit for the number of SQLite instructions that one statement may run: this number for each
 /// byte of the file, plus [`BESIDES`]. A row has dozens of bytes, so reading a correct file stays
 /// below the limit. In a damaged file, pages can refer back to earlier pages, so that a statement
 /// would never end.
 const FOR_EACH_BYTE: u64 = 16;
-/// Number of SQLite instructions that every statement may run, whatever the size of the file.
+/// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
+/// each byte of the file.
 const BESIDES: u64 = 100_000;
 
 /// A condition on a table's rows: the value in `column` is at least `from` and less than `before`.
@@ -64,9 +64,9 @@ impl Row<'_> {
     }
 }
 
-/// Returns the URI under which SQLite opens the file. The URI declares the file immutable, because
-/// otherwise SQLite creates files next to a database that uses a write-ahead log. If a log with
-/// content exists, the URI does not declare this, because SQLite has to read the rows in the log.
+/// Returns the URI under which SQLite opens the file. The URI declares the file immutable, so that
+/// SQLite creates no files next to a database that uses a write-ahead log. A database whose log has
+/// content is not declared immutable, because SQLite has to read the rows in the log.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {
@@ -190,7 +190,7 @@ impl Database {
     /// Returns true if the table has rows that satisfy the condition `wanted`.
     pub fn has(&self, table: &str, wanted: Option<RowRange<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
-        // A table that cannot be read counts as empty.
+        // If the table cannot be read, it counts as a table without rows.
         self.limited(|connection| {
             let statement = connection.prepare(&query);
             statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))

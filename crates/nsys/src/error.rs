@@ -7,7 +7,7 @@ use tllmprof_foreign::NotFound;
 
 #[derive(Debug)]
 pub enum ExportError {
-    /// An error from SQLite.
+    /// SQLite failed to open or read the file. The field is SQLite's error.
     Database(rusqlite::Error),
     /// A statement ran more instructions than a correct file of this size needs, so the file is
     /// damaged.
@@ -20,7 +20,7 @@ pub enum ExportError {
     WrongNsys(String),
     /// nsys failed to export its report. The field contains the reason.
     NotExported(String),
-    /// The temporary folder for the export could not be created.
+    /// The temporary folder for the exported file could not be created.
     NoPlace(io::Error),
     /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),

@@ -102,7 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result of an export in which the shell script `script` runs instead of nsys.
+    /// Exports a report with the shell script `script` in place of nsys. Returns the content of the
+    /// exported file, or the text of the error.
     fn exported(script: &str, timeout: Duration) -> Result<Vec<u8>, String> {
         let scratch = TempDir::new().unwrap();
         let nsys = scratch.path().join("nsys");
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_report_is_exported_by_nsys() {
-        // The export calls the script with these arguments: export --type sqlite --force-overwrite
-        // true --output TO REPORT.
+        // The script is called with the arguments `export --type sqlite --force-overwrite true
+        // --output TO REPORT`. So `$1` is `export`, `$7` the output file and `$8` the report.
         let exports = "printf '%s' \"$1 $8\" > \"$7\"";
         assert_eq!(exported(exports, TIMEOUT).unwrap(), b"export a.nsys-rep");
     }

@@ -16,14 +16,14 @@ use crate::ranges::{number, process};
 pub struct ExportFacts {
     /// Nanoseconds since 1970 at time 0 of the trace.
     pub epoch: i64,
-    /// The version of nsys.
+    /// Version of the nsys that recorded the trace.
     version: String,
     host: String,
     gpus: Vec<String>,
     /// The command line of the program that nsys started.
     command: String,
     variables: BTreeMap<String, String>,
-    /// Names of processes, by process id.
+    /// Names of the processes in the export, by process id.
     names: BTreeMap<i64, String>,
     threads: BTreeMap<i64, Vec<(u32, String)>>,
 }

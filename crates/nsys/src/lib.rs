@@ -134,7 +134,7 @@ pub fn open(
     }
 }
 
-/// The data of an export while it is being opened.
+/// An export while it is being opened, with the data that later become part of its processes.
 struct Opening<'a> {
     database: Database,
     domains: Domains,

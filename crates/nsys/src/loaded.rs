@@ -63,9 +63,9 @@ pub(crate) struct Loaded {
     pub kernels: IndexedNames,
     pub has_calls: bool,
     pub has_gpu: bool,
-    /// True if a table could not be read completely.
+    /// True if a table could not be read completely, because the database is damaged.
     pub is_damaged: bool,
-    /// Number of rows that were dropped because a limit was reached.
+    /// Number of calls and pieces of GPU work that were not kept because `MAX_ROWS` was reached.
     pub left_out: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Loaded {
 struct Loading<'a, K> {
     processes: BTreeMap<i64, Events>,
     names: IndexedNames,
-    /// True if at least one of the tables has a row.
+    /// True if at least one of the tables that were read has a row.
     has_rows: bool,
     is_damaged: bool,
     rows: usize,

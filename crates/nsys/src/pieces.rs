@@ -26,16 +26,16 @@ pub struct Pieces<R> {
     /// Packed rows in groups ("pieces"). [`finish`](Self::finish) sorts the pieces by their first
     /// row's start.
     packed: Vec<Piece>,
-    /// The latest rows, which are not packed into a piece yet.
+    /// The rows that were added last and do not form a complete piece (group of rows) yet.
     open: Vec<R>,
     len: usize,
 }
 
-/// A group of rows that were sorted by start and then packed.
+/// A piece: a group of rows that were sorted by start and then packed as a whole.
 #[derive(Debug)]
 struct Piece {
-    /// Number of pieces that were packed before this piece. It decides the order of rows with the
-    /// same start.
+    /// Number of pieces that were packed before this piece. Of rows with the same start, those of
+    /// the piece with the lowest number come first.
     number: usize,
     start: i64,
     rows: usize,
@@ -47,7 +47,7 @@ struct Piece {
 struct Cursor<'a, R> {
     row: R,
     number: usize,
-    /// Number of rows in the piece after `row`.
+    /// Number of rows that follow `row` in the piece.
     left: usize,
     bytes: &'a [u8],
 }

@@ -40,24 +40,25 @@ pub struct Shared {
     pub database: Database,
     pub domains: Domains,
     pub facts: ExportFacts,
-    /// Names of calls, with their indexes.
+    /// Names of CUDA functions. `CallRow::name` is the index of a name in this list.
     pub calls: IndexedNames,
-    /// Names of kernels, with their indexes.
+    /// Names of kernels. `WorkRow::name` is the index of a name in this list.
     pub kernels: IndexedNames,
     /// True if the export has only one process. Rows that name no process then belong to that
     /// process.
     pub is_one: bool,
-    /// Kinds of data that are missing in the whole export.
+    /// Kinds of data, calls or GPU work, of which the whole export has none.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
-    /// Number of rows that were dropped because a limit was reached.
+    /// Number of calls and pieces of GPU work of the export that were not kept because there were
+    /// too many.
     pub left_out: u64,
     /// The temporary folder with the export, if nsys was run to write the export. The folder is
     /// removed when this value is dropped.
     pub folder: Option<TempDir>,
 }
 
-/// The way in which a process's iterations became known.
+/// The source of a process's iterations: tllmprof's own count, or a search in the trace.
 pub enum Steps {
     /// tllmprof counted the iterations; they come from ranges of its own NVTX domain. The text is
     /// the rule for iterations that the user typed, which has no effect in this case; `None` if the
@@ -187,8 +188,8 @@ impl ExportProcess {
                 }
             })?;
         }
-        // If graph nodes were dropped because of the limit, the graphs are incomplete and cannot be
-        // compared with those of the record.
+        // If graph nodes were dropped because there were too many, the graphs are incomplete and
+        // cannot be compared with those of the record.
         let known = match room {
             0 => BTreeMap::new(),
             _ => scopes.find_nodes(&execs),
@@ -221,7 +222,8 @@ impl ExportProcess {
                 .filter(|call| self.windows.at(call.start).is_some());
             counts.insert(*thread, inside.count() as u64);
         }
-        // If ranges cannot be read, the estimate counts only calls.
+        // If the NVTX ranges cannot be read, the estimate includes only the cost of recording
+        // calls.
         let _ = Range::each(&self.shared.database, Some(self.process), |range| {
             if self.windows.at(range.start).is_some() {
                 *counts.entry(range.thread).or_default() += 1;
@@ -336,7 +338,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the scopes of graph nodes to the caller's function.
+    /// Passes the scopes (such as layers) in which graph nodes were captured to the caller's
+    /// function.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -477,8 +480,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Suffixes that differ between calls of one PyTorch
-    /// operator, such as `, seq = 5`, are first removed from the name.
+    /// Returns the id of a range's name. Before that, it removes suffixes such as `, seq = 5` from
+    /// the name, because they differ between calls of the same PyTorch operator.
     fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
@@ -562,8 +565,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Converts a piece of GPU work to an event. `names` caches the ids of kernel names, by the
-    /// index of the name.
+    /// Converts a piece of GPU work to an event. `names` is a cache: at the index of a kernel's
+    /// name, it contains the id of the name.
     fn what(&mut self, work: &WorkRow, names: &mut Vec<Option<StringId>>) -> What {
         let WorkRow {
             device,

@@ -30,7 +30,8 @@ pub struct Domains(HashMap<(i64, i64), String>);
 /// An NVTX range, or an NVTX mark, which has no duration.
 #[derive(Debug)]
 pub struct Range {
-    /// nsys's number of the thread on which the range ended. The number also contains the process.
+    /// nsys's number of the thread on which the range ended. The number also identifies the
+    /// process.
     pub thread: i64,
     pub start: i64,
     pub end: i64,
@@ -46,7 +47,7 @@ pub struct Range {
 #[derive(Debug)]
 pub enum RangeText {
     Here(String),
-    /// Number of a text in nsys's table of strings.
+    /// The number of the text in nsys's table of strings.
     Number(i64),
 }
 
@@ -61,7 +62,8 @@ pub enum Own {
     GilWait,
     GilHold,
     Function,
-    /// A CUDA call. It is ignored, because nsys records CUDA calls itself.
+    /// A range that tllmprof opened for a CUDA call. The range is ignored, because nsys itself
+    /// records CUDA calls.
     Call,
 }
 

@@ -6,10 +6,10 @@ use crate::pieces::{Packed, put, put_step, take, take_step};
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallRow {
     pub start: i64,
-    /// Duration in nanoseconds.
+    /// Duration of the call in nanoseconds.
     pub took: u64,
     pub correlation: u32,
-    /// Index of the call's name in the list of names.
+    /// Index of the called function's name in the process's `IndexedNames`.
     pub name: u32,
     pub failed: bool,
 }
@@ -21,15 +21,15 @@ pub struct WorkRow {
     /// For a kernel, nsys's number of its node in a CUDA graph. For a graph launch, the graph's
     /// number. For a copy or memset, the number of bytes.
     pub value: u64,
-    /// Duration in nanoseconds.
+    /// Duration of the work in nanoseconds.
     pub took: u64,
     /// For a kernel, the index of its name in the list of names. For a copy, the code of its kind
     /// (such as host to device).
     pub name: u32,
     pub correlation: u32,
-    /// Number of the stream, below 2^12.
+    /// Number of the CUDA stream, below 2^12.
     pub stream: u16,
-    /// Number of the device, below 16.
+    /// Number of the GPU, below 16.
     pub device: u8,
     pub kind: WorkKind,
 }

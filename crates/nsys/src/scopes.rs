@@ -29,7 +29,8 @@ struct Graph {
     is_mixed: bool,
 }
 
-/// The graphs of a record, with the scopes of their nodes.
+/// The graphs of a tllmprof record, with the scope (such as a layer) in which each node was
+/// captured.
 #[derive(Debug)]
 pub struct GraphScopes {
     /// Scopes by the kernels of a graph. The value is the number of the record's graphs with these

@@ -6,7 +6,8 @@ use crate::database::Database;
 use crate::error::ExportError;
 use crate::ranges::{Domains, Own, Range, process};
 
-/// Maximum total number of iterations and windows to read, over all processes of an export.
+/// Maximum number of iterations and windows together that are read from an export, over all its
+/// processes.
 const LIMIT: usize = 1 << 22;
 
 /// A window: a time for which tllmprof recorded in detail. Times are nanoseconds since nsys

@@ -18,7 +18,7 @@ pub(crate) fn base(process: &Process) -> u64 {
 /// next.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    /// Starts of the iterations in nanoseconds, in order.
+    /// Start of each iteration in nanoseconds, in ascending order.
     starts: Vec<u64>,
     counts: Vec<u64>,
 }

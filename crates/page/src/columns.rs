@@ -11,8 +11,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// The largest integer that the page's script can represent exactly, together with all smaller
-/// ones.
+/// The largest integer (2^53 - 1) up to which the page's script can represent all integers exactly.
 const LARGEST: u64 = (1 << 53) - 1;
 
 /// Columns of numbers and texts, encoded as bytes.

@@ -20,7 +20,7 @@ const MAX_TRACKS: usize = 4096;
 #[derive(Debug)]
 pub struct Timeline {
     tracks: BTreeMap<TrackKey, Track>,
-    /// Samples of metrics, by number of the GPU and metric.
+    /// Samples of GPU metrics. The key is the number of the GPU, and the metric.
     metrics: BTreeMap<(u8, Metric), Vec<MetricSample>>,
     names: NameTable,
     buckets: Buckets,

@@ -93,7 +93,7 @@ impl TrackEvent {
     }
 }
 
-/// A track with its events.
+/// A track (row of the timeline) with its events.
 #[derive(Debug)]
 pub(crate) struct Track {
     /// The number of the name of the thread or GPU that the track belongs to.
@@ -108,7 +108,7 @@ impl Track {
     }
 
     /// Sorts the events by their starts. Of events with the same start, the longest comes first,
-    /// because the others lie inside it.
+    /// because the shorter events lie inside it.
     pub(crate) fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));

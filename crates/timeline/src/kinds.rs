@@ -50,7 +50,7 @@ words! {
 }
 
 words! {
-    /// The key of an item's argument in exported traces.
+    /// The key under which an exported trace contains an argument of an item.
     Key:
     /// The number of the iteration that contains the item. For an iteration, its own number.
     Iteration = "iteration",
@@ -61,7 +61,7 @@ words! {
     Correlation = "correlation",
     /// The number of objects that a garbage collection freed.
     Collected = "collected",
-    /// The number of events that are missing.
+    /// The number of events that the record lacks.
     Events = "events",
     /// The NVTX domain of a range.
     Domain = "domain",
@@ -115,7 +115,8 @@ macro_rules! kinds {
         $(value $value:ident)?
         $(end $end:ident)?;
     )*) => {
-        /// The kind of an item.
+        /// The kind of an item, such as an iteration, a CUDA call or a kernel. Each kind has a row
+        /// in the table of kinds.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Kind {
@@ -197,11 +198,11 @@ pub struct Item {
     pub scope: Option<u32>,
 }
 
-/// The duration of an item, in one of several units.
+/// The duration of an item, in nanoseconds or in ticks of the record's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,
-    /// Length in nanoseconds.
+    /// Duration in nanoseconds.
     Ns(u64),
     /// Start and length in ticks of the record's clock. [`Interpreter::duration`](crate::Interpreter::duration)
     /// converts the length to nanoseconds.
@@ -228,8 +229,8 @@ impl From<CallKind> for Kind {
 /// `calls` contains the kind of each row of the table of CUDA calls.
 ///
 /// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
-// Always inlined, as the functions that it calls: the compiler can then drop the parts of the item that a caller does not
-// use.
+// This function and the functions that it calls are always inlined. Then the compiler can drop the
+// parts of the item that a caller does not use.
 #[inline(always)]
 pub(crate) fn item(
     thread: u32,
@@ -255,7 +256,8 @@ pub(crate) fn item(
         return Some(work_item(&work, empty));
     }
     let item = match event.what {
-        // These events describe the record, its threads and its calls, so they are no items.
+        // These events describe the record, its threads and its calls. They are no items of the
+        // timeline.
         What::Thread { .. }
         | What::ThreadName { .. }
         | What::String { .. }
@@ -264,26 +266,30 @@ pub(crate) fn item(
         // A window is recorded as two events, for its beginning and its end. `Stretch` makes one
         // item from both.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // These events are used for the layers of the report, and are no items.
+        // These events are used for the layers of the report. They are no items of the timeline.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // These events are parts of the report's iterations, and are no items.
+        // These events contain data of iterations, for the report. They are no items of the
+        // timeline.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
         // This event concerns the whole process, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
-        // Findings are made from these events.
+        // The report makes findings from these events. They are no items of the timeline.
         What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
-        // These events contain the names of functions in samples, and are no items.
+        // These events contain the names of functions in samples. They are no items of the
+        // timeline.
         What::Frame { .. } => return None,
-        // For each such event there is a sample of the same time, which is shown instead.
+        // For each of these events, the record also has a sample of the stack at the same time. The
+        // timeline shows that sample.
         What::Asleep { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
-        // GPU work was converted above.
+        // These events became items at the beginning of this function, so they do not reach this
+        // row.
         What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::Call { .. }
         | What::Iteration { .. }
@@ -306,7 +312,8 @@ pub(crate) fn item(
     })
 }
 
-/// Returns the item of a kernel, a copy or a memset. It has the other fields of `empty`.
+/// Returns the item of a kernel, a copy or a memset. The fields that it does not set are copied
+/// from `empty`.
 #[inline(always)]
 fn work_item(work: &GpuWork, empty: Item) -> Item {
     let (kind, name, value) = match work.what {
@@ -330,7 +337,8 @@ fn work_item(work: &GpuWork, empty: Item) -> Item {
     }
 }
 
-/// Returns the item of a call, an iteration, a range or a mark, with the other fields of `empty`.
+/// Returns the item of a call, an iteration, a range or a mark. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item> {
     let on_host = on_host(event);
@@ -400,7 +408,8 @@ fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item
     })
 }
 
-/// Returns the item of a sampled stack or an event of Python, with the other fields of `empty`.
+/// Returns the item of a sampled stack or an event of Python. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn python_item(event: &Event, empty: Item) -> Option<Item> {
     let on_host = on_host(event);
@@ -451,7 +460,8 @@ fn python_item(event: &Event, empty: Item) -> Option<Item> {
     })
 }
 
-/// Returns the item of a value of a device or of an expert, with the other fields of `empty`.
+/// Returns the item of a value of a device or of an expert. The fields that it does not set are
+/// copied from `empty`.
 #[inline(always)]
 fn device_item(event: &Event, empty: Item) -> Option<Item> {
     let (on_host, on_gpu) = (on_host(event), Length::Ns(event.duration));

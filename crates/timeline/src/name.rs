@@ -1,4 +1,4 @@
-//! The names of items, for each kind of output.
+//! The names of timeline items, in the different forms for exported traces, tables and the page.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +6,7 @@ use tllmprof_config::printable;
 use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings, Taken, ThreadState};
 use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name};
 
-/// The name of an item.
+/// The name of an item, as ids and numbers from which `Name::write` and `Name::shown` make a text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Name {
     Text(StringId),
@@ -31,7 +31,7 @@ pub enum Name {
     Fixed(&'static str),
 }
 
-/// The data from which the names of items are made.
+/// The process and the strings of its record, which are needed to convert a `Name` to a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     pub process: &'a Process,

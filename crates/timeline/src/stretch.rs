@@ -28,7 +28,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// Converts the window to an item.
+    /// Converts the window to a timeline item.
     #[must_use]
     pub const fn item(&self) -> Item {
         Item {

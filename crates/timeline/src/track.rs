@@ -4,7 +4,7 @@ use tllmprof_record::Metric;
 
 use crate::name::Texts;
 
-/// The track on which an item is drawn.
+/// A track of the timeline: the row on which an item is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Track {
     Windows,
@@ -30,7 +30,7 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// A metric of a GPU over time, drawn as a curve.
+    /// A metric of a GPU over time, such as SM utilization, drawn as a curve.
     Counter {
         device: u8,
         metric: Metric,

@@ -49,7 +49,7 @@ function map(data: Data, found: Arrivals, pick: (place: number, n: number) => vo
     const each = Math.min(18, Math.max(1, Math.floor(400 / ranks)));
     const height = TOP + ranks * each + BOTTOM;
     // The darkest colour stands for the 99th percentile of lateness, so that a single extreme value
-    // does not make all others pale.
+    // does not make all other values pale.
     const sorted = late.filter((one) => one > 1).sort();
     const most = Math.max(1, (sorted[Math.floor(sorted.length * 0.99)] ?? 1) - 1);
     const canvas = el("canvas", { role: "img", "aria-label": `How late ${ranks} ranks came to the collectives of ${count(steps)} iterations. The table has the latest.` });

@@ -1,4 +1,4 @@
-// The charts of iterations, drawn with uPlot.
+// Draws the charts of iterations with the library uPlot.
 
 import uPlot from "uplot";
 import { Data, Process } from "./contract";

@@ -1,5 +1,5 @@
-// Draws a tree as an icicle: each part lies below the part that contains it. It is used for stacks
-// of functions and for layers.
+// Draws a tree as an icicle, in which each part lies below the part that contains it. Stacks of
+// functions and layers are drawn in this way.
 
 import { button, el } from "./dom";
 import { share } from "./format";
@@ -166,6 +166,6 @@ function callersOfAll(tree: Block[], below: Map<number | null, number[]>): numbe
     const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
     const found: number[] = [];
     for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
-    // The last of these callers divides the weight among its callees, so it is not folded.
+    // The innermost of these callers has callees that share its time, so it is shown, not folded.
     return found.slice(0, -1);
 }

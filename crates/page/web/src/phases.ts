@@ -115,8 +115,8 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     const ratio = devicePixelRatio;
     const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
     const bottom = bbox.top + bbox.height;
-    // The longest time of each phase in the current pixel: first of iterations that count in
-    // figures, then of the others, which are drawn at the back.
+    // For each phase, the longest time in the current pixel: first of iterations that count in
+    // figures, then of iterations that do not count, which are drawn in the background.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
     let waited = 0;
@@ -187,8 +187,8 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         context.beginPath();
         context.rect(bbox.left - 4 * ratio, bbox.top - 4 * ratio, bbox.width + 8 * ratio, bbox.height + 8 * ratio);
         context.clip();
-        // Points in the same position make it darker, so only a few points are drawn in one
-        // position.
+        // Each further point in a position makes the position darker, so only a few points are
+        // drawn in one position.
         const taken = new Map<number, number>();
         at.fill(NaN);
         for (const [place, i] of points.entries()) {

@@ -1,4 +1,4 @@
-// Functions that all charts use.
+// Functions that several charts use.
 
 import uPlot from "uplot";
 import { Quantiles } from "./contract";

@@ -27,7 +27,8 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Returns the tables, built from totals that a pass over the record collected.
+    /// Returns the tables of calls, functions and ranges, built from totals that a pass over the
+    /// record collected.
     pub fn new(
         totals: &Totals,
         turnaround: Turnaround,

@@ -4,7 +4,7 @@
 //! of a program that uses the library. `docs/ranks.md` shows the table to users, and a test checks
 //! that the two are the same.
 
-/// The operation of a collective.
+/// The operation that a collective performs, such as an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     AllReduce,
@@ -168,8 +168,8 @@ pub(crate) const ROWS: &[CollectivePattern] = {
 };
 
 impl CollectivePattern {
-    /// Returns the index of the table's first row with the same operation and library. Reports add
-    /// up the collectives of all such rows.
+    /// Returns the index of the table's first row with the same operation and library as this row.
+    /// Reports add up the collectives of all rows with that operation and library.
     pub(crate) fn first(&self) -> u8 {
         let is_same = |row: &CollectivePattern| {
             row.library == self.library && row.operation == self.operation

@@ -56,12 +56,13 @@ pub struct Collective {
     pub stream: u8,
 }
 
-/// The collectives of a process.
+/// The recorded collectives of a process, and the numbers of those that were dropped.
 #[derive(Debug, Default)]
 pub struct Collectives {
     /// The collectives, in the order of their starts.
     pub all: Vec<Collective>,
-    /// Number of collectives that were dropped because a limit was reached.
+    /// Number of collectives that were dropped because there were too many of them, or too many
+    /// streams.
     pub left_out: u64,
     /// True if kernels other than collectives were dropped because of a limit. Then the fields
     /// `busy`, `kernels` and `covered` of all collectives are meaningless.
@@ -182,7 +183,8 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The kernels of one GPU, apart from collectives.
+/// The kernels of one GPU that are no collectives, from which [`Self::until`] computes the other
+/// work around collectives.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,
@@ -258,8 +260,8 @@ mod tests {
         ]);
         assert_eq!(work.until(span(50, 60)), (30, 3, 0));
         assert_eq!(work.until(span(80, 100)), (5, 1, 5));
-        // This collective begins before the previous one, on another stream, has ended, so no time
-        // lies between them.
+        // In this call, the collective begins before the previous collective, on another stream,
+        // has ended. So no time lies between them.
         assert_eq!(work.until(span(90, 110)), (0, 0, 15));
         assert_eq!(work.until(span(200, 210)), (10, 0, 0));
         assert_eq!(work.until(span(300, 310)), (0, 0, 0));

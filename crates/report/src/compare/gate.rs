@@ -33,7 +33,7 @@ pub struct Condition {
     limit: f64,
 }
 
-/// A condition with its result.
+/// A condition, the measured change, and the result of checking the condition against that change.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
     pub condition: String,

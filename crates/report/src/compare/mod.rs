@@ -59,10 +59,10 @@ pub struct Comparison {
     measures: Vec<Measure>,
     why: RankedCauses,
     kernels: Vec<PartChange>,
-    /// Numbers of iterations, in base and other, whose recorded kernels `kernels` and `layers`
-    /// describe.
+    /// Numbers of iterations with recorded kernels, in base and other, from which the fields
+    /// `kernels` and `layers` are computed.
     kernels_of: [u64; 2],
-    /// Changes of the layers' times, from the same iterations as `kernels`.
+    /// Changes of the layers' times, computed from the same iterations as `kernels`.
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],
@@ -81,7 +81,7 @@ pub struct Comparison {
     pub conditions: Vec<Checked>,
 }
 
-/// Options of a comparison.
+/// Options of a comparison: the limit for equality, and the conditions to check.
 #[derive(Clone, Debug)]
 pub struct ComparisonOptions {
     /// The limit below which a difference counts as equality: two runs whose rates differ by less
@@ -100,7 +100,8 @@ impl Default for ComparisonOptions {
 }
 
 impl ComparisonOptions {
-    /// Returns the names that conditions use after the prefix `kind`, such as `kernel:`.
+    /// Returns the names of the kernels or layers that the conditions are about: the names after
+    /// the prefix `kind`, such as `kernel:`.
     fn parts(&self, kind: &str) -> Vec<&str> {
         let names = self.conditions.iter();
         names
@@ -192,7 +193,7 @@ struct Routing {
 struct ComparisonView<'a> {
     #[serde(flatten)]
     comparison: &'a Comparison,
-    /// The verdict as text.
+    /// The verdict on the two runs, as text.
     text: String,
     /// The change of the rate (iterations per second), or `None` if it was not measured.
     change: Option<Change>,
@@ -225,7 +226,7 @@ impl Comparison {
         Self::asked(base, other, &ComparisonOptions::default())
     }
 
-    /// Compares two runs with the given options.
+    /// Compares two runs. `asked` contains the options of the comparison.
     fn asked(base: &[Process], other: &[Process], asked: &ComparisonOptions) -> Self {
         let runs = [ranks(base), ranks(other)];
         let which = which(&runs);
@@ -300,7 +301,7 @@ impl Comparison {
         found.judged(&asked.conditions)
     }
 
-    /// Checks the conditions, and returns the comparison with the results.
+    /// Checks the conditions, stores the results in the comparison, and returns the comparison.
     fn judged(mut self, conditions: &[Condition]) -> Self {
         let checked = conditions.iter().map(|condition| self.check(condition));
         self.conditions = checked.collect();

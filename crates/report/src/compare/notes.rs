@@ -61,8 +61,9 @@ pub(crate) fn find(
             notes.push(format!("recording by {tool} took about {cost} of the time"));
         }
     }
-    // A note about this is needed only for tllmprof's own records: for traces of other profilers,
-    // the overhead of recording kernels is only an estimate.
+    // The notes below say that recording kernels makes iterations longer. They are needed only for
+    // tllmprof's own records; for traces of other profilers, the note above states the estimated
+    // overhead.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {

@@ -97,7 +97,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub from: GpuFrom,
-    /// True if some iterations of the relevant class have no GPU time.
+    /// True if at least one iteration of the compared class has no GPU time.
     is_sampled: bool,
     /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,

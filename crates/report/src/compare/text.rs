@@ -312,14 +312,14 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
     ));
 }
 
-/// A relative change, shown in per cent with its sign.
+/// A relative change (0.02 is 2 %), shown in per cent with its sign.
 struct Signed(f64);
 
 impl fmt::Display for Signed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.0 * 100.0;
         match percent.abs() {
-            // The change is not finite if the base is 0.
+            // If the base is 0, the relative change is infinite, so a dash is shown.
             size if !size.is_finite() => f.pad("–"),
             size if size >= 1000.0 => f.pad(&format!("{percent:+.0} %")),
             _ => f.pad(&format!("{percent:+.1} %")),

@@ -64,7 +64,8 @@ pub struct Effort {
     pub within: f64,
 }
 
-/// The unit of the values that a verdict is computed from.
+/// The unit of the values that a verdict is computed from: iterations of two single runs, or whole
+/// runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -122,8 +123,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the estimated number of measurements for a verdict, if the result is that a verdict
-    /// is not possible.
+    /// Returns the estimated number of measurements that a verdict needs, if the interval is too
+    /// wide for a verdict; otherwise `None`.
     pub(super) const fn effort(&self) -> Option<Effort> {
         match self {
             Self::CannotTell { effort, .. } => Some(*effort),

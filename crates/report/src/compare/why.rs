@@ -24,7 +24,7 @@ const BUSY: &str = "busy: ";
 
 /// Name of the ledger row for kernels and copies that are too small for rows of their own.
 const OTHER_WORK: &str = "other work";
-/// Name of the ledger row for small causes of other kinds.
+/// Name of the ledger row that collects small causes other than GPU work.
 const OTHER: &str = "other";
 /// Names of the ledger rows that collect several causes.
 const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
@@ -54,7 +54,7 @@ const CLEARLY_MORE: f64 = 1.25;
 /// that one of them must have to get its own row.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// The causes of a change of the iteration time.
+/// The causes of a change of the iteration time between two runs, with the unexplained rest.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct RankedCauses {
     /// The way in which an iteration is divided; `None` if neither the GPU's nor the host's time
@@ -65,7 +65,7 @@ pub(crate) struct RankedCauses {
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// The causes of the change, the largest difference first.
+    /// The causes of the change. The cause with the largest difference is the first.
     pub causes: Vec<RankedCause>,
     /// The part of the change that no cause explains, in nanoseconds.
     #[serde(rename = "rest_ns")]
@@ -112,11 +112,13 @@ pub(super) enum RankedCauseKind {
     Layer,
     /// A memory copy or a memset.
     Copy,
-    /// GPU work of other kinds.
+    /// GPU work that is not counted as a kernel, collective, layer or copy, such as the ledger row
+    /// for small pieces of work.
     Gpu,
     /// Time in which the GPU was idle during an activity of the host.
     Idle,
-    /// An activity of the host.
+    /// An activity of the host, for comparisons that divide an iteration by the host's time
+    /// (`CauseView::Host`).
     Host,
 }
 

@@ -13,7 +13,8 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of entries in a GPU's table of times by iteration and by kernel or kind of copy.
+/// Maximum number of entries in a GPU's table of busy times. An entry is the time of one kernel, or
+/// one kind of copy, in one iteration.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// Minimum number of pieces of work that are held back for each GPU, so that they can be sorted by
@@ -35,7 +36,7 @@ pub(crate) struct IterationActivity {
     pub gaps: u64,
 }
 
-/// A GPU's work in all iterations.
+/// A GPU's work in all iterations of a record.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceActivity {
     /// Number of the GPU.
@@ -116,7 +117,7 @@ impl Busy {
 impl Device {
     /// Counts the pieces of work that are held back, except the last `keep` pieces.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
-        // Most pieces are in order already, so sorting is cheap.
+        // Sort the held-back pieces. Most of them are in order already, so sorting is cheap.
         self.waiting.sort_by_key(|(work, _)| work.start);
         let settled = self.waiting.len().saturating_sub(keep);
         for index in 0..settled {
@@ -160,8 +161,8 @@ impl Device {
         if let Some(new) = self.kernels.new_part(work) {
             let parts = &mut self.did.parts;
             self.kernels.each(iterations, new, |place, ran| {
-                // The entry exists: this work was already counted in the union of all work, which
-                // creates the entry.
+                // The iteration already has an entry: this work was counted before in the union of
+                // all work, which creates the entry.
                 if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
                     parts[at].kernels += ran;
                 }

@@ -18,7 +18,7 @@ pub enum Cause {
     GilHold(u32),
     /// A call that waits for the GPU. The field is its row in the table of CUDA calls.
     Wait(u8),
-    /// A run of a marked Python function.
+    /// A call of a Python function that the user marked for recording.
     Function(StringId),
     /// An NVTX range of the program. The fields are its domain and its name.
     Range(StringId, StringId),

@@ -266,8 +266,8 @@ impl RawFacts {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
-        // A thread's name from Python replaces the name from the kernel: before Python 3.14, Python
-        // did not set the kernel's name of a thread.
+        // A thread's name in Python replaces its name in the operating system, because Python
+        // passes thread names to the operating system only since version 3.14.
         facts.threads.extend(pythons);
         facts.in_groups = facts.name_groups();
         (facts, self.strings)

@@ -13,7 +13,8 @@ const MAX_SPANS: usize = 1 << 21;
 pub(crate) struct GpuSpan {
     pub iteration: u64,
     pub device: u8,
-    /// Start and length in nanoseconds.
+    /// Start of the stream's first work in the iteration, in nanoseconds. `duration` is in
+    /// nanoseconds, too.
     pub start: u64,
     pub duration: u64,
 }

@@ -43,7 +43,7 @@ impl IdleSpans {
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     spans: Vec<Span>,
-    /// For each entry of `spans`, the total idle time before it.
+    /// For each idle time in `spans`, the sum of the idle times before it.
     before: Vec<u64>,
     all: u64,
     /// Index in `spans` at which the last search ended. The next search starts there.

@@ -1,4 +1,4 @@
-//! An iteration, and its measurements.
+//! An iteration, and the times and counts that were measured in it.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -32,8 +32,8 @@ pub struct Used {
 }
 
 impl Used {
-    /// Stores one of the values from an event. Its meaning depends on `what`: `ns` is a time, and
-    /// `count` is a number, or (for waits) a time in microseconds.
+    /// Stores a value that an event of the record contains. `what` says which value it is. `ns` is
+    /// a time; `count` is a number or, for waits, a time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {
@@ -125,7 +125,8 @@ pub struct Iteration {
     pub batch: Option<Batch>,
     /// True if the figures of windows include the iteration. `unqualified` of the process says why the other iterations
     /// do not count.
-    // `None` if figures include the iteration, else the reason why they do not. The JSON says only whether.
+    // `None` if figures include the iteration, otherwise the reason why they do not. The JSON
+    // contains only true or false.
     #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
     #[schemars(with = "bool")]
     pub unqualified: Option<Unqualified>,
@@ -237,8 +238,8 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the iteration counts in the figures of windows. Others, such as idle
-    /// iterations, are left out.
+    /// Returns true if the iteration counts in the figures of windows. Iterations that do not
+    /// count, such as idle iterations, are left out of these figures.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
@@ -330,8 +331,8 @@ mod tests {
             };
             iteration.blocked_at_most()
         };
-        // In the first case the thread sleeps while it waits for the GPU. In the second case it
-        // spins. In the other cases the waits were not measured.
+        // In the first of these checks, the thread sleeps while it waits for the GPU; in the second
+        // check, it spins. In the last two checks, the waits were not measured.
         assert_eq!(at_most(4_000, 0, 1_000), 6_000);
         assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
         assert_eq!(at_most(4_000, 0, 0), 10_000);

@@ -1,4 +1,5 @@
-//! The names of kernels. In records they are mangled, as the compilers wrote them.
+//! Converts the names of kernels, which are mangled in records, to forms for display and for
+//! comparison.
 
 /// Maximum length of a demangled name in characters. It is needed because a short mangled name can
 /// expand to an enormous name.

@@ -1,4 +1,5 @@
-//! The threads that launch GPU work.
+//! Counts the launches of GPU work by thread, to find a thread that launches the work of other
+//! threads' iterations.
 
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 256;
@@ -7,7 +8,7 @@ const MAX_THREADS: usize = 256;
 /// threads' work.
 const MIN_LAUNCH_SHARE: f64 = 0.9;
 
-/// Number of launches by each thread.
+/// Number of launches that each thread made.
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
     threads: Vec<(u32, u64)>,

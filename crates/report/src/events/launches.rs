@@ -25,7 +25,7 @@ const MIN_IDLE_NS: u64 = 10_000;
 /// is not 0 because the two times come from different clocks.
 const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
-/// A call that launches GPU work, from the record.
+/// A call that launches GPU work, as it is in the record.
 #[derive(Clone, Copy, Debug)]
 struct LaunchCall {
     thread: u32,
@@ -52,7 +52,7 @@ pub struct Launch {
     pub last: u64,
 }
 
-/// The launches of a process.
+/// The launches of a process whose kernels are known, for look-ups by call and by kernel.
 #[derive(Debug, Default)]
 pub struct Launches {
     launches: Vec<Launch>,
@@ -89,7 +89,7 @@ fn window(starts: &[u64], moment: u64) -> Option<usize> {
         .checked_sub(1)
 }
 
-/// The kernels of one launch.
+/// The kernels with one correlation number, which one call launched.
 #[derive(Clone, Copy, Debug)]
 struct LaunchedKernels {
     correlation: u32,
@@ -373,7 +373,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Take all calls that overlap each other in time.
+        // Find the end of a group of calls in which each call overlaps the calls before it in time.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);

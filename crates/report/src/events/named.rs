@@ -1,4 +1,4 @@
-//! Totals of events with the same name.
+//! Totals (number and time) of events that have the same name.
 
 use std::collections::HashMap;
 

@@ -184,7 +184,7 @@ mod tests {
         ];
         assert_eq!(why("phase=idle", &all), expected);
         // Iterations can be marked although the process has no condition, because a single window
-        // may have its own.
+        // may have a condition of its own.
         assert_eq!(why("", &all), expected);
         assert_eq!(
             why("tokens>9", &[(true, idle())]),

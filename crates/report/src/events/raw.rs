@@ -7,7 +7,7 @@ use tllmprof_record::Batch;
 use super::iteration::Used;
 use super::spans::Span;
 
-/// An iteration as read from the record. Times are in ticks.
+/// An iteration as read from the record, with its times in ticks of the record's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawIteration {
     pub start: u64,
@@ -17,7 +17,7 @@ pub(crate) struct RawIteration {
     pub cut: bool,
     /// Time for which the iteration's thread waited for requests.
     pub idle: u64,
-    /// Part of `idle` in calls that wait for the GPU.
+    /// The part of `idle` that the thread spent in calls that wait for the GPU.
     pub idle_calls: u64,
     /// True if the iteration does not satisfy the user's condition (`TLLMPROF_WHERE`).
     pub excluded: bool,

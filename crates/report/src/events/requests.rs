@@ -30,7 +30,8 @@ const MAX_WAITS: usize = 1 << 20;
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 1 << 14;
 
-/// The effect of a call on the GPU's work.
+/// The effect of a CUDA call for the search for waits for requests: it may give the GPU work, wait
+/// for the GPU, or both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WorkEffect {
     Nothing,
@@ -41,7 +42,7 @@ enum WorkEffect {
     Waits(Wait),
 }
 
-/// Events that may be waits for requests.
+/// Events that may be waits for requests, collected during a pass over the record.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// Effect of the calls in each row of the table of CUDA calls.
@@ -52,13 +53,13 @@ pub(crate) struct Candidates {
     /// For each thread that has given the GPU no work since its last wait for the GPU: the kind of
     /// that wait, and its stream.
     drained: HashMap<u32, (Wait, u64)>,
-    /// Threads that gave the GPU work at least once.
+    /// Threads that gave the GPU work at least once in the record.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
     /// Calls that wait for the GPU: the thread, the time span, and true if all work that the thread
     /// had launched had already ended when the call began.
     calls: Vec<(u32, Span, bool)>,
-    /// End of each thread's last call.
+    /// For each thread, the end of its latest call.
     ended: HashMap<u32, u64>,
     /// Long time spans between two calls of a thread, with the thread.
     between: Vec<(u32, Span)>,

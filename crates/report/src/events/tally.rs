@@ -18,7 +18,7 @@ const MAX_NAMES: usize = 1 << 14;
 /// Number of generations of Python's garbage collector that are distinguished.
 pub(crate) const GENERATIONS: usize = 4;
 
-/// Number and time of events of one kind, in ticks.
+/// Number of events of one kind, and the sum of their times in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Total {
     pub count: u64,
@@ -98,7 +98,7 @@ impl Totals {
     }
 }
 
-/// The results of adding up a record's events.
+/// The results of [`Tally`], which adds up the events of a record.
 #[derive(Debug)]
 pub(crate) struct Tallied {
     pub inside: Vec<InIteration>,
@@ -120,11 +120,11 @@ pub(crate) struct TallyInputs<'a> {
     pub strings: &'a Strings,
 }
 
-/// Adds up the events of a record, in total and by iteration.
+/// Adds up the events of a record during a pass over it, in total and by iteration.
 #[derive(Debug)]
 pub(crate) struct Tally<'a> {
     timeline: Spans,
-    /// The thread of each iteration.
+    /// For each iteration, the thread that ran it.
     threads: Vec<u32>,
     /// Data from the first pass over the record. Totals include only events in iterations that
     /// count (see `qualified`), and events outside iterations.
@@ -334,8 +334,8 @@ impl<'a> Tally<'a> {
             part(last);
         }
         // The garbage collection covers all iterations between the first and the last entirely.
-        // There may be very many of them, so only the changes of the number from one iteration to
-        // the next are stored.
+        // There may be very many of these iterations, so only the changes of the number of
+        // collections from one iteration to the next are stored.
         if last > first + 1 {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;
@@ -366,8 +366,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an overlap of an activity with one of the slowest iterations, which is given by its
-    /// index among them.
+    /// Adds the overlap of an activity with a slow iteration. `index` is the iteration's index
+    /// among the slowest iterations.
     fn note(&mut self, index: usize, span: &Span, cause: Cause) {
         if let Some(place) = self.watched.place(index)
             && let Some(around) = self.timeline.span(place)

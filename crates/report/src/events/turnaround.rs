@@ -18,7 +18,7 @@ const MAX_THREADS: usize = 256;
 /// through a single stream.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// The effect of a call on the stream that it uses.
+/// The effect of a CUDA call on the stream that it uses: after some calls, the stream is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Drains {
     #[default]
@@ -53,8 +53,8 @@ impl Drains {
 pub struct Turnaround {
     pub after_waits: u64,
     pub after_copies: u64,
-    /// True if nearly all launches came from one thread and went to one stream. Only in that case
-    /// was the GPU surely idle during these times.
+    /// True if nearly all launches came from one thread and went to one stream. If false, the GPU
+    /// may have run other work during these times.
     pub one_stream: bool,
 }
 

@@ -15,7 +15,8 @@ pub struct Window {
     /// The number of the window's first iteration.
     pub first: u64,
     /// The number of the window's last iteration.
-    // For a window that was never closed, this is the last iteration in the record, or before the next window.
+    // For a window that was never closed: the last iteration before the next window or, without a
+    // next window, the last iteration in the record.
     pub last: u64,
     /// True if the record contains the end of the window.
     pub closed: bool,
@@ -95,7 +96,7 @@ impl Window {
     }
 }
 
-/// The opening or closing of a window.
+/// An event at which a window opened or closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowEdge {
     pub ticks: u64,

@@ -5,7 +5,7 @@ use tllmprof_record::{Clock, CopyKind, Event, StringId, What};
 
 use super::spans::Span;
 
-/// A piece of GPU work.
+/// A piece of GPU work: a kernel, a copy or a memory set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuWork {
     pub device: u8,
@@ -19,7 +19,7 @@ pub struct GpuWork {
     pub ns: u64,
 }
 
-/// The kind of GPU work.
+/// The kind of a piece of GPU work, with the values that only this kind has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuWorkKind {
     Kernel { name: StringId, correlation: u32 },

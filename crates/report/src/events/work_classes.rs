@@ -49,7 +49,7 @@ struct WorkClass {
 }
 
 impl WorkClasses {
-    /// Groups iterations into classes.
+    /// Divides iterations into classes, by their phase and their number of launches.
     pub(crate) fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
         let mut found = Self::default();
         let mut by_phase: BTreeMap<Option<Phase>, Vec<&Iteration>> = BTreeMap::new();
@@ -178,8 +178,9 @@ mod tests {
 
     #[test]
     fn a_kind_of_iteration_counts_as_often_as_it_occurs() {
-        // In this test, 1 of 10 iterations with recorded kernels and 1 of 30 without process a
-        // prompt. Recording makes the former very long.
+        // In this test, 1 of 10 iterations with recorded kernels processes a prompt, and 1 of 30
+        // iterations without recorded kernels. Recording kernels makes an iteration with a prompt
+        // very long.
         let all = some(18, 20, 1100, Some(950)).chain(some(2, 370, 9000, Some(2000)));
         let all = all.chain(some(290, 19, 1000, None));
         let all: Vec<_> = all.chain(some(10, 373, 4000, None)).collect();

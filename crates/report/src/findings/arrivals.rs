@@ -13,8 +13,8 @@ pub(crate) const SKEW_RULE: &str = "arrival-skew";
 /// Minimum share of waits for the last rank in the iterations' time, as a fraction, for the finding
 /// on arrival skew.
 const MIN_WAITING: f64 = 0.05;
-/// Minimum share of the transfers of collectives in the iterations' time, as a fraction, for the
-/// finding on transfers.
+/// Minimum share of the iterations' time, as a fraction, that transfers of collectives take, for
+/// the finding on transfers.
 const MIN_TRANSFERRING: f64 = 0.2;
 /// Minimum share of the other ranks' time that a late rank must cost, as a fraction, for the
 /// finding to name that rank.

@@ -39,8 +39,8 @@ const MAX_STRETCH: f64 = 1.1;
 /// always finishes before the host waits for it. It is also the minimum share of iterations that
 /// contain a wait.
 const MIN_DRAINED: f64 = 0.9;
-/// Maximum share of waits in the time, as a fraction, for the conclusion that the GPU always
-/// finishes before the host waits for it.
+/// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction, for
+/// the conclusion that the GPU always finishes before the host waits for it.
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
 /// A process that has iterations, with the figures by which rules are judged.
@@ -71,7 +71,7 @@ pub(crate) struct Launching {
     pub mean: u64,
 }
 
-/// Means of the recorded kernels of a process.
+/// Averages over the recorded kernels of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelAverages {
     /// Mean number of kernels in an iteration.
@@ -126,8 +126,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns words for the time that shares refer to. They differ if waits for requests are
-    /// excluded from that time.
+    /// Returns words for the time that shares refer to: all of the iterations' time, or that time
+    /// without waits for requests.
     pub(crate) const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
             0 => "the time",

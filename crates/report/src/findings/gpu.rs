@@ -9,8 +9,8 @@ use crate::process::gpu::Busy;
 /// Minimum share of the time, as a fraction, in which a GPU should be busy. Below this share, its
 /// utilization is called low.
 const MIN_BUSY: f64 = 0.5;
-/// Share of the time, as a fraction. If the host waits for the GPU for less than that, the evidence
-/// states how long it waits.
+/// If the host waits for the GPU for less than this share of the time (a fraction), the evidence of
+/// a finding states how long it waits.
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
 /// Name of the finding `copy-bound`: the GPU copies for much of the time without running kernels
@@ -33,7 +33,7 @@ const MIN_COMPUTE_SM: f64 = 0.9;
 /// maximum.
 const MAX_COMPUTE_BANDWIDTH: f64 = 0.6;
 
-/// SM utilization of a program that uses its GPU well, as a fraction.
+/// SM utilization, as a fraction, that is assumed for a program that uses its GPU well.
 const TARGET_SM: f64 = 0.8;
 /// Memory bandwidth of a program that uses its GPU well, as a fraction of the maximum.
 const TARGET_BANDWIDTH: f64 = 0.7;

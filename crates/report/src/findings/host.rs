@@ -13,7 +13,8 @@ const MIN_LAUNCHES: f64 = 20.0;
 /// Limit for the mean duration of kernels, in nanoseconds. Shorter kernels end before the host has
 /// launched the next kernel.
 const MAX_SHORT_KERNEL_NS: u64 = 20_000;
-/// Minimum share of GPU idle time during launches in the total time, as a fraction.
+/// Minimum share of the total time, as a fraction, in which the GPU is idle during launches, for
+/// the finding `launch-bound`.
 const MIN_GAP_SHARE: f64 = 0.2;
 /// Minimum share of launches in the host's time, as a fraction, for the finding `launch-bound` if
 /// kernels were not recorded.
@@ -32,12 +33,13 @@ const MIN_AHEAD_SHARE: f64 = 0.5;
 const MIN_WAITS: f64 = 3.0;
 /// Minimum number of blocking copies per iteration for the finding on copies.
 const MIN_COPIES: f64 = 2.0;
-/// Minimum share of GPU idle time during and after the waits or copies, as a fraction.
+/// Minimum share of the time, as a fraction, in which the GPU is idle during and after waits or
+/// copies, for a finding on these.
 const MIN_IDLE_SHARE: f64 = 0.1;
 
 /// Minimum number of memory allocations per iteration for the finding on allocations.
 const MIN_ALLOCATIONS: f64 = 0.5;
-/// Minimum share of allocations in the time, as a fraction.
+/// Minimum share of the time that allocations take, as a fraction, for the finding on allocations.
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
 pub(crate) fn launch_bound_when() -> String {
@@ -188,7 +190,7 @@ fn idle_after(
         Share(idle)
     );
     // Without recorded kernels it is unknown whether other streams worked until the next launch.
-    // Only if there is one stream, the GPU was surely idle.
+    // The GPU was surely idle only if the program uses one stream.
     match is_measured || claimed >= MIN_IDLE_SHARE || one.process.calls.turnaround.one_stream {
         _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
         true => Judgement::yes(evidence, idle),

@@ -32,9 +32,9 @@ const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
 /// the median, to count as their explanation.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
-/// Minimum number per iteration for the finding on small copies.
+/// Minimum number of copies per iteration for the finding on small copies.
 const MIN_COPIES: f64 = 8.0;
-/// Maximum mean size in bytes for the finding on small copies.
+/// Maximum mean size of the copies, in bytes, for the finding on small copies.
 const MAX_SMALL_COPY: u64 = 64 << 10;
 /// Minimum share of copies in the host's time, as a fraction, for the finding on small copies.
 const MIN_COPYING: f64 = 0.05;
@@ -76,23 +76,24 @@ const MIN_BLOCKED: f64 = 0.15;
 /// decides how long a step takes.
 const MIN_DECIDING: f64 = 0.3;
 
-/// Minimum share of waits for a processor in the time, as a fraction, for a finding.
+/// Minimum share of waits for a processor in the time, as a fraction, for the finding `preempted`.
 const MIN_DELAYED: f64 = 0.05;
-/// Minimum share of waits for a processor, as a fraction, if these waits explain at least
-/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
+/// Minimum share of waits for a processor in the time, as a fraction, for the finding `preempted`,
+/// if these waits explain at least [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations
+/// exceed the median.
 const MIN_EXPLAINING_DELAYS: f64 = 0.01;
 
-/// Minimum number of page faults per iteration for a finding.
+/// Minimum number of page faults per iteration for the finding `page-faults`.
 const MIN_FAULTS: f64 = 50.0;
 /// Minimum share of the time, as a fraction, that the thread spends in the operating system's
-/// kernel, for the finding on page faults.
+/// kernel, for the finding `page-faults`.
 const MIN_IN_KERNEL: f64 = 0.05;
 
 /// Minimum share of the time outside CUDA calls, as a fraction, for the finding on a host that
 /// launches nothing.
 const MIN_OUTSIDE: f64 = 0.5;
 
-/// Minimum share of waits for requests in the time, as a fraction, for a finding.
+/// Minimum share of waits for requests in the time, as a fraction, for a finding on these waits.
 const MIN_REQUESTS: f64 = 0.05;
 
 pub(crate) fn recapture_when() -> String {
@@ -216,7 +217,7 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Copies of a process that do not wait for the GPU.
+/// The copies of a process that do not wait for the GPU: number, time and size.
 struct Copies {
     /// Mean number of copies in an iteration.
     count: f64,
@@ -688,8 +689,8 @@ pub(crate) fn requests(one: &Evidence<'_>) -> Judgement {
             },
             loss: None,
         },
-        // Waits outside CUDA calls are recorded only by tllmprof, so for other traces this is
-        // unknown.
+        // Waits outside CUDA calls are recorded only by tllmprof, so for traces of other profilers
+        // the judgement is unknown.
         false if !one.process.facts.origin.is_own() => {
             Judgement::Unknown("waits outside CUDA calls were not recorded".to_owned())
         }

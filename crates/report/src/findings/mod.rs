@@ -123,8 +123,7 @@ impl Judgement {
 }
 
 /// Returns a finding for each rule; no findings if no process has iterations. Findings that hold
-/// come first, then unknown ones. Among these, causes come before symptoms, and the greatest loss
-/// comes first.
+/// come before unknown ones, then causes before symptoms, then greater losses before smaller ones.
 pub fn findings(
     processes: &[Process],
     names: &[String],

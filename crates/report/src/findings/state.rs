@@ -5,16 +5,21 @@ use super::evidence::Evidence;
 use crate::metrics::state::{GpuState, OtherProcess};
 use crate::numbers::units::{Count, Share, Time};
 
-/// Minimum share of the time in which the clock is lowered.
+/// Minimum share of the time, as a fraction, in which the GPU's clock is lowered, for the finding
+/// on lowered clocks.
 const MIN_THROTTLED: f64 = 0.05;
-/// Minimum share of the SMs' time of another process that is busy.
+/// Minimum share of the SMs' time, as a fraction, that another process takes, for the finding on
+/// shared GPUs.
 const MIN_OTHER: f64 = 0.02;
-/// Minimum share of the time on another node than the GPU's, and minimum number of moves between nodes.
+/// Minimum share of the time, as a fraction, in which the thread runs on another NUMA node than its
+/// GPU's, for the finding on NUMA nodes. `MIN_MOVES` moves between nodes are also enough for the
+/// finding.
 const MIN_FAR: f64 = 0.2;
 const MIN_MOVES: u64 = 3;
-/// Minimum distance of two nodes that are not the same.
+/// The distance that the operating system states from a NUMA node to itself. Larger distances are
+/// those to other nodes.
 const SAME_NODE: u32 = 10;
-/// Maximum number of processes that are named.
+/// Maximum number of other processes that the finding on shared GPUs names.
 const MAX_NAMED: usize = 3;
 
 pub(crate) fn throttled_when() -> String {
@@ -125,7 +130,8 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
     })
 }
 
-/// Returns the names of processes, the busiest first.
+/// Returns text about the other processes that use a GPU, the busiest first. `has_shares` is true
+/// to include each process's share of the SMs' time.
 fn named<'a>(others: impl Iterator<Item = &'a OtherProcess>, has_shares: bool) -> String {
     let mut others: Vec<_> = others.collect();
     others.sort_by(|a, b| {
@@ -201,13 +207,14 @@ fn states<'a>(one: &Evidence<'a>) -> impl Iterator<Item = &'a GpuState> + use<'a
     one.process.metrics.state.iter()
 }
 
-/// Returns that something is not known, with the reason of the record, or else `why`.
+/// Returns the judgement that a finding is unknown. The reason comes from the record or, if the
+/// record states none, from `why`.
 fn unknown(one: &Evidence<'_>, why: &str) -> Judgement {
     let reason = one.process.metrics.unknown.clone();
     Judgement::Unknown(reason.unwrap_or_else(|| why.to_owned()))
 }
 
-/// Returns the base of a loss as text, or that there is none.
+/// Returns a note that the cost of a finding is not known; empty if `cost` contains the cost.
 fn compared(cost: Option<f64>) -> String {
     match cost {
         Some(_) => String::new(),

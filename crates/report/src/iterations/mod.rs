@@ -1,4 +1,4 @@
-//! The iterations of a process and their times.
+//! The iterations of a process: their times, as sums and as text.
 
 pub(crate) mod joined;
 pub(crate) mod outside;

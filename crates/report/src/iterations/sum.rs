@@ -189,8 +189,9 @@ impl Sum {
         }
     }
 
-    /// Returns true if the recorded kernels also represent the iterations without recorded kernels:
-    /// of the time of the latter, at most `MAX_UNLIKE` is in iterations with another kind of work.
+    /// Returns true if the recorded kernels also represent the iterations without recorded kernels.
+    /// That is so if at most `MAX_UNLIKE` of these iterations' time is in iterations with another
+    /// kind of work.
     pub fn is_alike(&self) -> bool {
         self.totals.unlike <= MAX_UNLIKE
     }

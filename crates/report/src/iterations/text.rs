@@ -13,7 +13,8 @@ const MAX_WINDOWS: usize = 3;
 /// Minimum number of iterations after a window for a remark that compares the median iteration time
 /// after the window with that in the window.
 const MIN_ITERATIONS_AFTER: u64 = 20;
-/// Minimum ratio of the median iteration times for this remark.
+/// Minimum ratio between the median iteration times in a window and after it, for a remark that
+/// compares them.
 const MIN_CHANGE_RATIO: f64 = 1.5;
 
 /// Shares of the iterations' time in which the GPUs work, as fractions, and the label for the row

@@ -157,8 +157,8 @@ fn busiest(ran: &[KernelRun]) -> Option<u8> {
     Some(device as u8)
 }
 
-/// Equal blocks that follow one another in a sequence of kernels. The fields are indexes in that
-/// sequence and numbers.
+/// Equal blocks that follow one another in a sequence of kernels. `start` is the index of the first
+/// kernel of the first block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Repeated {
     start: usize,

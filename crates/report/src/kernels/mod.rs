@@ -44,7 +44,7 @@ struct Total {
     by_step: Vec<(u32, u64)>,
 }
 
-/// Adds up kernels, copies and memory sets.
+/// Adds up kernels, copies and memory sets during a pass over a record.
 #[derive(Debug)]
 pub(crate) struct KernelTally<'a> {
     clock: &'a Clock,
@@ -61,16 +61,16 @@ pub(crate) struct KernelTally<'a> {
     is_too_much: bool,
     blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
-    /// The threads that recorded GPU work.
+    /// The threads of the process that recorded GPU work.
     threads: HashSet<u32>,
-    /// The thread that recorded the latest work.
+    /// The thread that recorded the latest piece of GPU work.
     latest: Option<u32>,
-    /// Number of dropped events for each thread.
+    /// For each thread, the number of events that it dropped.
     dropped: HashMap<u32, u64>,
     /// Number (modulo 2^32) of the first iteration of each sample. A sample is a window that opens
     /// periodically to record kernels.
     sampled: BTreeSet<u32>,
-    /// Settings of the latest sample.
+    /// Settings of the latest sample (a window that opens periodically to record kernels).
     samples: Samples,
     left_out: u64,
 }

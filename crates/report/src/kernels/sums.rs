@@ -1,4 +1,4 @@
-//! Result types for recorded kernels and copies.
+//! The results of analyzing recorded kernels and copies.
 
 use std::fmt;
 
@@ -243,7 +243,7 @@ impl Kernels {
     }
 }
 
-/// Results of [`KernelTally`](super::KernelTally).
+/// Results of [`KernelTally`](super::KernelTally), which adds up the recorded kernels and copies.
 #[derive(Debug, Default)]
 pub(crate) struct Tallied {
     pub kernels: Kernels,

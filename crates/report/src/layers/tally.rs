@@ -65,7 +65,7 @@ impl KernelSum {
     }
 }
 
-/// Adds up kernels by scope (layer).
+/// Adds up recorded kernels by scope (layer) during a pass over a record.
 #[derive(Debug)]
 pub(crate) struct LayerTally {
     raw: RawLayers,

@@ -14,7 +14,7 @@ pub enum Claim {
     Copy,
     Capture,
     Allocation,
-    /// The host is in a CUDA call of another kind.
+    /// The host is in a CUDA call that is none of the calls above.
     Call,
     Gc,
     Gil,

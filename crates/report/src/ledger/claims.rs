@@ -19,7 +19,7 @@ pub(crate) const NAMED: usize = 2;
 /// ("claim"). Times are in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
-    /// The host's total time.
+    /// The host's total time in the iterations, in nanoseconds.
     pub host: u64,
     /// The host's time in calls that copy without waiting for the GPU.
     pub copies: u64,

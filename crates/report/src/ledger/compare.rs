@@ -14,7 +14,7 @@ const MAX_FUNCTIONS: usize = 20;
 /// be reported.
 const MIN_NEW_SAMPLES: f64 = 10.0;
 
-/// Half width of a 95 % interval, in standard deviations.
+/// Half width of a 95 % confidence interval of the normal distribution, in standard deviations.
 const DEVIATIONS_OF_95_PERCENT: f64 = 1.96;
 
 /// The mean time of a function per iteration, in nanoseconds, and the number of samples that it is based on.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use cause::{REST, WORK};
 
-/// Names under which reports show causes of time.
+/// Names of the causes of time, as reports show them.
 pub(crate) mod cause {
     pub(crate) const GC: &str = "GC";
     pub(crate) const GIL: &str = "waiting for the GIL";

@@ -18,7 +18,8 @@ const MIN_SHARE_OF_EXTRA: f64 = 0.05;
 /// Maximum number of differences that are reported by name.
 const MAX_NAMED: usize = 6;
 
-/// Sums over the iterations on one side of a comparison: the slow iteration, or the others.
+/// Sums over the iterations on one side of a comparison: over the slow iteration, or over the other
+/// iterations.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SideSums<'a> {
     pub iterations: u64,
@@ -121,8 +122,8 @@ pub(super) fn differences(
     (all, named)
 }
 
-/// Returns a description of how the launches of the slow iteration differ from those of the others,
-/// or `None` if they do not differ.
+/// Returns a description of how the launches of the slow iteration (`one`) differ from those of the
+/// other iterations, and of a repeated graph capture (`captures`); `None` if there is neither.
 fn detail(one: SideSums<'_>, others: SideSums<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;

@@ -30,7 +30,7 @@ struct IterationGroup {
     qualified: bool,
     /// True if kernels were recorded in the group's iterations.
     taken: bool,
-    /// True if the GPU time of the group's iterations is known.
+    /// True if it is known how long the GPU worked in the group's iterations.
     counted: bool,
     /// The class of iterations that do the same work, if the group's iterations count in figures.
     work: Option<usize>,
@@ -44,7 +44,7 @@ struct IterationGroup {
 struct GroupSum {
     iterations: u64,
     took: u64,
-    /// Time for which the GPU worked.
+    /// Time for which the GPU worked in the group's iterations.
     at_work: u64,
     launches: u64,
     /// Time outside waits for which the threads were ready to run but had no processor.
@@ -74,7 +74,7 @@ pub(crate) struct Groups {
     ran: Vec<GroupWork>,
     basis: Basis,
     work: WorkClasses,
-    /// The iterations, in the order of their starts.
+    /// All iterations with the indexes of their groups, in the order of their starts.
     pub placed: Vec<GroupedIteration>,
     sums: Vec<GroupSum>,
 }
@@ -368,7 +368,7 @@ impl Groups {
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
         // Divide the time of code by function (by samples) only if both the slow iteration and the
-        // others have enough samples.
+        // other iterations have enough samples.
         let sides = [&[one][..], &others];
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
             true => sides.map(|side| self.spent(side, sums, named)),

@@ -46,11 +46,11 @@ pub(crate) struct HostLedger {
     own: Vec<Span>,
 }
 
-/// The host's time by cause, for each group of iterations.
+/// The host's time for each group of iterations, divided by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     groups: Vec<GroupTimes>,
-    /// Total number of entries in the maps of all groups.
+    /// Number of entries in the maps of all groups together.
     count: usize,
 }
 
@@ -71,7 +71,7 @@ struct LedgerThread {
     iterations: Vec<GroupedIteration>,
     /// For each iteration, the total time of the iterations before it.
     before: Vec<u64>,
-    /// The total time of all iterations.
+    /// The sum of the times of all iterations of the thread.
     all: u64,
     /// Times that have a cause already, in order. Adjacent times are merged into one piece.
     pieces: Vec<Piece>,
@@ -240,7 +240,8 @@ impl HostLedger {
         }
     }
 
-    /// Adds the time before, between and after activities, and returns the sums.
+    /// Adds the time before, between and after activities to the sums by cause, and returns the
+    /// sums.
     pub(crate) fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();

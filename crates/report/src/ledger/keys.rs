@@ -21,7 +21,7 @@ pub(crate) const NATIVE: &str = "native: ";
 /// Name of the cause for waits for requests.
 pub(crate) const REQUESTS_CAUSE: &str = "waiting for requests";
 
-/// An activity of a thread that events record.
+/// An activity of the host that events of the record show, such as a call or a wait for the GIL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ActivityKey {
     Call(u8),
@@ -29,7 +29,7 @@ pub enum ActivityKey {
     Gc,
     Gil,
     Function(StringId),
-    /// The thread waits for requests.
+    /// The thread waits for requests to the inference engine.
     Requests,
 }
 
@@ -47,7 +47,7 @@ pub enum HostCause {
     Before(ActivityKey),
     /// The time after the thread's last activity.
     After(ActivityKey),
-    /// The state of the thread, as a sample shows it.
+    /// The thread was in this state when a sample of its stack was taken.
     SampledState(SampledState),
     /// The thread was asleep or blocked in code outside CUDA calls.
     Blocked(Code),
@@ -57,7 +57,7 @@ pub enum HostCause {
     Unknown,
 }
 
-/// Code outside CUDA calls, divided in the same way as in [`HostCause`].
+/// Code outside CUDA calls, divided by its position between activities, as in [`HostCause`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(ActivityKey),
@@ -86,7 +86,7 @@ impl HostCause {
     }
 }
 
-/// The data of a record from which the names of causes are made.
+/// The data of a record that are needed to name causes.
 #[derive(Clone, Copy, Debug)]
 pub struct NameSources<'a> {
     pub facts: &'a Facts,
@@ -167,7 +167,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the name for short code between two activities.
+    /// Returns the ledger's name for code between two activities that is too short for a row of its
+    /// own.
     fn short(&self, from: ActivityKey, to: ActivityKey) -> String {
         match self.claim(HostCause::Short(from, to)) {
             Claim::Launch => "code between launches".to_owned(),
@@ -194,7 +195,7 @@ impl NameSources<'_> {
             | HostCause::Edge(..)
             | HostCause::Before(_)
             | HostCause::After(_) => Claim::Code,
-            // A thread without a processor ran no code, so this is a category of its own.
+            // A thread without a processor runs no code, so its time is a category of its own.
             HostCause::Delayed | HostCause::SampledState(SampledState::Waiting) => Claim::Delayed,
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {

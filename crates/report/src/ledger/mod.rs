@@ -121,7 +121,8 @@ pub enum Basis {
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
-    /// True if kernels were recorded in all iterations, but made them hardly longer.
+    /// True if kernels were recorded in all iterations, but the recording made the iterations
+    /// hardly longer.
     pub is_exact: bool,
 }
 
@@ -222,7 +223,7 @@ pub(crate) fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     some.iter().map(more).sum()
 }
 
-/// A cause with its time in nanoseconds.
+/// A cause of time with its kind, name and location, and its time in nanoseconds.
 struct CauseTime {
     kind: LedgerKind,
     cause: String,

@@ -78,7 +78,7 @@ pub struct Path {
     pub does: Option<&'static str>,
 }
 
-/// Functions, each with its number of samples.
+/// Functions by index in `Frames::functions`, each with its number of samples.
 type NodeCounts = Vec<(u32, u64)>;
 
 /// Samples of either Python stacks or native stacks, by stack.

@@ -96,8 +96,8 @@ pub struct SlowCause {
 }
 
 impl Slow {
-    /// Stores the extra time and its causes. If the iteration's batch is far larger than others, it
-    /// is added as the reason for more GPU work.
+    /// Stores the extra time and its causes. If the iteration's batch is far larger than other
+    /// batches, the batch is named as the reason for more GPU work.
     pub fn explain(&mut self, (more, mut causes): (i64, Vec<Difference>)) {
         let batch = self.batch.filter(|_| self.is_large);
         let work = causes.iter_mut().find(|cause| cause.is_work());

@@ -10,7 +10,7 @@ use crate::events::samples::{SampleCounts, SampledState};
 /// Maximum weight of a sample of a sleep, relative to other samples. The minimum weight is the
 /// inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
-/// Number of steps of the binary search for the weight.
+/// Number of steps of the binary search for the weight of a sample of a sleep.
 const SEARCH_STEPS: u32 = 32;
 /// Integer that stands for the weight 1 of a sample. It is large so that rounding errors are
 /// negligible.
@@ -23,7 +23,7 @@ pub(crate) struct Count {
     pub idle: u64,
 }
 
-/// The samples that were taken during some iterations.
+/// Numbers of samples that were taken during some iterations.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SampleSums {
     /// Number of all samples, by the state of the thread.
@@ -186,9 +186,9 @@ impl SamplesByCause {
 /// A part of the time of a cause, after samples divided that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CausePart {
-    /// The cause of the whole time before the division.
+    /// The cause to which the whole time belonged before samples divided it.
     pub whole: HostCause,
-    /// The cause of this part, such as a function.
+    /// The cause to which this part belongs after the division, such as a function.
     pub cause: HostCause,
     pub times: Times,
 }
@@ -276,7 +276,8 @@ fn parts(
     let parts = seen.zip(whole.into_iter().zip(idle));
     let has_python = others.iter().any(|(seen, _)| seen.is_python());
     let shown = |seen| match (seen, spent.code()) {
-        // These samples show no function: only that the thread ran, or slept, in this code.
+        // Samples outside Python functions, and sleeps in no known function, show only that the
+        // thread ran or slept in this code.
         (SampledState::Outside, _) if !has_python => spent,
         (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
         _ => HostCause::SampledState(seen),
@@ -404,7 +405,8 @@ mod tests {
         // within the range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The total that the operating system measured includes 50 of sleep in the call.
+        // The total that the operating system measured includes 50 of sleep in the call. The rest
+        // is in the code.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
         // The weight cannot be less than a quarter, so the code keeps more sleep than the operating

@@ -135,7 +135,7 @@ pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
         return;
     }
     // If a record has few iterations, some of its slowest iterations take less time than comparable
-    // ones.
+    // iterations.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
     let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {
@@ -179,7 +179,7 @@ pub(crate) fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
-/// Returns words for each difference between a slow iteration and the others.
+/// Returns words for each difference between a slow iteration and the other iterations.
 pub(crate) fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);

@@ -1,4 +1,4 @@
-//! A host time with the part in which the GPU was idle.
+//! A time of the host, together with the part of that time in which the GPU was idle.
 
 /// A host time, and the part of it in which the GPU was idle. Both are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -1,4 +1,5 @@
-//! The parts of samples that lie inside windows.
+//! Sums of GPU metrics inside windows. A sample that lies only partly in a window counts with that
+//! part.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +9,10 @@ use super::MetricSum;
 use super::samples::MetricSample;
 use crate::events::window::Window;
 
-/// The times of windows that count, in order.
+/// The time spans of windows that count in figures, in order, in nanoseconds of `CLOCK_MONOTONIC`.
 pub(crate) struct WindowSpans(Vec<(u64, u64)>);
 
-/// Returns the times of windows that count.
+/// Returns the time spans of windows that count in figures.
 pub(crate) fn spans(windows: &[Window]) -> WindowSpans {
     let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
     spans.sort_unstable();
@@ -19,7 +20,8 @@ pub(crate) fn spans(windows: &[Window]) -> WindowSpans {
 }
 
 impl WindowSpans {
-    /// Returns the length of the part of a time that lies inside.
+    /// Returns the length in nanoseconds of the part of the span from `start` to `end` that lies in
+    /// windows.
     pub(crate) fn overlap(&self, start: u64, end: u64) -> u64 {
         let first = self.0.partition_point(|(_, until)| *until <= start);
         let within = self.0[first..].iter().take_while(|(from, _)| *from < end);
@@ -28,20 +30,20 @@ impl WindowSpans {
         })
     }
 
-    /// Returns the length of all times.
+    /// Returns the total length of the windows' spans in nanoseconds.
     pub(crate) fn length(&self) -> u64 {
         self.0.iter().map(|(from, until)| until - from).sum()
     }
 
-    /// Returns the first and the last moment; `None` if there is no time.
+    /// Returns the start of the first span and the end of the last; `None` if there are no spans.
     pub(crate) fn ends(&self) -> Option<(u64, u64)> {
         let last = self.0.iter().map(|(_, until)| *until).max()?;
         Some((self.0.first()?.0, last))
     }
 }
 
-/// Returns the sums of samples inside windows, by device and metric. A sample that overlaps a window only partly
-/// counts for the overlap.
+/// Returns the mean and the maximum of each metric of each GPU, from the samples that overlap
+/// windows. In the mean, the weight of a sample is its length inside windows.
 pub(crate) fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],

@@ -23,8 +23,8 @@ use state::GpuState;
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, one row for each metric of each GPU.
-    // RecordedSamples may be in the record of another process on the same machine. In that case the report sets this field and
-    // those below.
+    // The samples may be in the record of another process on the same machine. In that case
+    // [`Self::attach`] sets this field and the fields below.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
     /// The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known
@@ -41,19 +41,19 @@ pub struct Metrics {
     pub samples: RecordedSamples,
 }
 
-/// A record with samples.
+/// A record that contains samples of GPU metrics, possibly for other processes of the same run.
 pub(crate) struct SampledRecord<'a> {
-    /// The process number of the command that wrote the record.
+    /// Process ID of the command that wrote the record.
     pub pid: u32,
     pub run: &'a str,
     pub samples: &'a RecordedSamples,
-    /// The nodes of the GPUs, as the record states them.
+    /// The NUMA nodes of the GPUs: one text for each GPU, in the form that `GpuNode::parse` reads.
     pub gpu_nodes: &'a [String],
-    /// The reasons for what is missing.
+    /// The reasons why some data, such as the clocks of a GPU, were not sampled.
     pub refused: &'a [String],
 }
 
-/// The process that figures are for.
+/// The process for which figures of GPUs are computed.
 #[derive(Clone, Copy)]
 pub(crate) struct MeasuredProcess<'a> {
     pub pid: u32,
@@ -72,7 +72,8 @@ impl Metrics {
         }
     }
 
-    /// Adds the samples of other records on the same machine to the figures of a process.
+    /// Computes the figures of a process from its own samples and those of other records on the
+    /// same machine.
     pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
         let samples = others.iter().flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
@@ -97,8 +98,9 @@ impl Metrics {
     }
 }
 
-/// Returns the record that a process's GPUs were sampled into, and these GPUs by the record's numbers. Each record
-/// numbers the GPUs as its program sees them, so only one record is used.
+/// Returns the record that contains the samples of a process's GPUs, and the numbers of these GPUs
+/// in that record. Each record numbers the GPUs as its program sees them, so only one record is
+/// used.
 fn devices<'a, 'b>(
     of: MeasuredProcess<'_>,
     records: &'a [SampledRecord<'b>],

@@ -1,4 +1,4 @@
-//! The NUMA nodes of the iterations' thread and of the GPUs.
+//! Comparison of the NUMA node on which a process's iterations run with the NUMA nodes of its GPUs.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Placement {
     pub moves: u64,
 }
 
-/// A GPU's node, and the distances from it to each node.
+/// The NUMA node of a GPU, and the distances from that node to each node of the machine.
 struct GpuNode {
     device: u8,
     node: u16,
@@ -43,7 +43,8 @@ struct GpuNode {
 }
 
 impl GpuNode {
-    /// Parses the text in a record, such as `0 1 0:21,1:10`.
+    /// Parses the text for a GPU in a record. The text `0 1 0:21,1:10` means: GPU 0 is on node 1,
+    /// which has the distance 21 to node 0 and 10 to node 1.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let (device, node) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -60,7 +61,9 @@ impl GpuNode {
     }
 }
 
-/// Returns the nodes of a process's iterations' thread and of its GPUs; `None` if the node of no GPU is known.
+/// Compares the NUMA node of the thread that runs the iterations with the nodes of the process's
+/// GPUs (`devices`). Returns the result for the GPU from whose node the thread was away longest;
+/// `None` if no GPU's node is known.
 pub(crate) fn find(
     of: MeasuredProcess<'_>,
     devices: &[u8],
@@ -106,7 +109,8 @@ pub(crate) fn find(
     })
 }
 
-/// Returns the nodes on which a thread ran, in order, and the times there inside windows.
+/// Returns the NUMA nodes on which the thread that runs the iterations ran, in the order of time,
+/// each with the time inside windows in nanoseconds.
 fn times(of: MeasuredProcess<'_>, record: &SampledRecord<'_>) -> Vec<(u16, u64)> {
     let (spans, tid) = (spans(of.windows), thread(of.windows));
     let Some((_, end)) = spans.ends() else {

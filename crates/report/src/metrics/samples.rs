@@ -1,4 +1,5 @@
-//! The samples in a record of GPU metrics.
+//! The samples that a record contains: of GPU metrics, of processes that use GPUs, and of the NUMA
+//! nodes of threads.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +11,41 @@ const MAX_SAMPLES: usize = 1 << 22;
 /// A sample of a GPU metric, averaged over a short time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MetricSample {
-    /// Start, on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Start of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
-    /// Length in microseconds.
+    /// Length of the sample, in microseconds.
     pub duration: u32,
-    /// Value in the metric's unit.
+    /// Value of the metric, in the metric's unit.
     pub value: f32,
     pub metric: Metric,
     pub device: u8,
 }
 
 impl MetricSample {
-    /// Returns the end of the sample. A sample may have a duration of 0. It counts as one nanosecond long.
+    /// Returns the end of the sample, in nanoseconds of `CLOCK_MONOTONIC`. A sample without a
+    /// duration counts as 1 ns long.
     #[must_use]
     pub fn end(&self) -> u64 {
         end(self.start, self.duration)
     }
 }
 
-/// A process that uses a GPU, over a short time.
+/// A sample of a process that uses a GPU: its use of the GPU during a short time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ProcessSample {
-    /// Start, on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Start of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
-    /// Length in microseconds.
+    /// Length of the sample, in microseconds.
     pub duration: u32,
     pub pid: u32,
-    /// Share of the SMs' time in percent; `None` if it is not known.
+    /// Share of the GPU's SM time that the process took, in percent; `None` if it is not known.
     pub sm: Option<u8>,
     pub owner: GpuOwner,
     pub device: u8,
 }
 
 impl ProcessSample {
-    /// Returns the end of the sample.
+    /// Returns the end of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn end(&self) -> u64 {
         end(self.start, self.duration)
     }
@@ -55,30 +57,32 @@ fn end(start: u64, micros: u32) -> u64 {
         .max(start.saturating_add(1))
 }
 
-/// The time from which on a thread runs on a NUMA node.
+/// A sample of the NUMA node on which a thread runs. The thread runs on this node until its next
+/// sample.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ThreadOnNode {
-    /// The time, on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Time of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub from: u64,
     pub pid: u32,
     pub tid: u32,
     pub node: u16,
 }
 
-/// The samples in a record.
+/// All samples that a record contains, and the number of samples that were dropped.
 #[derive(Debug, Default)]
 pub struct RecordedSamples {
     pub samples: Vec<MetricSample>,
     pub processes: Vec<ProcessSample>,
     pub threads: Vec<ThreadOnNode>,
-    /// Names of the processes, by their numbers.
+    /// Names of the processes that use GPUs, by process ID.
     pub names: BTreeMap<u32, String>,
     pub left_out: u64,
     name_ids: BTreeMap<u32, StringId>,
 }
 
 impl RecordedSamples {
-    /// Adds an event if it is a sample.
+    /// Adds an event, if it is a sample of a GPU metric, of a process on a GPU, or of a thread's
+    /// NUMA node.
     pub fn add(&mut self, clock: &Clock, event: &Event) {
         let start = clock.ns(event.start);
         let micros = || {
@@ -127,7 +131,7 @@ impl RecordedSamples {
         self.left_out += u64::from(is_full);
     }
 
-    /// Resolves names.
+    /// Replaces the ids of process names by the names.
     pub fn finish(mut self, strings: &Strings) -> Self {
         let names = std::mem::take(&mut self.name_ids).into_iter();
         self.names = names
@@ -137,7 +141,7 @@ impl RecordedSamples {
     }
 }
 
-/// Adds a sample. Returns true if there is no room for it.
+/// Adds a sample, unless [`MAX_SAMPLES`] is reached. Returns true if the sample was dropped.
 fn push<T>(samples: &mut Vec<T>, sample: impl FnOnce() -> T) -> bool {
     let is_full = samples.len() == MAX_SAMPLES;
     if !is_full {

@@ -12,16 +12,20 @@ use crate::events::iteration::Iteration;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// The SM clock counts as lowered below this share of the highest clock.
+/// Fraction of the maximum SM clock. A lower clock counts as lowered.
 const FULL_CLOCK: f64 = 0.95;
-/// At the start of a window the clock has not risen yet if it is below this share of the later clock.
+/// Fraction of the SM clock later in a window. If the clock at the start of the window is lower, it
+/// has not risen yet.
 const RISEN_CLOCK: f64 = 0.9;
-/// Minimum number of samples after the clock has risen.
+/// Minimum number of clock samples after the clock has risen, for the conclusion that it was low
+/// before.
 const MIN_RISEN: usize = 3;
-/// Minimum number of iterations on each side of a comparison.
+/// Minimum number of slow iterations, and minimum number of other iterations, for an estimate of
+/// the time that the slow iterations lose.
 const MIN_COMPARED: usize = 8;
 
-/// The reasons of NVML that lower clocks below what the work asks for, with their bits and their causes.
+/// The bits by which NVML states that power, heat or the hardware limits the clocks, each with its
+/// meaning in words.
 const LIMITS: [(u64, &str); 5] = [
     (0x04, "power (software power cap)"),
     (0x08, "hardware slowdown"),
@@ -121,12 +125,13 @@ pub struct OtherProcess {
     pub sm_share: Option<f64>,
 }
 
-/// The clocks of a GPU at one time.
+/// The SM clock of a GPU during one sample, with the maximum clock and the bits of NVML's reasons
+/// for the clock.
 #[derive(Clone, Copy, Default)]
 struct ClockSample {
     start: u64,
     end: u64,
-    /// Length of the part inside windows.
+    /// Length of the part of the sample that lies in windows, in nanoseconds.
     inside: u64,
     clock: Option<f64>,
     max: Option<f64>,
@@ -145,13 +150,13 @@ impl ClockSample {
 }
 
 impl GpuState {
-    /// Returns true if anything is known.
+    /// Returns true if at least the clocks, the energy or the processes of the GPU are known.
     pub(crate) const fn is_known(&self) -> bool {
         self.samples > 0 || self.energy.is_some() || self.others.is_some()
     }
 }
 
-/// Returns the state of a GPU inside windows.
+/// Returns the state of a GPU inside windows, computed from the samples of a record.
 pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) -> GpuState {
     let spans = spans(windows);
     let clocks = clocks(device, record, &spans);
@@ -215,7 +220,7 @@ fn mean_clock<'a>(clocks: impl Iterator<Item = &'a ClockSample>) -> Option<f64> 
 fn energy(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Option<f64> {
     let samples = record.samples.iter();
     let of = samples.filter(|sample| sample.device == device && sample.metric == Metric::Energy);
-    // A window that the samples do not cover has an unknown energy.
+    // The energy is unknown if samples cover less than nine tenths of the windows' time.
     let (mut joules, mut covered) = (0.0, 0);
     for sample in of {
         let inside = spans.overlap(sample.start, sample.end());
@@ -258,7 +263,8 @@ fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
     })
 }
 
-/// Returns the longest time at the start of a window in which the clock was low without a limit, and rose later.
+/// Finds windows at whose start the SM clock was low although nothing limited it, and rose later.
+/// Returns the longest such time; `None` if there is no such window.
 fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     let of = |window: &Window| {
         let (from, until) = window.span();
@@ -323,7 +329,8 @@ fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse
         }
     }
     busy.sort_unstable();
-    // One process alone is the run's own. Of several it is not known whether all are.
+    // If the owner of only one process at a time is unknown, that process belongs to the run
+    // itself. With several, some may belong to other runs.
     let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
     let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
     (others, busy)
@@ -348,9 +355,10 @@ fn is_within(times: &[(u64, u64)], at: u64) -> bool {
         .any(|(_, end)| *end > at)
 }
 
-/// Returns the part of the iterations' time that is lost in those for whose middle `is_slow` is true, compared with those
-/// for which it is false. Iterations with recorded kernels are compared only with their like, and iterations with batches
-/// only with those of the same phase.
+/// Returns the fraction of the iterations' time that slow iterations lose compared with other
+/// iterations. `is_slow` takes the middle of an iteration and returns true if the iteration is
+/// slow, or `None` if it is not compared. Only iterations of the same phase are compared, and
+/// iterations with recorded kernels only with each other.
 fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64> {
     let mut classes: BTreeMap<_, [Vec<u64>; 2]> = BTreeMap::new();
     let mut all = 0;
@@ -378,7 +386,7 @@ fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64
         .map(|lost| (lost as f64 / all as f64).min(1.0))
 }
 
-/// Returns the iterations' thread: the one that runs most of them.
+/// Returns the thread that runs the most iterations.
 pub(crate) fn thread(windows: &[Window]) -> Option<u32> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let all = windows.iter().flat_map(Window::qualified);

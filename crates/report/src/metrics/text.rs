@@ -38,7 +38,7 @@ pub(crate) fn metrics(metrics: &Metrics, lines: &mut Lines) {
     }
 }
 
-/// Returns the energy of a step and of a token.
+/// Returns texts with the energy of a step and of a token, as far as these are known.
 fn energy(state: &GpuState) -> Vec<String> {
     let parts = [(state.per_step, "a step"), (state.per_token, "a token")];
     let known = parts

@@ -73,7 +73,7 @@ fn freedom(base: &Logs, other: &Logs) -> f64 {
     let freedom = sum / (part(base) + part(other));
     match freedom.is_finite() {
         true => freedom.max(1.0),
-        // Both variances are 0, for which the formula would divide 0 by 0.
+        // If both variances are 0, the formula would divide 0 by 0.
         false => base.count + other.count - 2.0,
     }
 }

@@ -57,7 +57,7 @@ pub struct Change {
     pub interval: Option<(f64, f64)>,
 }
 
-/// A series of values, prepared for drawing resamples.
+/// A series of values in a form from which resamples can be drawn quickly.
 struct Series {
     sorted: Vec<f64>,
     /// For each value in the original order, its index in `sorted`.

@@ -1,4 +1,4 @@
-//! Exact quantiles of values.
+//! Quantiles of values, such as the median, computed exactly from all values.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -30,17 +30,17 @@ const RESET: &str = "\x1b[0m";
 /// Text in place of a figure that is unknown.
 pub(crate) const UNKNOWN: &str = "–";
 
-/// Options of the text output.
+/// Options for the report's text: its size, colours and level of detail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
     /// True to show everything and fold long lines (for a pipe or a file). False to cut lines to
     /// the width, and the whole text to the height of a screen.
     pub is_whole: bool,
-    /// True to leave out tables.
+    /// True to leave out the tables of a report.
     pub is_brief: bool,
     /// True to colour headings and verdicts for a terminal.
     pub is_coloured: bool,
-    /// Number of characters in a line.
+    /// Number of characters that fit into a line.
     pub width: usize,
     /// Number of lines on a screen.
     pub height: usize,
@@ -88,7 +88,7 @@ pub struct Lines {
     /// Number of lines of the screen that are reserved for the end of the text, which is added
     /// later.
     kept: usize,
-    /// True if the middle of at least one name was left out.
+    /// True if at least one name was shortened by leaving out its middle.
     has_shortened: Cell<bool>,
     /// True if the figures describe a whole trace, because no iterations were found in it.
     is_of_trace: bool,

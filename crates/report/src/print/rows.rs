@@ -1,6 +1,6 @@
 //! Divides the rows of a screen among the tables of a report.
 
-/// The number of rows that each table gets.
+/// For each table, the number of rows that it gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 

@@ -20,7 +20,8 @@ use crate::process::last;
 
 /// Maximum number of iterations to keep. Further iterations are only counted.
 const MAX_ITERATIONS: usize = 1 << 20;
-/// Maximum number of openings and closings of windows to keep. Further ones are only counted.
+/// Maximum number of openings and closings of windows to keep. Further openings and closings are
+/// only counted.
 const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -131,7 +132,7 @@ impl FirstPass {
 pub(crate) struct FirstResults {
     pub facts: Facts,
     pub strings: Strings,
-    /// The iterations, in the order of their starts.
+    /// All iterations of the record, in the order of their starts.
     pub iterations: Vec<RawIteration>,
     /// The batch of each iteration; `None` if it is not known.
     pub batches: Vec<Option<Batch>>,

@@ -22,7 +22,7 @@ const MIN_CODE_LAUNCHES: u64 = 20;
 /// ledger.
 const MIN_CODE_NS: u64 = 50_000;
 
-/// Results of the third pass.
+/// Results of the third pass, which divides the host's time by cause.
 #[derive(Debug)]
 pub(crate) struct ThirdResults {
     pub all: Ledger,

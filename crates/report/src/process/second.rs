@@ -21,7 +21,7 @@ use crate::ledger::slow::{self, Slow, Steps};
 use crate::metrics::RecordedSamples;
 use crate::routing::{LayerLoad, Loads};
 
-/// The analyses that the second pass passes its events to.
+/// The analyses of the second pass. Each event of the record is passed to all of them.
 #[derive(Debug)]
 pub(crate) struct SecondPass<'a> {
     clock: &'a Clock,
@@ -35,7 +35,7 @@ pub(crate) struct SecondPass<'a> {
     launchers: Launchers,
 }
 
-/// The results of the second pass.
+/// The results of all analyses that added up events in the second pass.
 #[derive(Debug)]
 pub(crate) struct SecondResults {
     pub totals: Totals,
@@ -107,7 +107,7 @@ impl<'a> SecondPass<'a> {
         }
     }
 
-    /// Passes an entry of the record to each analysis.
+    /// Passes an entry of the record to each analysis of the second pass.
     pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         let Entry::Event { thread, event } = entry else {
             return;

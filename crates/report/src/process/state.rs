@@ -125,7 +125,7 @@ impl State {
 }
 
 impl Process {
-    /// Returns the state of the process's record.
+    /// Returns the state of the process's record: whole, unfinished or damaged.
     #[must_use]
     pub const fn state(&self) -> State {
         self.record.state

@@ -1,4 +1,4 @@
-//! Notes on the figures of a process.
+//! The report's notes on figures of a process that are missing or inexact.
 
 use super::Process;
 use crate::events::origin::Data;

@@ -1,4 +1,4 @@
-//! Text on the iterations that do not count in figures.
+//! Words for the iterations that do not count in figures.
 
 use crate::events::qualify::Unqualified;
 use crate::process::Process;

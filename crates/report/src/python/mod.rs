@@ -51,7 +51,8 @@ pub struct Thread {
 }
 
 impl Python {
-    /// Returns the figures, computed from totals of the second pass.
+    /// Returns the figures on garbage collections and on the GIL, computed from the totals of the
+    /// second pass over a record.
     pub fn new(totals: &Totals, header: &Header, facts: &Facts, ns: &Ns) -> Self {
         let gc = (0..).zip(&totals.gc).filter(|(_, total)| total.count > 0);
         let holds = totals.holds.iter();

@@ -17,7 +17,7 @@ struct Set {
     places: Vec<usize>,
 }
 
-/// The communicators and the named groups of each process.
+/// For each process, the communicators and named groups of which it is a member.
 #[derive(Debug)]
 pub(crate) struct Members<'a> {
     processes: &'a [Rank<'a>],
@@ -73,9 +73,9 @@ impl<'a> Members<'a> {
         members
     }
 
-    /// Returns false if two processes are certainly in no common group that can run these
-    /// collectives, so that their collectives cannot be the same. `row` is the collectives' row in
-    /// the table of kernel names.
+    /// Returns true if two processes may be in a common group that runs the collectives of `row`, a
+    /// row of the table of kernel names. If false, a collective of one process cannot be the same
+    /// as one of the other process.
     pub(crate) fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {

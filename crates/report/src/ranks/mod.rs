@@ -1,4 +1,4 @@
-//! Analyses that compare several processes.
+//! Analyses that compare several processes, such as the ranks of a job.
 
 pub(crate) mod arrivals;
 pub(crate) mod groups;

@@ -1,4 +1,4 @@
-//! Names that distinguish the processes of a report.
+//! Names of processes that distinguish each process of a report from the others.
 
 use std::collections::HashSet;
 

@@ -12,7 +12,7 @@ use crate::ledger::LedgerRow;
 use crate::numbers::quantiles::Quantiles;
 use crate::process::Process;
 
-/// The names of all tables.
+/// The names of all tables in the CSV output.
 pub const TABLES: [&str; 12] = [
     "findings",
     "findings: unknown",
@@ -43,7 +43,7 @@ pub struct CsvRow<'a> {
     p50_ns: Option<u64>,
     max_ns: Option<u64>,
     bytes: Option<u64>,
-    /// A share, as a fraction.
+    /// The loss of a finding, or a row's part of a total time, as a fraction.
     share: Option<f64>,
     text: Option<&'a str>,
 }
@@ -92,7 +92,7 @@ fn of_finding(finding: &Finding) -> CsvRow<'_> {
     }
 }
 
-/// Returns all rows of a process.
+/// Returns the rows about a process, from all tables.
 fn rows(process: &Process) -> Vec<CsvRow<'_>> {
     let mut rows = times(process);
     for (table, ledger) in [("host", &process.ledger.host), ("gpu", &process.ledger.gpu)] {
@@ -142,7 +142,7 @@ fn rows(process: &Process) -> Vec<CsvRow<'_>> {
     rows
 }
 
-/// Returns the rows about iteration times.
+/// Returns the rows about a process's iteration times.
 fn times(process: &Process) -> Vec<CsvRow<'_>> {
     let Some(sum) = &process.sum else {
         return Vec::new();

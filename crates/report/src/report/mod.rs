@@ -19,11 +19,11 @@ use crate::ranks::arrivals::Arrivals;
 use crate::ranks::names;
 use crate::ranks::skew::Skew;
 
-/// A report on one or several processes.
+/// A report on one or several processes, with comparisons of these processes and the findings.
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
-    /// The name of each process that distinguishes it from the others, such as `rank 2`.
+    /// For each process, a name that distinguishes it from the other processes, such as `rank 2`.
     pub names: Vec<String>,
     /// True if the processes may belong to one job. If not, they are not compared with each other.
     pub is_one_job: bool,

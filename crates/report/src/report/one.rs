@@ -297,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If not all rows of the tables fit anyway, the ledgers may take room from these rows. They
-        // take the room of single lines only if this is necessary.
+        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows.
+        // Only if that is not enough, they may take the room of the other lines, too.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();

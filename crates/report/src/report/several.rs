@@ -24,13 +24,13 @@ use crate::stacks::text as stacks;
 const MAX_PROCESSES: usize = 16;
 /// Minimum number of processes that get a line, even if there is no room.
 const MIN_PROCESSES: usize = 4;
-/// Maximum number of slow iterations.
+/// Maximum number of slow iterations that the text lists.
 const MAX_SLOW: usize = 5;
-/// Maximum number of notes.
+/// Maximum number of notes that the text lists.
 const MAX_NOTES: usize = 6;
-/// Maximum number of layers with experts.
+/// Maximum number of layers with experts that the text lists.
 const MAX_LAYERS: usize = 3;
-/// Maximum number of ranks that several processes share.
+/// Maximum number of lines about ranks that occur in several processes.
 const MAX_SHARED_RANKS: usize = 2;
 
 pub(crate) fn processes(report: &Report, lines: &mut Lines) {

@@ -1,4 +1,4 @@
-//! A process in the form in which it is written as JSON.
+//! The JSON form of a process in the report.
 
 use std::slice;
 

@@ -22,7 +22,7 @@ use crate::events::samples::{ENOUGH, SampleCounts, SamplePlace, Sampled, Sampled
 use rates::Rates;
 use tree::TreeBuilder;
 
-/// Maximum number of functions in the list.
+/// Maximum number of functions in the report's list of sampled functions.
 const MAX_FUNCTIONS: usize = 32;
 
 /// A function, and the number of stack samples that contain it.

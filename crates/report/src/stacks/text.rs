@@ -6,11 +6,11 @@ use crate::events::samples::ENOUGH;
 use crate::numbers::units::Share;
 use crate::print::lines::Lines;
 
-/// Maximum number of lines in a report on one process.
+/// Maximum number of lines about sampled stacks in a report on one process.
 pub(crate) const LINES: usize = 2;
-/// Maximum number of lines in a report on several processes.
+/// Maximum number of lines about sampled stacks in a report on several processes.
 const MAX_LINES_OF_RANKS: usize = 3;
-/// Maximum number of functions that are named.
+/// Maximum number of functions that a line about sampled stacks names.
 const MAX_FUNCTIONS: usize = 3;
 
 /// Adds lines with the number of samples, and the functions that were most often the innermost of a

@@ -1,4 +1,4 @@
-//! Samples of stacks, combined into a call tree.
+//! Combines samples of stacks into a call tree.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

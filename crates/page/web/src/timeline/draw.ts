@@ -245,7 +245,8 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const top = rows[0].y + rows[0].height - view.top;
     cover(context, view, scene, (i) => !iterations.shown[i], top, view.height - top, "not on this page");
-    // Kernels may be recorded only in the first iterations of a window.
+    // Mark iterations without recorded kernels, because kernels may be recorded only in the first
+    // iterations of a window.
     for (const row of rows) {
         if (row.track?.place !== Place.Stream) continue;
         const not_taken = (i: number) => iterations.shown[i] === 1 && Number.isNaN(iterations.busy[i]);
@@ -395,7 +396,7 @@ function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): nu
         const side = middle(call) > y1 ? -1 : 1;
         const y0 = middle(call) + (side * call.row.lane) / 2;
         if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
-        // Draw only one arrow to kernels that begin in nearly the same place.
+        // If several arrows end at nearly the same place, draw only the first of them.
         if (y1 === last_y && x1 - last_x < 4) continue;
         [last_x, last_y] = [x1, y1];
         drawn++;

@@ -31,7 +31,7 @@ pub struct Frame {
 #[derive(Debug, Default)]
 pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 
-/// The frames of a record by ID.
+/// The frames of a record, found by their IDs.
 #[derive(Debug, Default)]
 pub struct Frames {
     by_id: HashMap<u32, Frame>,

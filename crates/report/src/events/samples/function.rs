@@ -1,8 +1,8 @@
-//! A function of a sampled stack.
+//! A function that occurs in sampled stacks: its name and the kind of code it belongs to.
 
 use super::location::Location;
 
-/// A function that occurs in sampled stacks.
+/// A function that occurs in sampled stacks, with its name in several forms.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
     /// The name as recorded, which may contain unprintable characters. For a native function it is
@@ -18,7 +18,7 @@ pub struct Function {
 pub enum Origin {
     /// The program itself, or a third-party library.
     Program,
-    /// The C library.
+    /// The C library (libc).
     C,
     /// The runtime library of a language such as C++ or Rust, or tllmprof's library.
     Runtime,

@@ -86,7 +86,7 @@ impl SampledState {
     }
 }
 
-/// Frames and samples while a record is read.
+/// The frames and samples that were read from a record so far.
 #[derive(Debug, Default)]
 pub(crate) struct RawStacks {
     frames: RawFrames,

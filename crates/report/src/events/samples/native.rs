@@ -28,7 +28,7 @@ pub(crate) struct Modules {
 struct Symbol {
     start: u64,
     end: u64,
-    /// The function's mangled name.
+    /// The function's name, mangled as in the module's file.
     name: Vec<u8>,
 }
 

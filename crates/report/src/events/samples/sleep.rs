@@ -2,7 +2,7 @@
 
 use super::location::Location;
 
-/// The kind of a sleep, by what the thread waits for.
+/// The kind of a sleep: what the thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SleepKind {
     /// The thread waits for a lock that another thread holds.
@@ -19,11 +19,11 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in a function of the CUDA driver.
     Gpu,
-    /// Any other wait, or a wait that ends by an event or after a time limit.
+    /// A wait for an event that has a time limit, or a wait that is none of the kinds above.
     Other,
 }
 
-/// A sleep of a thread.
+/// A sleep of a thread, as shown to the user: its kind, its cause and its location.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sleep {
     pub kind: SleepKind,

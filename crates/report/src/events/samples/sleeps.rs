@@ -84,7 +84,7 @@ impl<'a> Stacks<'a> {
             inner.push(function);
         }
         // If frames of the interpreter lie between the system call and this native function, the
-        // native function called Python. So it is not what the Python function called.
+        // native function called Python. So the Python function did not call the native function.
         let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
         Self {
             inner,

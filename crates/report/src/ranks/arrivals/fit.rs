@@ -20,7 +20,7 @@ const MAX_OFFSET_NS: i64 = 1 << 60;
 /// A straight line: the offset between two clocks as a function of time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct OffsetLine {
-    /// The first time at which the line applies, in nanoseconds.
+    /// Time from which on this line applies, in nanoseconds.
     from: i64,
     at: i64,
     offset: f64,
@@ -168,8 +168,8 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         .into_iter()
         .map(|block| {
             // The jump is somewhere in these two blocks. Find the index that divides the points
-            // best: those before it are nearest to the first block's center, those from it on to
-            // the second block's center.
+            // best: points before the index are near the first block's center, the other points
+            // near the second block's center.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]
@@ -191,7 +191,7 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         })
 }
 
-/// Fits one straight line to points without a jump.
+/// Fits one straight line to points between which the clock does not jump.
 fn line(points: &[(i64, i64)]) -> OffsetLine {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))

@@ -45,7 +45,7 @@ pub struct LatenessCauses {
 /// Times of a rank's host by cause in nanoseconds, and the number of tokens in its last batch.
 type HostActivity = ([i64; HOST_CAUSES], i64);
 
-/// The iterations of all processes, for look-ups by number.
+/// The iterations of all processes, found by process and number.
 #[derive(Debug)]
 pub(crate) struct KnownIterations<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,

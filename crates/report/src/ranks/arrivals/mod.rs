@@ -92,7 +92,7 @@ pub struct CollectiveGroup {
     pub sum: Sum,
 }
 
-/// The results of comparing the collectives of several ranks.
+/// The results of comparing the collectives of several ranks with each other.
 #[derive(Debug)]
 pub struct Arrivals {
     pub verdict: Bound,
@@ -179,8 +179,8 @@ impl Arrivals {
         of.map(|late| (*late != NONE).then_some(*late))
     }
 
-    /// Returns the indexes of the processes for which the others waited. The first is the one whose
-    /// punctual arrival would save the most time.
+    /// Returns the indexes of the processes for which the other processes waited. The first is the
+    /// process whose punctual arrival would save the most time.
     #[must_use]
     pub fn slowest(&self) -> Vec<usize> {
         let mut places: Vec<_> = (0..self.ranks.len())

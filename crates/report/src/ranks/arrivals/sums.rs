@@ -13,11 +13,11 @@ use crate::ranks::Rank;
 /// Minimum lateness of a rank relative to the median rank, in nanoseconds, for which causes are
 /// searched.
 const MIN_LATENESS_NS: u64 = 5_000;
-/// Minimum share of an iteration's time, as a fraction, that a rank must cost the others to be
+/// Minimum share of an iteration's time, as a fraction, that a rank must cost the other ranks to be
 /// reported as the iteration's last rank.
 const MIN_HELD_SHARE: f64 = 0.01;
 /// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank
-/// begins it. A larger time shows that it is not the same collective.
+/// begins it. A larger time shows that the two ranks ran different collectives.
 const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 
 /// Sums of the time in collectives, over all their ranks. Times are in nanoseconds.
@@ -38,7 +38,8 @@ pub struct Sum {
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// Number of iterations in which the others waited for this rank longer than for any other.
+    /// Number of iterations in which the other ranks waited for this rank longer than for any other
+    /// rank.
     pub last: u64,
     /// Sum of this rank's lateness relative to the median rank, over the collectives at which this
     /// rank arrived last.
@@ -56,16 +57,16 @@ pub struct StepSum {
     pub n: u32,
     pub ranks: u32,
     pub sum: Sum,
-    /// Mean duration of the iteration over the ranks.
+    /// Mean duration of the iteration over all ranks.
     pub took: u64,
-    /// The index of the process for which the others waited longest, and the time by which
+    /// The index of the process for which the other processes waited longest, and the time by which
     /// collectives would have begun sooner if that process had not been late; `None` if this time
     /// is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
     pub why: LatenessCauses,
 }
 
-/// Sums over all matched collectives.
+/// Sums over all collectives that were matched between ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub all: Sum,
@@ -78,14 +79,14 @@ pub(crate) struct Sums {
     /// Lateness of each process in each iteration of `steps`, relative to the median rank, in
     /// microseconds; [`NONE`] if the process took part in no matched collective of that iteration.
     pub late: Vec<u32>,
-    /// Sums over the collectives of each matched group.
+    /// For each group of processes with matched collectives, the sums over its collectives.
     pub groups: Vec<Sum>,
     /// Number of matched collectives in which one rank ends before another begins, which is
     /// impossible for a single collective.
     pub impossible: u64,
 }
 
-/// Stands for a lateness that is not known.
+/// Value in `Sums::late` for a lateness that is not known.
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl Sum {
@@ -106,7 +107,7 @@ impl Sum {
 /// A table of figures, with a cell for each combination of an iteration and a rank.
 struct Cells {
     ranks: usize,
-    /// Numbers of the iterations, in ascending order.
+    /// Numbers of the iterations of the table, in ascending order.
     steps: Vec<u32>,
     sums: Vec<Sum>,
     /// Lateness of each cell (an iteration of a rank), in nanoseconds; `UNKNOWN` if the rank took
