@@ -70,7 +70,8 @@ macro_rules! hooks {
                 );
             )*
         }
-        /// Finds all real functions in advance. Called when the library is loaded.
+        /// Finds all real functions in advance, so that no hook has to search for one. Called when
+        /// the library is loaded.
         pub(crate) fn find_real() {
             $($real.find();)*
         }
@@ -155,7 +156,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Handles a successful or failed `dlclose`, after which a module may have been unloaded.
+/// Handles the result of `dlclose`, after which a module may have been unloaded.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();
