@@ -70,7 +70,7 @@ fn start(settings: &'static Settings) {
     state.ranges = ranges;
 }
 
-/// Closes a window whose last iteration ended at `ended`.
+/// Closes a window whose last iteration ended at the time `ended`.
 fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken, ended: Instant) {
     // The log and the record must agree on the length of the window, although more iterations may have begun by
     // now. So the number of its last iteration is computed once.
@@ -129,8 +129,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // If there was no CUDA context when the window opened, the profiler could not be started then. It is started
-        // now.
+        // The profiler could not be started when the window opened if there was no CUDA context at
+        // that time. Then it is started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -194,7 +194,8 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     }
 }
 
-/// Returns true if the contents of batches (requests and tokens) are needed now.
+/// Returns true if a recorder or an NVTX range needs the contents of batches (requests and tokens)
+/// now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
@@ -216,7 +217,8 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if the settings request kernels and nothing in the environment rules them out.
+/// Returns true if the settings request the recording of kernels and nothing in the environment
+/// rules it out.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
@@ -232,7 +234,7 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all NVTX ranges and closes the window. [`finish`] calls this when the process ends.
+/// Ends all NVTX ranges and closes the open window. [`finish`] calls this when the process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -251,13 +253,13 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits until the device is idle, for a limited time. Returns false if the device or the worker thread is still
-/// busy.
+/// Waits until the device is idle, at most for [`DRAIN_TIMEOUT`]. Returns false if the device or
+/// the worker thread is still busy after that.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
 
-/// Runs a job, on the worker thread.
+/// Runs a job that another thread has requested. Called on the worker thread.
 fn work(job: Job) {
     match job {
         Job::Drain => drain_here(),

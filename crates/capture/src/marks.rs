@@ -35,7 +35,7 @@ pub struct RegisteredName {
 #[derive(Clone, Copy)]
 enum MarkKind {
     Function(&'static Label),
-    /// An NVTX range in the domain `tllmprof`.
+    /// An NVTX range in the domain `tllmprof` with this name.
     Range(&'static Label),
 }
 
@@ -70,7 +70,7 @@ pub struct Pushed {
     is_scope: bool,
 }
 
-/// The NVTX range that represents a [`Pushed`] range in the tool.
+/// The NVTX range that shows a [`Pushed`] range in the NVTX tool.
 enum Shown {
     Nothing,
     /// A range on the thread's stack of ranges. Such ranges end in the reverse order of their begins.
@@ -142,7 +142,8 @@ impl RegisteredName {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Registers `text` like [`RegisteredName::new`], but does not check if an NVTX tool is attached.
+    /// Registers `text` like [`RegisteredName::new`], but without a check that an NVTX tool is
+    /// attached.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(RegisteredText::register(text)),
@@ -206,8 +207,8 @@ impl RegisteredName {
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may overlap others and end on another thread. If `payload` is not 0, the range carries it
-    /// as a number.
+    /// Begins a range that may overlap other ranges and may end on another thread. If `payload` is
+    /// not 0, the range carries this number.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -240,8 +241,9 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, this
-    /// range continues. It must be the thread's most recent range.
+    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end.
+    /// In the record, the interrupted range continues. Call this only for the thread's most recent
+    /// range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -277,7 +279,8 @@ impl Drop for Pushed {
 }
 
 impl Started {
-    /// Drops the range without ending it, like [`Pushed::forget`].
+    /// Drops the range without ending it. Needed in the child process after a fork, because the
+    /// range belongs to the parent process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self.0);
     }

@@ -29,7 +29,8 @@ pub(crate) fn domain() -> &'static Domain {
     DOMAIN.get_or(|| Domain::new(c"tllmprof"))
 }
 
-/// A text that is registered with the NVTX tool, once in each process.
+/// A text that is registered with the NVTX tool. A child process after a fork registers the text
+/// again.
 pub(crate) struct RegisteredText {
     text: CString,
     registered: Published<Registered>,
@@ -79,7 +80,7 @@ pub(crate) struct Ranges {
     text: String,
     window: Option<Range<'static>>,
     iteration: Option<Range<'static>>,
-    /// Number of the open iteration; `None` if none is open.
+    /// Number of the open iteration. `None` if no iteration is open.
     number: Option<u64>,
     /// The range that shows the contents of the iteration's batch.
     batch: Option<Range<'static>>,

@@ -23,7 +23,7 @@ pub(crate) enum Presence {
     On,
 }
 
-/// An event that changes the state of CUPTI.
+/// An event that changes the state of CUPTI in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresenceEvent {
     Subscribed,
