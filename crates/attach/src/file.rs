@@ -18,12 +18,12 @@ use crate::process;
 use crate::refusal::AttachRefusal;
 use crate::stub::{self, MADE};
 
-/// The source from which the process loads the library.
+/// The source from which the process that is attached to loads the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LibrarySource {
-    /// The library's path, which the process can open.
+    /// The path of the library's file, which the process can open.
     Path,
-    /// A file in memory that the process makes for the library.
+    /// A file in memory that the process creates. The command copies the library into this file.
     File,
     /// The library is already loaded from such a file in memory. The value is the address of its `tllmprof_attach`
     /// function.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use crate::traced::{Instruction, Stopped};
 
-/// Highest system call number that is checked.
+/// Highest system call number that is checked against the filters.
 const LAST_CALL: u32 = 480;
 /// Maximum number of filters of a process that are examined.
 const MAX_FILTERS: usize = 64;
@@ -91,8 +91,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // `ld` from the call's data: the call's number, its architecture, or an argument, which can have any
-            // value
+            // `ld` from the call's data: loads the call's number, its architecture, or an argument,
+            // which can have any value
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),

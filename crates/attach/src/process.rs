@@ -36,11 +36,10 @@ impl ProcStatus {
         self.tracer
     }
 
-    /// Reads the status of the process or thread with this id.
+    /// Reads the status of the process or thread with the id `pid`.
     ///
-    /// # Errors
-    /// Returns an error if there is no such process or thread, or if it is hidden because it belongs to another
-    /// user.
+    /// # Errors Returns an error if there is no such process or thread, or if it is hidden because
+    /// it belongs to another user.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
@@ -80,10 +79,9 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Takes the lock. If the process does not exist, nothing is locked.
+    /// Takes the lock on the process `pid`. If the process does not exist, nothing is locked.
     ///
-    /// # Errors
-    /// Returns an error if another command holds the lock.
+    /// # Errors Returns an error if another command holds the lock.
     pub fn take(pid: i32) -> Result<Self, AttachRefusal> {
         let lock = match fs::File::open(folder(pid)) {
             Ok(folder) => {
@@ -175,7 +173,7 @@ pub(crate) fn ignores(tid: i32, signal: i32) -> bool {
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
-/// Returns true if the thread blocks the signal.
+/// Returns true if the thread blocks the signal, that is, has it in its signal mask.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn blocks(tid: i32, signal: i32) -> bool {
     let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
@@ -210,10 +208,9 @@ fn mask(status: &str, name: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Checks everything that can be checked without stopping the process.
+/// Checks everything that can be checked without stopping a thread of the process.
 ///
-/// # Errors
-/// Returns the reason why the process cannot be attached to.
+/// # Errors Returns the reason why the process cannot be attached to.
 pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     let folder = folder(pid);
     let status = ProcStatus::from_pid(pid).map_err(|_| AttachRefusal::NoProcess)?;
@@ -264,7 +261,7 @@ pub(crate) fn not_permitted() -> AttachRefusal {
     }
 }
 
-/// Checks that the process's program is built for this processor.
+/// Checks that the program in the process is built for this machine's processor (x86-64).
 fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
@@ -298,8 +295,8 @@ pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted in the process's root. The process needs `/proc` to open a file by its
-/// descriptor.
+/// Returns true if `/proc` is mounted in the process's root folder. The process needs `/proc` to
+/// open a file by its descriptor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_proc(pid: i32) -> bool {
     let proc = folder(pid).join("root/proc");
@@ -325,7 +322,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), AttachRefusal> {
     Ok(())
 }
 
-/// Returns true if there is a process with this id that has not ended.
+/// Returns true if a process with the id `pid` exists and has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
