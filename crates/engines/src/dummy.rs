@@ -8,13 +8,13 @@
 
 use crate::batch::Batch;
 
-/// A function that runs a batch without requests.
+/// A function of an engine that runs the model on a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
     /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
     /// begin with this text.
     pub engine: &'static str,
-    /// The function as `MODULE:QUALNAME`.
+    /// The name of the function, as `MODULE:QUALNAME`.
     pub function: &'static str,
     /// Package, versions and file in which the function was found.
     pub source: &'static str,

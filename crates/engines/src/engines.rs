@@ -14,7 +14,7 @@ use tllmprof_config::PyFunction;
 use crate::batch::{self, Batch};
 use crate::dummy::{DUMMY_STEPS, NOTHING};
 
-/// The sign by which an engine is recognized in a process.
+/// The sign by which it is recognized that a process runs an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
     /// A shared library is loaded whose file name begins with this text.
@@ -56,7 +56,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Returns the step function as `MODULE:QUALNAME`, if it is a Python function.
+    /// Returns the engine's step function as `MODULE:QUALNAME`, if it is a Python function.
     pub fn python_step(&self) -> Option<&'static str> {
         self.step.strip_prefix("py:")
     }
@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method as in the row above, in the module that had it before that module became a package. The package
-    // still exports the class under this name.
+    // This is the same method as in the row above. It is listed with the module that contained it
+    // before the module became a package. The package still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -383,7 +383,8 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Returns the first engine whose sign `seen` returns true for.
+/// Returns the first engine in the list whose sign the process shows, that is, for whose sign
+/// `seen` returns true.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }

@@ -73,7 +73,7 @@ pub const IDLE_WAITS: &[IdleWait] = &[
 pub struct IdleSleep {
     /// The beginning of the engine's name, as reports show it.
     pub engine: &'static str,
-    /// The function in which the thread sleeps.
+    /// The function in which the engine's thread sleeps while there are no requests.
     pub function: &'static str,
     pub source: &'static str,
 }
@@ -98,7 +98,7 @@ pub fn sleeps_for_requests(engine: &str) -> bool {
 }
 
 impl IdleWait {
-    /// Returns the function as `MODULE:QUALNAME`.
+    /// Returns the name of the function, as `MODULE:QUALNAME`.
     #[must_use]
     pub fn function(&self) -> String {
         format!("{}:{}", self.module, self.qualname)
