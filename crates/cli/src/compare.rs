@@ -171,7 +171,7 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
     })
 }
 
-/// Options for reading and comparing runs.
+/// The options that decide how runs are read and compared.
 pub(crate) struct CompareRequest<'a> {
     /// The rule that defines iterations in traces of other profilers.
     pub step: Option<&'a Step>,
@@ -180,7 +180,8 @@ pub(crate) struct CompareRequest<'a> {
     pub asked: ComparisonOptions,
 }
 
-/// A comparison, and the exit status. The status depends on the condition of the records, such as damage.
+/// A comparison and the exit status of the command. Damaged or incomplete records change the
+/// status.
 pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,

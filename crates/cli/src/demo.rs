@@ -130,7 +130,8 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the `tllmprof run` command that captures the window of the example, as a user would type it.
+    /// Returns the `tllmprof run` command that captures the window of the example program. The
+    /// command is what a user would type.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
@@ -164,7 +165,7 @@ impl Demo {
         )
     }
 
-    /// Runs the example, records its windows, and shows the record.
+    /// Runs the example, records its windows, and prints the report of the record.
     fn record(
         &self,
         scratch: &Scratch,
@@ -297,7 +298,7 @@ impl Scratch {
         self.folder.join(name)
     }
 
-    /// Runs the example until it ends.
+    /// Runs the example program `command` and waits until it ends.
     fn run(&self, command: &mut Command) -> Result<()> {
         command.stdin(Stdio::null());
         let status =

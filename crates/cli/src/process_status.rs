@@ -1,4 +1,4 @@
-//! The status of a process, as `/proc/PID/stat` gives it.
+//! The status of a process, as read from `/proc/PID/stat`.
 
 use std::fs;
 use std::str::FromStr;

@@ -17,7 +17,7 @@ pub(crate) struct Profiler {
     pub variable: &'static str,
     /// Prefix of the profiler's folders in `/opt/nvidia`. The rest of the name is a version.
     folder: &'static str,
-    /// Paths of the profiler in the folder of a version.
+    /// Paths of the profiler's program, relative to the folder of a version in `/opt/nvidia`.
     inside: &'static [&'static str],
     /// The folder in `/opt/nvidia` of another profiler that includes this profiler, and the paths of this profiler in
     /// that folder.
@@ -87,7 +87,7 @@ impl Profiler {
         })
     }
 
-    /// Returns the newest installation in the folders that NVIDIA's installers use.
+    /// Returns the newest installation of the profiler in the folders that NVIDIA's installers use.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let files = |name: &str, inside: &'static [&'static str]| {
             newest_first(opt, name).into_iter().flat_map(|folder| {

@@ -49,7 +49,7 @@ pub(crate) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the folder of a run in `here` that was written to last.
+/// Returns the folder of the run in `here` that was modified last.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -216,7 +216,7 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
     ))
 }
 
-/// Returns the identifier of a run, for messages.
+/// Returns the identifier of the run to which these processes belong, for messages.
 pub(crate) fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }

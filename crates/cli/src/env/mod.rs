@@ -150,10 +150,9 @@ impl EnvArguments {
         })
     }
 
-    /// Checks that the format uses all given options.
+    /// Checks that the format of the output uses all options that the user gave.
     ///
-    /// # Errors
-    /// The format does not use one of the options.
+    /// # Errors The format does not use one of the options.
     fn check_format(&self) -> Result<()> {
         let is_named = matches!(self.format, EnvFormat::K8s | EnvFormat::Compose);
         if self.name.is_some() && !is_named {
@@ -289,7 +288,8 @@ fn variables(given: &[Given]) -> Variables {
         .collect()
 }
 
-/// Returns the value of `LD_PRELOAD` in this environment, without our library.
+/// Returns the value of `LD_PRELOAD` in this environment, without the entries for the library of
+/// tllmprof.
 fn own_preload() -> OsString {
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
     library::without(&existing)

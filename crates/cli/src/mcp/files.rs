@@ -1,4 +1,4 @@
-//! The tool that lists the runs below a folder.
+//! The tool of `tllmprof mcp` that lists the runs below a folder.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ struct RecordFolder {
     folder: PathBuf,
     /// The number of files of each type, such as "tllmprof record".
     holds: BTreeMap<&'static str, usize>,
-    /// The names of the first files, in alphabetical order.
+    /// The names of the folder's first files, in alphabetical order; at most [`MAX_NAMES`].
     files: Vec<String>,
     bytes: u64,
     /// The time of the latest change of any record or trace in the folder, as text.

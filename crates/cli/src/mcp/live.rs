@@ -1,4 +1,4 @@
-//! The tools that list and capture running processes.
+//! The tools of `tllmprof mcp` that list and capture running processes.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -94,7 +94,7 @@ impl View {
         }
     }
 
-    /// Returns the lines for a screen of this height.
+    /// Returns the lines that fill a screen with `height` lines.
     pub(super) fn lines(&self, height: usize) -> Vec<ScreenLine> {
         let count = self.rows.len();
         let selected = self.place();
@@ -123,7 +123,8 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows of processes get the lines of the screen that remain, but at least half of the screen.
+        // The rows of processes get the lines of the screen that the rest of the view leaves free,
+        // but at least half of the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
