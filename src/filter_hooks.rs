@@ -15,8 +15,8 @@ use tllmprof_session as session;
 use crate::system_calls;
 
 lifecycle::global! {
-    /// The real functions `prctl` and `syscall` of libc, which the hooks call. Until [`find_real`]
-    /// has found them, these are functions of this library that make the system calls.
+    /// The real functions `prctl` and `syscall` of libc, which the hooks call. Until [`find_real`] has found them,
+    /// these are functions of this library that make the system calls.
     #[fork(keep = "the child's modules are its parent's")]
     static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(system_calls::prctl as *mut c_void);
     #[fork(keep = "as prctl")]
@@ -129,8 +129,8 @@ unsafe extern "C" fn look_at_prctl(
     }
 }
 
-/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number,
-/// which may have six arguments. Then calls libc's `syscall`.
+/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number, which may have six
+/// arguments. Then calls libc's `syscall`.
 unsafe extern "C" fn look_at_syscall(
     number: c_long,
     first: usize,

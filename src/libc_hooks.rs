@@ -70,8 +70,8 @@ macro_rules! hooks {
                 );
             )*
         }
-        /// Finds all real functions in advance, so that no hook has to search for one. Called when
-        /// the library is loaded.
+        /// Finds all real functions in advance, so that no hook has to search for one. Called when the library is
+        /// loaded.
         pub(crate) fn find_real() {
             $($real.find();)*
         }

@@ -14,8 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of a table of an ELF file, in bytes or entries. A larger size means that the header
-/// of the table is damaged.
+/// Maximum size of a table of an ELF file, in bytes or entries. A larger size means that the header of the table is
+/// damaged.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -333,8 +333,8 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // Two segments may share a page of the file, but never a page of memory. So the bytes
-            // after a segment's file contents are unused.
+            // Two segments may share a page of the file, but never a page of memory. So the bytes after a segment's
+            // file contents are unused.
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }

@@ -117,8 +117,7 @@ impl<'a> Everyone<'a> {
         self.since.elapsed()
     }
 
-    /// Returns one of the stopped threads. A tracer can write the process's memory through any
-    /// stopped thread.
+    /// Returns one of the stopped threads. A tracer can write the process's memory through any stopped thread.
     pub(crate) fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
@@ -131,8 +130,8 @@ impl<'a> Everyone<'a> {
             visit(registers.rip);
             let end = match *tid == self.pid {
                 true => stack,
-                // For a thread other than the main one, the end of the stack is `fs_base`: glibc
-                // places its data about a thread there, and `fs_base` points to this data.
+                // For a thread other than the main one, the end of the stack is `fs_base`: glibc places its data about
+                // a thread there, and `fs_base` points to this data.
                 false => registers.fs_base,
             };
             let top = registers.rsp & !7;
@@ -207,9 +206,8 @@ impl<'a> Everyone<'a> {
     }
 }
 
-/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If
-/// `spares` is true, threads with child processes are left out. Returns true if there were new
-/// threads.
+/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If `spares` is true,
+/// threads with child processes are left out. Returns true if there were new threads.
 fn seize_new(
     pid: i32,
     spares: bool,
@@ -233,9 +231,8 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`.
-/// This wait comes before a stop of all threads, because the threads that stop first would have to
-/// wait for a thread that sleeps.
+/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`. This wait comes
+/// before a stop of all threads, because the threads that stop first would have to wait for a thread that sleeps.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {

@@ -91,8 +91,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // `ld` from the call's data: loads the call's number, its architecture, or an argument,
-            // which can have any value
+            // `ld` from the call's data: loads the call's number, its architecture, or an argument, which can have any
+            // value
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),

@@ -141,8 +141,8 @@ impl ProcessFacts {
                     continue;
                 }
                 attached.tries += 1;
-                // Each try runs on a separate tracer thread. When a tracer thread ends, the kernel
-                // resumes all threads that it stopped.
+                // Each try runs on a separate tracer thread. When a tracer thread ends, the kernel resumes all threads
+                // that it stopped.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
                     return Err(AttachRefusal::System(
@@ -253,8 +253,8 @@ impl ProcessFacts {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // The code and texts are read back after they were written, because the thread will execute
-        // exactly these bytes.
+        // The code and texts are read back after they were written, because the thread will execute exactly these
+        // bytes.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);

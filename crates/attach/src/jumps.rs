@@ -41,8 +41,8 @@ const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reason that is reported if a thread did not stop in time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
-/// A jump that has not been written yet: its address, the length of the instructions that it
-/// replaces, and the word at this address before and after the jump is written.
+/// A jump that has not been written yet: its address, the length of the instructions that it replaces, and the word at
+/// this address before and after the jump is written.
 struct UnwrittenJump {
     at: u64,
     length: u64,

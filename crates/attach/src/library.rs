@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-/// The library to load, the glibc version that the library requires, and environment variables for
-/// the library.
+/// The library to load, the glibc version that the library requires, and environment variables for the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
     /// The library's absolute path, as this command sees it.
@@ -26,21 +25,17 @@ pub struct Attached {
     pub answer: i32,
 }
 
-/// The result of writing jumps at the entries of the driver's functions, which hooks these
-/// functions.
+/// The result of writing jumps at the entries of the driver's functions, which hooks these functions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
-    /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not
-    /// loaded the driver.
+    /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
     pub known: u64,
-    /// Number of functions of the CUDA driver that are hooked, so that calls from all modules are
-    /// counted.
+    /// Number of functions of the CUDA driver that are hooked, so that calls from all modules are counted.
     pub seen: u64,
     /// Number of rounds. In each round, all threads of the process were stopped once.
     pub rounds: u32,
     /// The longest time for which one round stopped the threads.
     pub stopped: Duration,
-    /// The reason why some functions that could be hooked were not hooked. `None` if all of them
-    /// were hooked.
+    /// The reason why some functions that could be hooked were not hooked. `None` if all of them were hooked.
     pub why: Option<&'static str>,
 }

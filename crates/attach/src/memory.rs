@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::process;
 
-/// The memory of a process, for reading. If the process starts another program (exec), this value
-/// still refers to the old program's memory, and reads fail.
+/// The memory of a process, for reading. If the process starts another program (exec), this value still refers to the
+/// old program's memory, and reads fail.
 pub(crate) struct ProcessMemory(File);
 
 impl ProcessMemory {
@@ -15,14 +15,14 @@ impl ProcessMemory {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
 
-    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the
-    /// requested memory is mapped.
+    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the requested memory is
+    /// mapped.
     pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
-    /// Fills `buffer` from the process's memory at `address`, up to the first byte that is not
-    /// mapped. Returns the number of bytes read.
+    /// Fills `buffer` from the process's memory at `address`, up to the first byte that is not mapped. Returns the
+    /// number of bytes read.
     pub(crate) fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {

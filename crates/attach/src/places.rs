@@ -80,8 +80,7 @@ pub(crate) struct Functions {
 /// Address ranges of code, by the role that the code plays for attaching.
 pub(crate) struct Places {
     pub functions: Functions,
-    /// Functions of the C library in which threads wait without holding one of its locks (see
-    /// `WAITS`).
+    /// Functions of the C library in which threads wait without holding one of its locks (see `WAITS`).
     pub waits: Vec<Range<u64>>,
     pub c_library: Vec<Range<u64>>,
     pub loader: Vec<Range<u64>>,
@@ -130,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition of a name is used, as in programs: in old versions of glibc,
-            // libpthread defines some of the same names as libc.
+            // The first definition of a name is used, as in programs: in old versions of glibc, libpthread defines some
+            // of the same names as libc.
             functions.entry(name).or_insert(symbol);
         }
     }
@@ -289,8 +288,8 @@ fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
 
 #[cfg(test)]
 impl Places {
-    /// Returns address ranges for tests: those of a C library, a loader, and a library that defines
-    /// `malloc`, in this order. `waits` is the only function in which a thread may wait.
+    /// Returns address ranges for tests: those of a C library, a loader, and a library that defines `malloc`, in this
+    /// order. `waits` is the only function in which a thread may wait.
     pub(crate) fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {

@@ -38,8 +38,8 @@ impl ProcStatus {
 
     /// Reads the status of the process or thread with the id `pid`.
     ///
-    /// # Errors Returns an error if there is no such process or thread, or if it is hidden because
-    /// it belongs to another user.
+    /// # Errors Returns an error if there is no such process or thread, or if it is hidden because it belongs to
+    /// another user.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
@@ -295,8 +295,8 @@ pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted in the process's root folder. The process needs `/proc` to
-/// open a file by its descriptor.
+/// Returns true if `/proc` is mounted in the process's root folder. The process needs `/proc` to open a file by its
+/// descriptor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_proc(pid: i32) -> bool {
     let proc = folder(pid).join("root/proc");

@@ -12,8 +12,7 @@ pub enum AttachRefusal {
     /// The process has ended, but its parent has not waited for it yet.
     #[error("the process has ended (it is a zombie)")]
     Zombie,
-    /// The number that the user gave is that of a thread. The value is the id of the thread's
-    /// process.
+    /// The number that the user gave is that of a thread. The value is the id of the thread's process.
     #[error("it is a thread of process {0} (wanted: that number)")]
     Thread(i32),
     #[error("it is a thread of the kernel (wanted: a program)")]
@@ -22,15 +21,13 @@ pub enum AttachRefusal {
     Stopped,
     #[error("all of its threads are in uninterruptible sleep (state D): try again later")]
     Uninterruptible,
-    /// Another process already traces the process. The value is the tracer's id; 0 if it is
-    /// unknown.
+    /// Another process already traces the process. The value is the tracer's id; 0 if it is unknown.
     #[error(fmt = traced)]
     Traced(i32),
     /// The process belongs to another user, with this id.
     #[error("it is a process of user {0}; only that user and root can attach to it")]
     AnotherUser(u32),
-    /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is that of the
-    /// setting.
+    /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is that of the setting.
     #[error(fmt = yama)]
     Yama(u32),
     /// The system refuses access to the process with this error.
@@ -97,8 +94,7 @@ pub enum AttachRefusal {
         "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. Restart it"
     )]
     NoRoom,
-    /// No thread was at a safe point in this number of tries. `why` is the reason why the last
-    /// thread was not.
+    /// No thread was at a safe point in this number of tries. `why` is the reason why the last thread was not.
     #[error(
         "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
     )]

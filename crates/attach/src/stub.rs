@@ -14,17 +14,16 @@ pub(crate) const REGION: u64 = 256 << 10;
 const STATE: u64 = 0;
 /// Maximum size of the processor state, in bytes. All other data of the region comes after it.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
-/// Offsets, in the region, of the signal mask of the interrupted thread, and of the id of the
-/// thread that the stub creates.
+/// Offsets, in the region, of the signal mask of the interrupted thread, and of the id of the thread that the stub
+/// creates.
 const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
-/// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then
-/// [`CREATED`].
+/// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;
 /// Offset, in the region, of the return value of `pthread_create`.
 pub(crate) const ERROR: u64 = MAX_STATE + 24;
-/// Offset, in the region, of the progress of the thread that the stub creates: 0 at first, then
-/// [`FAILED`] or [`ANSWERED`].
+/// Offset, in the region, of the progress of the thread that the stub creates: 0 at first, then [`FAILED`] or
+/// [`ANSWERED`].
 pub(crate) const STARTED: u64 = MAX_STATE + 32;
 /// Offset, in the region, of the return value of the library's `tllmprof_attach`.
 pub(crate) const ANSWER: u64 = MAX_STATE + 40;
@@ -50,8 +49,7 @@ const STATUS_SIZE: u64 = 144;
 pub(crate) const CREATED: u64 = 0x5471_0001;
 pub(crate) const FAILED: u64 = 0x5471_0002;
 pub(crate) const ANSWERED: u64 = 0x5471_0003;
-/// Values of the word at [`READY`]: the command has written the library into the file in memory, or
-/// has given up.
+/// Values of the word at [`READY`]: the command has written the library into the file in memory, or has given up.
 pub(crate) const WRITTEN: u64 = 1;
 pub(crate) const GIVEN_UP: u64 = 2;
 /// Minimum time that the new thread waits for the command to write the library into the file in memory, in
@@ -69,8 +67,8 @@ pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub region: u64,
-    /// The region's address, negated. The stub adds it to a value to compare the value with the
-    /// address, because this addition changes no flags.
+    /// The region's address, negated. The stub adds it to a value to compare the value with the address, because this
+    /// addition changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -81,8 +79,7 @@ pub(crate) struct Constants {
     /// Address of the library's path. It is 0 if the new thread has to make a file first, whose path will be at
     /// [`PATH`].
     pub path: u64,
-    /// Address of the library's function `tllmprof_attach` if the library is already loaded,
-    /// otherwise 0.
+    /// Address of the library's function `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,
     pub variables: u64,
     // Values of the registers with which the interrupted thread continues its program.
@@ -199,8 +196,7 @@ global_asm!(
     "mov r15, qword ptr [rip + 99f + {r15}]",
     "mov rsp, qword ptr [rip + 99f + {rsp}]",
     "jmp qword ptr [rip + 99f + {rip}]",
-    // The thread that the stub has created begins at this label. Its argument, in rdi, is the
-    // region's address.
+    // The thread that the stub has created begins at this label. Its argument, in rdi, is the region's address.
     "10:",
     "push rbx",
     "push r12",
@@ -210,8 +206,8 @@ global_asm!(
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): the library recognizes by the thread's name that it is being attached
-    // to a running process.
+    // prctl(PR_SET_NAME, …): the library recognizes by the thread's name that it is being attached to a running
+    // process.
     "mov eax, 157",
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
@@ -229,8 +225,8 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "js 23f",
-    // fcntl(…, F_DUPFD_CLOEXEC, 64): moves the descriptor to a high number, because a program may
-    // rely on getting the low numbers itself.
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): moves the descriptor to a high number, because a program may rely on getting the
+    // low numbers itself.
     "mov r12d, eax",
     "mov edi, eax",
     "mov eax, 72",
@@ -244,8 +240,8 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat: stores the identity of the file, which is compared with that of the open file before
-    // the descriptor is closed
+    // fstat: stores the identity of the created file, which is compared with that of the open file before the
+    // descriptor is closed
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",
@@ -341,8 +337,8 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // Compares the device and the inode of the two files: the one that was created, and the one
-    // that is open under its descriptor now.
+    // Compares the device and the inode of the two files: the one that was created, and the one that is open under its
+    // descriptor now.
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
     "jne 31f",
@@ -468,8 +464,8 @@ mod tests {
         let mut places = code.windows(name.len());
         assert!(places.any(|place| place == name.as_bytes()));
         assert!(MADE.starts_with(RENAMED));
-        // The stub overwrites this path in place with the name `RENAMED`, so the path must be at
-        // least as long as that name.
+        // The stub overwrites this path in place with the name `RENAMED`, so the path must be at least as long as that
+        // name.
         assert!("/proc/thread-self/fd/0".len() >= RENAMED.len());
     }
 

@@ -182,8 +182,8 @@ impl Stopped {
         Some(())
     }
 
-    /// Returns true if the thread is inside a restartable sequence (rseq). When the thread resumes,
-    /// the kernel would have to restart the sequence.
+    /// Returns true if the thread is inside a restartable sequence (rseq). When the thread resumes, the kernel would
+    /// have to restart the sequence.
     pub(crate) fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -306,8 +306,8 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if the thread's system call returned early because a tracer stopped the thread. The
-/// function assumes that no pending signal was the cause.
+/// Returns true if the thread's system call returned early because a tracer stopped the thread. The function assumes
+/// that no pending signal was the cause.
 pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
@@ -324,8 +324,8 @@ pub(crate) fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns the registers with which the kernel would resume the thread. If the stop has interrupted
-/// a system call, the thread repeats this call.
+/// Returns the registers with which the kernel would resume the thread. If the stop has interrupted a system call, the
+/// thread repeats this call.
 pub(crate) fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
@@ -337,8 +337,8 @@ pub(crate) fn resumed(registers: Registers) -> Registers {
     if registers.orig_rax.cast_signed() >= 0 {
         let again = match registers.rax.cast_signed() {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
-            // The system call continues with its remaining time. If a signal handler runs in
-            // between, the call ends with EINTR, as it would without the stop.
+            // The system call continues with its remaining time. If a signal handler runs in between, the call ends
+            // with EINTR, as it would without the stop.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
             _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,

@@ -42,8 +42,8 @@ pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     registers
 }
 
-/// Adds the code addresses of the thread's stack frames to `frames`, as far as they are known.
-/// Returns `None` if the outermost frame was not reached.
+/// Adds the code addresses of the thread's stack frames to `frames`, as far as they are known. Returns `None` if the
+/// outermost frame was not reached.
 pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -72,9 +72,9 @@ pub(crate) fn follow(
     None
 }
 
-/// Finds the caller of the code at `address`. Returns the caller's registers, and a flag that is
-/// true if a signal interrupted the caller, so that the caller made no call. The outer `None` means
-/// that the caller is unknown; the inner `None` means that there is no caller.
+/// Finds the caller of the code at `address`. Returns the caller's registers, and a flag that is true if a signal
+/// interrupted the caller, so that the caller made no call. The outer `None` means that the caller is unknown; the
+/// inner `None` means that there is no caller.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"

@@ -17,8 +17,8 @@ pub struct ProcessView {
 pub struct NativeFrame {
     /// Path of the module that contains the frame's code, as the process sees it.
     pub path: String,
-    /// Address in the module's file: of the current instruction in the innermost frame, or of the
-    /// last byte of the call instruction in the other frames.
+    /// Address in the module's file: of the current instruction in the innermost frame, or of the last byte of the call
+    /// instruction in the other frames.
     pub address: u64,
 }
 
@@ -57,8 +57,7 @@ impl ProcessView {
             .collect()
     }
 
-    /// Returns the address of the exported variable `name`, which is searched for in all modules of
-    /// the process.
+    /// Returns the address of the exported variable `name`, which is searched for in all modules of the process.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<u64> {
         let mut modules = self.modules.iter();
@@ -70,8 +69,8 @@ impl ProcessView {
         self.modules.iter().map(|module| module.path.as_str())
     }
 
-    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the
-    /// requested memory is mapped.
+    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the requested memory is
+    /// mapped.
     #[must_use]
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.memory.read(address, buffer)

@@ -129,8 +129,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // The profiler could not be started when the window opened if there was no CUDA context at
-        // that time. Then it is started now.
+        // The profiler could not be started when the window opened if there was no CUDA context at that time. Then it
+        // is started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -194,8 +194,7 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     }
 }
 
-/// Returns true if a recorder or an NVTX range needs the contents of batches (requests and tokens)
-/// now.
+/// Returns true if a recorder or an NVTX range needs the contents of batches (requests and tokens) now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
@@ -217,8 +216,7 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if the settings request the recording of kernels and nothing in the environment
-/// rules it out.
+/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
@@ -253,8 +251,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits until the device is idle, at most for [`DRAIN_TIMEOUT`]. Returns false if the device or
-/// the worker thread is still busy after that.
+/// Waits until the device is idle, at most for [`DRAIN_TIMEOUT`]. Returns false if the device or the worker thread is
+/// still busy after that.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }

@@ -1,5 +1,4 @@
-//! Helpers that the unit tests of this crate share: they make settings and a record of the test
-//! process.
+//! Helpers that the unit tests of this crate share: they make settings and a record of the test process.
 
 use std::fs::File;
 
@@ -17,14 +16,12 @@ pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_env(value).unwrap()
 }
 
-/// Returns the record of the test process. The first call creates the record, and all later calls
-/// return the same one.
+/// Returns the record of the test process. The first call creates the record, and all later calls return the same one.
 pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Creates the record in a temporary folder. Returns its open file, which stays usable although the
-/// folder is removed.
+/// Creates the record in a temporary folder. Returns its open file, which stays usable although the folder is removed.
 fn begin_here() -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.tlm");

@@ -142,8 +142,7 @@ impl RegisteredName {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Registers `text` like [`RegisteredName::new`], but without a check that an NVTX tool is
-    /// attached.
+    /// Registers `text` like [`RegisteredName::new`], but without a check that an NVTX tool is attached.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(RegisteredText::register(text)),
@@ -207,8 +206,8 @@ impl RegisteredName {
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may overlap other ranges and may end on another thread. If `payload` is
-    /// not 0, the range carries this number.
+    /// Begins a range that may overlap other ranges and may end on another thread. If `payload` is not 0, the range
+    /// carries this number.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -241,9 +240,8 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end.
-    /// In the record, the interrupted range continues. Call this only for the thread's most recent
-    /// range.
+    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, the
+    /// interrupted range continues. Call this only for the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -279,8 +277,8 @@ impl Drop for Pushed {
 }
 
 impl Started {
-    /// Drops the range without ending it. Needed in the child process after a fork, because the
-    /// range belongs to the parent process.
+    /// Drops the range without ending it. Needed in the child process after a fork, because the range belongs to the
+    /// parent process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self.0);
     }

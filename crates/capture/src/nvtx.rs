@@ -29,8 +29,7 @@ pub(crate) fn domain() -> &'static Domain {
     DOMAIN.get_or(|| Domain::new(c"tllmprof"))
 }
 
-/// A text that is registered with the NVTX tool. A child process after a fork registers the text
-/// again.
+/// A text that is registered with the NVTX tool. A child process after a fork registers the text again.
 pub(crate) struct RegisteredText {
     text: CString,
     registered: Published<Registered>,

@@ -141,9 +141,9 @@ impl CaptureState {
         }
     }
 
-    /// Closes the open window. `over` is the first iteration after the window, and `ended` is the
-    /// time at which the window's last iteration ended. `taken` is the window if the session has
-    /// closed it, and `None` when the process ends.
+    /// Closes the open window. `over` is the first iteration after the window, and `ended` is the time at which the
+    /// window's last iteration ended. `taken` is the window if the session has closed it, and `None` when the process
+    /// ends.
     pub(crate) fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
         let Some(mut open) = self.open.take() else {
             return;

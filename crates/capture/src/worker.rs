@@ -85,8 +85,8 @@ lifecycle::global! {
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// Interval at which the worker checks if it is the only remaining thread of the process. It checks
-/// this only after the main thread has ended.
+/// Interval at which the worker checks if it is the only remaining thread of the process. It checks this only after the
+/// main thread has ended.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Wakes all threads that wait for `WORD`: those that requested a job, and the worker.
@@ -256,8 +256,7 @@ fn work() {
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // The worker is the last thread of the process, so the process ends when the
-                // worker's function returns.
+                // The worker is the last thread of the process, so the process ends when the worker's function returns.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }

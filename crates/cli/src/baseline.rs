@@ -138,8 +138,8 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
         // A rename fails if the target is a folder that contains files, so another process's run is never replaced.
         match fs::rename(work.path(), &to) {
             Ok(()) => {
-                // The rename moved the temporary folder to its final path, so nothing is left to
-                // remove when `work` is dropped.
+                // The rename moved the temporary folder to its final path, so nothing is left to remove when `work` is
+                // dropped.
                 let _ = work.keep();
                 return Ok(to);
             }

@@ -94,9 +94,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside)
 }
 
-/// Finds folders in other containers that may contain control sockets of processes in which the
-/// library runs. `control` is the folder that the user named, as a path inside the container.
-/// `only` restricts the search to one process.
+/// Finds folders in other containers that may contain control sockets of processes in which the library runs. `control`
+/// is the folder that the user named, as a path inside the container. `only` restricts the search to one process.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -138,8 +137,7 @@ pub(crate) fn has_library(pid: u64) -> bool {
     maps.windows(name.len()).any(|part| part == name)
 }
 
-/// Returns the value of an environment variable of another process, as it was when that process was
-/// started.
+/// Returns the value of an environment variable of another process, as it was when that process was started.
 pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
     let environment = fs::read(proc_file(pid, "environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -147,8 +145,7 @@ pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
         .map(|value| OsStr::from_bytes(value).to_owned())
 }
 
-/// Returns the folders in which a process may have its control socket, as paths that are valid
-/// inside the process.
+/// Returns the folders in which a process may have its control socket, as paths that are valid inside the process.
 fn places(pid: u64, control: Option<&Path>) -> Vec<PathBuf> {
     let mut all: Vec<_> = control.map(Path::to_owned).into_iter().collect();
     let named = variable(pid, "TLLMPROF_CONTROL").map(PathBuf::from);

@@ -130,8 +130,8 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the `tllmprof run` command that captures the window of the example program. The
-    /// command is what a user would type.
+    /// Returns the `tllmprof run` command that captures the window of the example program. The command is what a user
+    /// would type.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);

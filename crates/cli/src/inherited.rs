@@ -58,10 +58,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens a file whose descriptor is the lowest free one, to take the place of a standard stream
-/// that is closed. If `/dev/null` cannot be opened, for example in a container without that file,
-/// Rust's runtime would abort the process. In that case the root folder is opened: reading and
-/// writing it fails, as with a closed descriptor.
+/// Opens a file whose descriptor is the lowest free one, to take the place of a standard stream that is closed. If
+/// `/dev/null` cannot be opened, for example in a container without that file, Rust's runtime would abort the process.
+/// In that case the root folder is opened: reading and writing it fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
     unsafe {
@@ -106,8 +105,8 @@ pub(crate) fn exec(command: &mut Command) -> io::Error {
     }
 }
 
-/// Returns true if a child could not be started because processes, descriptors or memory are used
-/// up. In that case the program can still replace this process, with [`exec_instead`].
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. In that case the
+/// program can still replace this process, with [`exec_instead`].
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
@@ -115,8 +114,8 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|it| shortages.contains(&it))
 }
 
-/// Replaces this process with `command`, which [`hand_on`] has prepared for a child process.
-/// Returns only if the replacement fails.
+/// Replaces this process with `command`, which [`hand_on`] has prepared for a child process. Returns only if the
+/// replacement fails.
 pub(crate) fn exec_instead(command: &mut Command) -> io::Error {
     command.exec()
 }
@@ -128,8 +127,8 @@ pub(crate) enum Heir {
     Child,
 }
 
-/// Makes `command` inherit the state that this process inherited from its parent, such as blocked
-/// signals and open descriptors.
+/// Makes `command` inherit the state that this process inherited from its parent, such as blocked signals and open
+/// descriptors.
 ///
 /// # Errors An argument or a variable has a zero byte.
 pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
@@ -170,8 +169,8 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // Signals are unblocked last, because a signal that arrived while signals were blocked
-            // may end the process at this point.
+            // Signals are unblocked last, because a signal that arrived while signals were blocked may end the process
+            // at this point.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -181,8 +180,7 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the remaining time of an interval timer of this process, or `None` if the timer is not
-/// running.
+/// Returns the remaining time of an interval timer of this process, or `None` if the timer is not running.
 fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     // SAFETY: all zeros are an itimerval, which the call only writes to.
     let (result, left) = unsafe {
@@ -266,8 +264,8 @@ struct ProgramImage {
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
-    /// Addresses inside the strings of the variables. The child process writes its own process
-    /// number to each of these addresses.
+    /// Addresses inside the strings of the variables. The child process writes its own process number to each of these
+    /// addresses.
     numbers: Vec<*mut libc::c_char>,
     /// The strings that the pointers in the other fields point to.
     _strings: Vec<CString>,
@@ -377,8 +375,8 @@ impl ProgramImage {
     }
 }
 
-/// Converts a number to decimal digits without allocating memory, because memory must not be
-/// allocated between fork and exec.
+/// Converts a number to decimal digits without allocating memory, because memory must not be allocated between fork and
+/// exec.
 fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -405,9 +403,8 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     list.into_iter()
 }
 
-/// Returns true if a service manager expects notices from this process (`sd_notify`). By default
-/// the manager accepts notices only from the process that it started, and it asks the kernel which
-/// process sent a notice.
+/// Returns true if a service manager expects notices from this process (`sd_notify`). By default the manager accepts
+/// notices only from the process that it started, and it asks the kernel which process sent a notice.
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();

@@ -115,8 +115,7 @@ fn check(library: &Path) -> Result<()> {
     }
 }
 
-/// Returns the value of `LD_PRELOAD` in which the path of the library precedes all `existing`
-/// entries.
+/// Returns the value of `LD_PRELOAD` in which the path of the library precedes all `existing` entries.
 pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let Some(existing) = existing else {
@@ -136,8 +135,7 @@ pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
-/// Returns the value of `LD_PRELOAD` without the entries for this library, whatever folder these
-/// entries name.
+/// Returns the value of `LD_PRELOAD` without the entries for this library, whatever folder these entries name.
 pub(crate) fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()

@@ -102,8 +102,8 @@ pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorCho
 
 const COLOUR: &str = "--color";
 
-/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be
-/// the verb that follows. Returns `None` if the value is valid.
+/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be the verb that
+/// follows. Returns `None` if the value is valid.
 pub(crate) fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()
@@ -141,8 +141,7 @@ fn names_utf8(locale: &OsStr) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Characters that are replaced with other texts if the locale's encoding is not UTF-8. For example
-/// `µs` becomes `us`.
+/// Characters that are replaced with other texts if the locale's encoding is not UTF-8. For example `µs` becomes `us`.
 const SPELLED: [(char, &str); 6] = [
     ('µ', "u"),
     ('−', "-"),

@@ -16,11 +16,9 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The option for the maximum number of windows that open automatically. It sets the same variable
-/// as [`PER`].
+/// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for a time. During this time at most the number of windows given by [`AT_MOST`] open
-/// automatically.
+/// The option for a time. During this time at most the number of windows given by [`AT_MOST`] open automatically.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
@@ -82,8 +80,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
             .filter(is_of)
     }
 
-    /// Returns the value that the user typed for an option. `None` if the user did not type that
-    /// option.
+    /// Returns the value that the user typed for an option. `None` if the user did not type that option.
     pub(crate) fn value(&self, option: &str) -> Option<&OsStr> {
         let typed = self.0.iter().find(|typed| typed.setting.option == option);
         typed.map(|typed| typed.value.as_os_str())
@@ -93,8 +90,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
         self.value(option).is_some()
     }
 
-    /// Returns the name of the first option that the user typed, in the order of the table of
-    /// settings.
+    /// Returns the name of the first option that the user typed, in the order of the table of settings.
     pub(crate) fn first(&self) -> Option<&'static str> {
         self.0.first().map(|typed| typed.setting.option)
     }
@@ -184,8 +180,8 @@ impl Options {
                 });
             }
         };
-        // If neither an option nor a variable chooses a window, the run measures a window of
-        // iterations after their times have settled.
+        // If neither an option nor a variable chooses a window, the run measures a window of iterations after their
+        // times have settled.
         let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
         if !is_asked {
             let windows = variable::windows.split(' ').next().unwrap_or_default();
@@ -220,8 +216,8 @@ impl Options {
         }
     }
 
-    /// Returns the limit of windows that open automatically, in the form `WINDOWS/TIME`. `None` if
-    /// the user typed neither `--at-most` nor `--per`.
+    /// Returns the limit of windows that open automatically, in the form `WINDOWS/TIME`. `None` if the user typed
+    /// neither `--at-most` nor `--per`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -231,8 +227,8 @@ impl Options {
         Some(value)
     }
 
-    /// Returns the error for a variable with a bad value. If an option set the variable, the
-    /// error's text names that option instead.
+    /// Returns the error for a variable with a bad value. If an option set the variable, the error's text names that
+    /// option instead.
     fn usage_error(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
         let Some(given) = given.iter().find(|given| given.variable == bad.name) else {
             return usage(bad);
@@ -338,14 +334,14 @@ impl Options {
         self.has("--no-trace")
     }
 
-    /// Returns true if the command samples the GPUs' metrics (`--gpu-metrics`). There is no
-    /// variable for this option, because the library takes no part in the sampling.
+    /// Returns true if the command samples the GPUs' metrics (`--gpu-metrics`). There is no variable for this option,
+    /// because the library takes no part in the sampling.
     pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// Returns true if the command samples the state of the GPUs. By default it does, unless the
-    /// user wants only times and calls.
+    /// Returns true if the command samples the state of the GPUs. By default it does, unless the user wants only times
+    /// and calls.
     ///
     /// # Errors The value of the variable is neither true nor false.
     pub(crate) fn gpu_state(&self) -> Result<bool> {
@@ -545,8 +541,8 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some settings are only valid, or only have an effect, together with other settings. This
-        // list gives the values of those other settings for the tests.
+        // Some settings are only valid, or only have an effect, together with other settings. This list gives the
+        // values of those other settings for the tests.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),

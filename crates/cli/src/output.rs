@@ -84,8 +84,8 @@ pub(crate) fn text(text: &str) -> io::Result<()> {
     print(manners::spelled(text).as_bytes())
 }
 
-/// Writes a result to standard output in pieces, by calling the function `write`. Like [`print`],
-/// it succeeds if the reader closes the pipe early.
+/// Writes a result to standard output in pieces, by calling the function `write`. Like [`print`], it succeeds if the
+/// reader closes the pipe early.
 pub(crate) fn write(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
 ) -> io::Result<()> {

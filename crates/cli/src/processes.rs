@@ -302,8 +302,7 @@ pub(crate) fn is_of_nsys(file: &Path) -> io::Result<bool> {
     Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
-/// Returns the text of the progress line for the file `path`. `verb` says what is done with the
-/// file.
+/// Returns the text of the progress line for the file `path`. `verb` says what is done with the file.
 pub(crate) fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())

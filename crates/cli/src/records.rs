@@ -26,8 +26,8 @@ pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
-/// Largest difference between the time that a file system stores for a file and the real time. Some
-/// file systems round the times of files.
+/// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
+/// the times of files.
 const SLACK: Duration = Duration::from_secs(2);
 /// The largest time by which another machine's clock may lag the clock of this machine.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
@@ -40,8 +40,7 @@ pub(crate) struct Records {
     since: SystemTime,
     /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// True if this run created its folder. Such a folder is removed at the end of the run if it is
-    /// empty.
+    /// True if this run created its folder. Such a folder is removed at the end of the run if it is empty.
     is_made: bool,
     /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
     mark: Option<PathBuf>,
@@ -250,9 +249,9 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns true if a process of the run may have chosen this name for its record. If the name
-    /// from the template is already taken, the library appends the process's number to the stem,
-    /// and if necessary a counter. So the name is also compared without up to two numbers.
+    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template is
+    /// already taken, the library appends the process's number to the stem, and if necessary a counter. So the name is
+    /// also compared without up to two numbers.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
@@ -369,8 +368,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns true if `run` sets a path for the records. It sets none if `is_off` is true
-/// (`--no-trace`), or if `TLLMPROF_TRACE` is set to an empty value.
+/// Returns true if `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
+/// `TLLMPROF_TRACE` is set to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

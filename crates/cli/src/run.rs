@@ -75,8 +75,8 @@ impl RunArguments {
         })
     }
 
-    /// Returns the command that starts the program. If a profiler (nsys or ncu) is to be used, the
-    /// command starts the program under this profiler.
+    /// Returns the command that starts the program. If a profiler (nsys or ncu) is to be used, the command starts the
+    /// program under this profiler.
     fn to_start(&self, settings: &Settings) -> Result<Command> {
         let (name, rest) = self
             .command
@@ -156,8 +156,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             sampler.begin();
         }
         stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
-        // The processes of nsys or ncu load the driver without the library. The watch would report
-        // them as processes that are not recorded, so it is not started for such runs.
+        // The processes of nsys or ncu load the driver without the library. The watch would report them as processes
+        // that are not recorded, so it is not started for such runs.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }
@@ -208,8 +208,8 @@ fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Resu
 /// Sets the variables that give the processes of `command` the path of their records.
 fn set_records(command: &mut Command, records: Option<&Records>, settings: &Settings) {
     let Some(records) = records else {
-        // No record can be written; the function `records` has logged the reason. An empty value of
-        // the variable switches off the record.
+        // No record can be written; the function `records` has logged the reason. An empty value of the variable
+        // switches off the record.
         command.env(variable::trace, "");
         return;
     };
@@ -233,8 +233,8 @@ fn warn_of_notices() {
     ));
 }
 
-/// Replaces this process with the program. Used if a service manager expects notices from this
-/// process, or if the command has no work after the program's end. Returns only on an error.
+/// Replaces this process with the program. Used if a service manager expects notices from this process, or if the
+/// command has no work after the program's end. Returns only on an error.
 fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
     if records.is_some() && log >= Level::Info {
         let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
@@ -350,8 +350,8 @@ fn start_sampler(
     Sampler::start(&folder, run, settings.trace_max, settings.log, sampled)
 }
 
-/// Removes the record of the GPUs' state if no process of the program wrote a record, because the
-/// state is only useful together with such a record. Returns true if the state is kept.
+/// Removes the record of the GPUs' state if no process of the program wrote a record, because the state is only useful
+/// together with such a record. Returns true if the state is kept.
 fn keep_state(path: &Path, records: Option<&Records>) -> bool {
     let is_alone = records.is_some_and(|records| records.written().is_empty());
     if is_alone {
@@ -396,8 +396,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// Returns the records of the processes of `command`, and the identifier of their run. There are no
-/// records if the working folder, which would contain them, no longer exists.
+/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if the
+/// working folder, which would contain them, no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()

@@ -36,8 +36,8 @@ impl Hostile {
         }
     }
 
-    /// Returns true if this hostile value is valid for the setting of `row`. For example, paths may
-    /// contain any bytes, and some names may be any text.
+    /// Returns true if this hostile value is valid for the setting of `row`. For example, paths may contain any bytes,
+    /// and some names may be any text.
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
             // For paths only the file system sets limits, and the parser does not check these limits.

@@ -21,8 +21,7 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches for processes without the library. It is short because
-/// programs may be short.
+/// Time between the first two searches for processes without the library. It is short because programs may be short.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest time between two searches for processes without the library.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
@@ -240,8 +239,8 @@ impl Unreached {
     }
 }
 
-/// The message about processes that are not recorded. The flag of each process is true if that
-/// process is still running.
+/// The message about processes that are not recorded. The flag of each process is true if that process is still
+/// running.
 struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for UnreachedMessage<'_> {

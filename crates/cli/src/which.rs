@@ -66,8 +66,7 @@ fn look(file: &Path) -> CommandLookup {
     }
 }
 
-/// Returns true if this user may execute a file. The kernel decides, because the file's mode is not
-/// the only condition.
+/// Returns true if this user may execute a file. The kernel decides, because the file's mode is not the only condition.
 fn is_executable(file: &Path) -> bool {
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }

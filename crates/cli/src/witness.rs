@@ -51,8 +51,8 @@ struct SharedPages {
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False after the witness failed to answer, because it was stopped or killed. After that, the
-    /// command asks it no more.
+    /// False after the witness failed to answer, because it was stopped or killed. After that, the command asks it no
+    /// more.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
@@ -82,8 +82,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // The first byte of the witness shows that it has changed its process name, which
-                // was that of the command. This call waits for that byte.
+                // The first byte of the witness shows that it has changed its process name, which was that of the
+                // command. This call waits for that byte.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -95,9 +95,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its
-    /// exec. After the exec would be too late, because a process that reads the program's first
-    /// output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. After the exec
+    /// would be too late, because a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -109,15 +108,14 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has started, and that from now on the command itself watches when the
-    /// program stops and continues.
+    /// Notes that the program has started, and that from now on the command itself watches when the program stops and
+    /// continues.
     pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
-    /// Returns true if the witness also received a signal that this process received. In that case
-    /// the signal was sent to the whole process group. Returns `None` if the witness does not
-    /// answer.
+    /// Returns true if the witness also received a signal that this process received. In that case the signal was sent
+    /// to the whole process group. Returns `None` if the witness does not answer.
     pub(crate) fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -128,8 +126,8 @@ impl Witness {
         answered.then_some(answer[0] != 0)
     }
 
-    /// Records that the command is about to stop together with the program (`true`), or that it
-    /// continues (`false`). Returns the previous value.
+    /// Records that the command is about to stop together with the program (`true`), or that it continues (`false`).
+    /// Returns the previous value.
     pub(crate) fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)
     }
@@ -148,8 +146,7 @@ impl Drop for Witness {
     }
 }
 
-/// Returns new memory that is shared between this process and the child processes that it forks
-/// later.
+/// Returns new memory that is shared between this process and the child processes that it forks later.
 fn share() -> Option<&'static SharedPages> {
     // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
@@ -167,8 +164,8 @@ fn share() -> Option<&'static SharedPages> {
 
 /// The main loop of the witness, which ends when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
-    // SAFETY: the calls read only the name. If the command ended before the first call, no process
-    // would kill this process later, so this process returns.
+    // SAFETY: the calls read only the name. If the command ended before the first call, no process would kill this
+    // process later, so this process returns.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -266,8 +263,7 @@ fn runs(process: libc::pid_t) -> bool {
     state(process).is_some_and(|state| !"TtZX".contains(state)) && is_waiting() == Some(false)
 }
 
-/// Removes a signal that is pending for the witness. Returns true if the signal was pending and
-/// came from `sender`.
+/// Removes a signal that is pending for the witness. Returns true if the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
         // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
@@ -290,8 +286,7 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
     }
 }
 
-/// Returns the letter with which `/proc` shows the state of a process, such as `T` for a stopped
-/// one.
+/// Returns the letter with which `/proc` shows the state of a process, such as `T` for a stopped one.
 fn state(process: libc::pid_t) -> Option<char> {
     ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }

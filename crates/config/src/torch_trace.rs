@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::Problem;
 
-/// A path in two parts, so that the rank and the window can be inserted before the extension.
+/// The path of a trace in two parts, so that the rank and the window can be inserted before the extension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracePath {
     /// The folder, and the file name without its extension.

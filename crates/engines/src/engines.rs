@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // This is the same method as in the row above. It is listed with the module that contained it
-    // before the module became a package. The package still exports the class under this name.
+    // This is the same method as in the row above. It is listed with the module that contained it before the module
+    // became a package. The package still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -383,8 +383,7 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Returns the first engine in the list whose sign the process shows, that is, for whose sign
-/// `seen` returns true.
+/// Returns the first engine in the list whose sign the process shows, that is, for whose sign `seen` returns true.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }

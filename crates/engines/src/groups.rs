@@ -5,8 +5,8 @@
 //!
 //! `docs/engines.md` shows the tables in this file to users, and a test compares that page with this file.
 
-/// The location of the groups of ranks in an engine's worker process. Each group is a Python object
-/// with the attributes `rank_in_group`, `world_size` and `ranks`.
+/// The location of the groups of ranks in an engine's worker process. Each group is a Python object with the attributes
+/// `rank_in_group`, `world_size` and `ranks`.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineGroups {
     pub engine: &'static str,
@@ -46,8 +46,8 @@ pub const DESCRIBED_GROUPS: &[(&str, &str, &str)] = &[
     ("DP", "DATA_PARALLEL_GROUP", "Megatron Core"),
 ];
 
-/// The names of the groups of ranks (tensor, pipeline, expert and data parallelism), in the order
-/// in which reports show them.
+/// The names of the groups of ranks (tensor, pipeline, expert and data parallelism), in the order in which reports show
+/// them.
 pub const GROUPS: [&str; 4] = ["TP", "PP", "EP", "DP"];
 
 #[cfg(test)]

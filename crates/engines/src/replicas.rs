@@ -14,8 +14,8 @@ use std::fmt;
 pub enum From {
     /// The module with this name, if it is imported.
     Module(&'static str),
-    /// The arguments of the function that `multiprocessing` runs in the process. The path continues
-    /// with the name of an argument.
+    /// The arguments of the function that `multiprocessing` runs in the process. The path continues with the name of an
+    /// argument.
     Arguments,
 }
 
@@ -117,11 +117,11 @@ mod tests {
                     "{place}"
                 );
             }
-            // A row that gives the rank of a process without a world must also give the size of a
-            // replica, because the rank in the job is computed from both.
+            // A row that gives the rank of a process without a world must also give the size of a replica, because the
+            // rank in the job is computed from both.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // A row must give the number of replicas or their size. Without both, it cannot be
-            // decided if the world contains only one replica.
+            // A row must give the number of replicas or their size. Without both, it cannot be decided if the world
+            // contains only one replica.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }
     }

@@ -21,7 +21,7 @@ struct LaneSpan {
     batch: u32,
 }
 
-/// The lines of one track.
+/// The lines of one track. Events that overlap are on different lines.
 #[derive(Default, Debug)]
 pub(crate) struct Lanes {
     lines: Vec<Line>,

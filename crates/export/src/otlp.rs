@@ -20,10 +20,10 @@ use crate::record::Record;
 /// Maximum number of spans in a request.
 const MAX_SPANS: usize = 1000;
 
-/// A request: the spans that are sent to a collector together.
+/// A request to an OpenTelemetry collector: spans that are sent together.
 #[derive(Debug)]
 pub struct Request {
-    /// An encoded `ExportTraceServiceRequest`.
+    /// The request in encoded form (`ExportTraceServiceRequest`).
     pub bytes: Vec<u8>,
     pub spans: u64,
 }
@@ -187,8 +187,8 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The ids of a window's spans. These ids are the same in every export, so that a second export of a record adds no
-/// spans.
+/// The ids from which the span ids of a process's windows are made. They are the same in every export, so that a second
+/// export of a record adds no spans.
 struct Ids {
     trace: [u8; 16],
     process: u64,

@@ -8,9 +8,9 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Size from which on a block is passed to the writer thread, in bytes.
+/// Minimum size, in bytes, at which a block is passed to the writer thread.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Maximum number of blocks that wait for the writer thread.
+/// Maximum number of blocks that can wait for the writer thread. If more are produced, the producer waits.
 const MAX_WAITING_BLOCKS: usize = 4;
 
 /// The current block of output, and the channel to the writer thread.
@@ -20,7 +20,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Returns the current block, to which the next bytes are to be appended.
+    /// Returns the current block of output. The caller appends the next bytes to it.
     pub(crate) const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.block
     }
@@ -47,11 +47,10 @@ impl Sink {
     }
 }
 
-/// Writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
+/// Calls `make`, and writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
 /// true. Returns the result of `make`.
 ///
-/// # Errors
-/// Returns an error if writing fails, or else the error of `make`.
+/// # Errors Returns an error if writing fails, or else the error of `make`.
 pub(crate) fn through<T>(
     to: impl Write + Send,
     gzip: bool,

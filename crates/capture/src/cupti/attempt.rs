@@ -13,8 +13,7 @@
 
 use tllmprof_sync::States;
 
-/// The state of an attempt to attach or detach CUPTI. The value in each state is the attempt's
-/// number.
+/// The state of an attempt to attach or detach CUPTI. The value in each state is the attempt's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     /// A thread of the program has requested the attempt and waits for its end.

@@ -68,8 +68,8 @@ pub(crate) fn shrink() {
     while free.count > PREPARED_BUFFERS {
         free.count -= 1;
         let place = free.places[free.count];
-        // SAFETY: this address is that of one of our mappings, and no code uses the mapping any
-        // more because it is in the list of free buffers.
+        // SAFETY: this address is that of one of our mappings, and no code uses the mapping any more because it is in
+        // the list of free buffers.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(place), SIZE) };
         MADE.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,8 +6,7 @@
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;
 
-/// One moment as both clocks show it: in nanoseconds of CUPTI's clock, and in ticks of the record's
-/// clock.
+/// One moment as both clocks show it: in nanoseconds of CUPTI's clock, and in ticks of the record's clock.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ClockReading {
     pub ns: u64,
@@ -15,8 +14,8 @@ pub(crate) struct ClockReading {
 }
 
 impl ClockReading {
-    /// Reads both clocks several times, and returns the pair of readings that took the least time.
-    /// `read` returns the time of CUPTI's clock in nanoseconds.
+    /// Reads both clocks several times, and returns the pair of readings that took the least time. `read` returns the
+    /// time of CUPTI's clock in nanoseconds.
     pub(crate) fn new(mut read: impl FnMut() -> u64) -> Self {
         const MAX_TRIES: usize = 8;
         let mut once = || {

@@ -26,8 +26,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::{Lock, Machine};
 
-/// Error code `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler has subscribed to
-/// CUPTI.
+/// Error code `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler has subscribed to CUPTI.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
 /// Maximum time for which the gate, which is in front of the driver's functions, stays closed while another thread is
 /// still in the driver. The time is short because that thread may wait for work that a thread at the closed gate has
@@ -65,8 +64,8 @@ lifecycle::global! {
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Values of [`gate::passes`], the number of driver calls through the gate: first when CUPTI
-    /// was last enabled, then when it was last disabled.
+    /// Values of [`gate::passes`], the number of driver calls through the gate: first when CUPTI was last enabled, then
+    /// when it was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// True if a stream capture is active while the process ends.
@@ -95,8 +94,7 @@ pub(crate) fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
-/// Removes and returns the reason why the last attempt to attach CUPTI failed. `None` if it
-/// succeeded.
+/// Removes and returns the reason why the last attempt to attach CUPTI failed. `None` if it succeeded.
 pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
@@ -159,8 +157,8 @@ pub(crate) fn work(job: Job) {
     }
 }
 
-/// Commits to the attempt with this number, so that it can no longer be abandoned. Returns false if
-/// the requesting thread has already abandoned the attempt.
+/// Commits to the attempt with this number, so that it can no longer be abandoned. Returns false if the requesting
+/// thread has already abandoned the attempt.
 fn commit(number: u32) -> bool {
     ATTEMPT.on(attempt::AttemptEvent::Commits(number)).is_some()
 }
@@ -184,15 +182,14 @@ fn attach() -> Result<(), KernelsRefusal> {
         gate::forget_new();
     }
     let _held = gate::hold();
-    // If there is no CUDA context, the free memory of the GPU is unknown. Then the check for enough
-    // memory is skipped.
+    // If there is no CUDA context, the free memory of the GPU is unknown. Then the check for enough memory is skipped.
     if let Some(free) = driver.free_memory().filter(|free| *free < MIN_FREE_MEMORY) {
         return Err(KernelsRefusal::Memory { free });
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI writes the handle to a local variable. The callback does nothing, and
-        // remains valid because this library is never unloaded.
+        // SAFETY: CUPTI writes the handle to a local variable. The callback does nothing, and remains valid because
+        // this library is never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
@@ -295,8 +292,8 @@ fn switch_off() {
     }
 }
 
-/// Returns true if CUPTI is disabled and must not be detached yet, because calls that bypassed the
-/// gate may still be in the driver.
+/// Returns true if CUPTI is disabled and must not be detached yet, because calls that bypassed the gate may still be in
+/// the driver.
 pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
@@ -426,8 +423,8 @@ mod tests {
     use super::*;
     use crate::made::record;
 
-    /// Checks that CUPTI is disabled and flushed when it is attached and the process ends. A
-    /// stand-in replaces CUPTI, because the test process has no driver.
+    /// Checks that CUPTI is disabled and flushed when it is attached and the process ends. A stand-in replaces CUPTI,
+    /// because the test process has no driver.
     #[test]
     fn what_is_switched_off_hands_over_what_it_has_once() {
         let _record = record();

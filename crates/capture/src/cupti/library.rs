@@ -14,8 +14,7 @@ use super::refusal::KernelsRefusal;
 use tllmprof_platform::{elf, function};
 
 pub(crate) type CuptiResult = c_int;
-/// An activity kind (`CUpti_ActivityKind`), that is, a type of GPU work that CUPTI records, such as
-/// kernels.
+/// An activity kind (`CUpti_ActivityKind`), that is, a type of GPU work that CUPTI records, such as kernels.
 pub(crate) type ActivityKind = c_int;
 pub(crate) type Subscriber = *mut c_void;
 pub(crate) type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
@@ -136,8 +135,7 @@ fn is_cupti(module: &elf::ElfModule) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Returns true if `name` is the soname of the module and contains no path. The loader found such a
-/// module by its name.
+/// Returns true if `name` is the soname of the module and contains no path. The loader found such a module by its name.
 fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }

@@ -52,8 +52,8 @@ use tllmprof_sync::Lock;
 const MIN_FREE_MEMORY: usize = 32 << 20;
 /// Maximum time that a thread of the program waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// First, the maximum time to wait for an idle device before the gate is closed. Second, the
-/// maximum time for the worker to detach CUPTI while the gate is closed.
+/// First, the maximum time to wait for an idle device before the gate is closed. Second, the maximum time for the
+/// worker to detach CUPTI while the gate is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
@@ -73,8 +73,8 @@ lifecycle::global! {
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Set of the reasons for recording no kernels that have already been logged. The bit of each
-    /// reason is its [`KernelsRefusal::number`].
+    /// Set of the reasons for recording no kernels that have already been logged. The bit of each reason is its
+    /// [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
@@ -82,8 +82,7 @@ lifecycle::global! {
     pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
-/// Returns true if the settings request the recording of kernels and nothing in the environment
-/// rules it out.
+/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -139,8 +138,8 @@ pub(crate) fn start(settings: &Settings) {
     }
 }
 
-/// Prepares to record kernels in the first `kernels` iterations of a window, or of a part of a
-/// window, that opens. `None` means that no kernels are recorded.
+/// Prepares to record kernels in the first `kernels` iterations of a window, or of a part of a window, that opens.
+/// `None` means that no kernels are recorded.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -238,8 +237,8 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle,
-/// unless `capturing` is true, that is, a stream capture is active.
+/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle, unless `capturing` is
+/// true, that is, a stream capture is active.
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -264,8 +263,8 @@ pub(crate) fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Returns the state of CUPTI. In contrast to [`presence`], there is also a state in which the
-/// worker is attaching CUPTI at this moment.
+/// Returns the state of CUPTI. In contrast to [`presence`], there is also a state in which the worker is attaching
+/// CUPTI at this moment.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -326,8 +325,7 @@ fn flush_at_exit() {
 }
 
 impl AttachPlan {
-    /// Changes the plan for CUPTI as `event` requires. Returns the action that the calling thread
-    /// must perform.
+    /// Changes the plan for CUPTI as `event` requires. Returns the action that the calling thread must perform.
     pub(crate) fn on(&mut self, event: PlanEvent) -> Action {
         let (next, action) = self.next(event);
         *self = next;
@@ -335,8 +333,7 @@ impl AttachPlan {
         action
     }
 
-    /// Attaches CUPTI, so that the recording of kernels begins with `iteration`. Returns true on
-    /// success.
+    /// Attaches CUPTI, so that the recording of kernels begins with `iteration`. Returns true on success.
     fn attach(&mut self, iteration: u64) -> bool {
         jobs::begin_attempt();
         let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOAD_TIMEOUT);
@@ -423,8 +420,7 @@ fn leave_once() -> Left {
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
-    // Waits for the GPU work that has been launched so far. Other threads of the program continue
-    // in the meantime.
+    // Waits for the GPU work that has been launched so far. Other threads of the program continue in the meantime.
     if !worker::run(worker::Job::Drain, DRAIN_TIMEOUT) {
         return Left::Busy;
     }
@@ -492,7 +488,6 @@ pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
 /// Resets the plan in the child process after a fork.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
-    // If the parent process has loaded CUPTI, that CUPTI refers to the parent's threads, so the
-    // child cannot use it.
+    // If the parent process has loaded CUPTI, that CUPTI refers to the parent's threads, so the child cannot use it.
     *PLAN.lock() = AttachPlan::of_child(library::Cupti::get().is_some());
 }

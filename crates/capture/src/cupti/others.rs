@@ -65,8 +65,8 @@ pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Subtracts 1 from a count, unless it is 0. It can be 0 if a subscription ends that began before
-/// this library was loaded.
+/// Subtracts 1 from a count, unless it is 0. It can be 0 if a subscription ends that began before this library was
+/// loaded.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

@@ -56,8 +56,8 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// Returns the detachment that is still pending after an attempt with the result `event`.
-    /// `None` if there is to be no further attempt.
+    /// Returns the detachment that is still pending after an attempt with the result `event`. `None` if there is to be
+    /// no further attempt.
     fn after(self, event: PlanEvent) -> Option<Self> {
         match event {
             PlanEvent::Busy { iteration } => {
@@ -118,8 +118,7 @@ pub(crate) enum PlanEvent {
     Left,
     /// Another profiler in this process takes CUPTI.
     Yields,
-    /// CUPTI could not be detached this time, because the driver or the device was busy. The
-    /// detachment is tried again.
+    /// CUPTI could not be detached this time, because the driver or the device was busy. The detachment is tried again.
     Busy { iteration: u64 },
     /// CUPTI must not be detached yet. This check does not count as an attempt to detach it.
     Early { iteration: u64 },
@@ -148,8 +147,7 @@ pub(crate) enum Action {
 }
 
 impl AttachPlan {
-    /// Returns the next iteration at which the plan may require an action; [`NEVER`] if there is
-    /// none.
+    /// Returns the next iteration at which the plan may require an action; [`NEVER`] if there is none.
     pub(crate) const fn due(self) -> u64 {
         match self {
             Self::Waiting { .. } | Self::Cut => 0,
@@ -182,8 +180,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state without an open window and with `leave` as its pending detachment of
-    /// CUPTI.
+    /// Returns the state without an open window and with `leave` as its pending detachment of CUPTI.
     const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },
@@ -274,8 +271,8 @@ impl AttachPlan {
         }
     }
 
-    /// Ends the recording of kernels before `iteration`, because it has lasted for the requested
-    /// number of iterations. Returns the new state and the action.
+    /// Ends the recording of kernels before `iteration`, because it has lasted for the requested number of iterations.
+    /// Returns the new state and the action.
     fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         if capturing {
             // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
@@ -294,8 +291,8 @@ impl AttachPlan {
         Self::Leaving(Leave { tries: 0, at: over })
     }
 
-    /// Checks at the beginning of `iteration` if a pending detachment of CUPTI is due. Returns the
-    /// new state and the action.
+    /// Checks at the beginning of `iteration` if a pending detachment of CUPTI is due. Returns the new state and the
+    /// action.
     fn look(self, iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         let Some(leave) = self.pending().filter(|leave| leave.at <= iteration) else {
             return (self, Action::Nothing);
@@ -308,8 +305,8 @@ impl AttachPlan {
             )
         };
         match cupti {
-            // The worker is still attaching CUPTI for an attempt that was abandoned. Once CUPTI is
-            // attached, a later check detaches it.
+            // The worker is still attaching CUPTI for an attempt that was abandoned. Once CUPTI is attached, a later
+            // check detaches it.
             Where::Coming => later(LATE_RETRY_ITERATIONS),
             Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),

@@ -1,5 +1,5 @@
-//! Writes the GPU work that CUPTI reports into the record. This runs on the thread on which CUPTI
-//! hands over a buffer, usually a thread of CUPTI itself.
+//! Writes the GPU work that CUPTI reports into the record. This runs on the thread on which CUPTI hands over a buffer,
+//! usually a thread of CUPTI itself.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ lifecycle::global! {
 
     #[fork(reset)]
     static TAKING: Lock<Option<Taking>> = Lock::new(None);
-    /// Totals since the recording of kernels began ([`begin`]), in this order: kernels, copies,
-    /// memsets, records that CUPTI dropped because it had no buffer, and records without times.
+    /// Totals since the recording of kernels began ([`begin`]), in this order: kernels, copies, memsets, records that
+    /// CUPTI dropped because it had no buffer, and records without times.
     #[fork(keep = "cleared where the taking begins")]
     static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 }
@@ -35,12 +35,12 @@ lifecycle::global! {
 struct Taking {
     /// A reading of both clocks (CUPTI's and the record's) when the recording began.
     since: ClockReading,
-    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0 because
-    /// both are the same clock.
+    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0 because both are the same
+    /// clock.
     ahead: i64,
     names: HashMap<usize, KernelName>,
-    /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. A
-    /// new era begins when the record's strings are numbered anew.
+    /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. A new era begins when
+    /// the record's strings are numbered anew.
     era: u32,
     /// Correlation ids of the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
@@ -91,8 +91,7 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns to scopes those graph nodes whose kernels have been recorded so far, and writes the
-/// result into the record.
+/// Assigns to scopes those graph nodes whose kernels have been recorded so far, and writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -188,8 +187,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
 }
 
 impl Taking {
-    /// Writes one kernel, copy or memset into the record. Returns false if CUPTI gives no times for
-    /// this work.
+    /// Writes one kernel, copy or memset into the record. Returns false if CUPTI gives no times for this work.
     fn take(&mut self, activity: &Activity, now: &ClockReading) -> bool {
         if self.calls.is_empty() || self.last != activity.correlation {
             self.last = activity.correlation;

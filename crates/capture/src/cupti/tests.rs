@@ -134,8 +134,7 @@ fn what_cupti_hands_over_is_in_the_record() {
     assert_eq!((totals.dropped, totals.untimed, totals.calls), (2, 1, 6));
     log_totals();
     taking::end();
-    // After the recording has ended, no work is recorded, but a buffer that is handed over becomes
-    // free again.
+    // After the recording has ended, no work is recorded, but a buffer that is handed over becomes free again.
     hand_over(&[kernel(None, [1, 2], 9)]);
     let contents = record.read();
     let events = contents.find_events(thread);

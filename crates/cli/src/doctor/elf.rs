@@ -35,8 +35,8 @@ pub(crate) struct Elf {
     pub has_cuda_symbols: bool,
     /// The kind of the CPython module, if the file exports CPython's C API.
     pub python: Option<CPython>,
-    /// Offset of the `.rodata` section in the file, and the section's size, both in bytes. `None`
-    /// if the file has no such section.
+    /// Offset of the `.rodata` section in the file, and the section's size, both in bytes. `None` if the file has no
+    /// such section.
     rodata: Option<(u64, u64)>,
 }
 
@@ -70,8 +70,7 @@ impl Elf {
     /// The file cannot be read, is not an ELF file, or is damaged.
     pub(crate) fn read(path: &Path) -> Result<Self, NotRead> {
         let file = File::open(path).map_err(NotRead::Io)?;
-        // Programs can be gigabytes large, so only the parts of the file that are used below are
-        // read.
+        // Programs can be gigabytes large, so only the parts of the file that are used below are read.
         let cache = ReadCache::new(file);
         let parsed = match FileKind::parse(&cache) {
             Ok(FileKind::Elf64) => read_as::<elf::FileHeader64<Endianness>, _>(&cache),

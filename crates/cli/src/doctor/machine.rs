@@ -12,8 +12,8 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// Describes the machine. Returns true if the machine has an NVIDIA driver. `runtimes` are the
-/// folders of the CUDA runtimes that the program is linked to.
+/// Describes the machine. Returns true if the machine has an NVIDIA driver. `runtimes` are the folders of the CUDA
+/// runtimes that the program is linked to.
 pub(crate) fn describe(
     section: &mut Section,
     search: &Search,

@@ -72,8 +72,7 @@ pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     demanded.map(version::Version::numbers)
 }
 
-/// Checks a program before it is started. Logs a warning if the program would run without
-/// libtllmprof.so.
+/// Checks a program before it is started. Logs a warning if the program would run without libtllmprof.so.
 ///
 /// # Errors The program cannot start at all, or cannot start with the library preloaded.
 pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {

@@ -33,8 +33,7 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(super) struct StartRefusal {
     pub why: String,
-    /// The exit status with which a shell would report the refusal. `None` if it is possible that
-    /// the command starts.
+    /// The exit status with which a shell would report the refusal. `None` if it is possible that the command starts.
     pub status: Option<u8>,
 }
 
@@ -120,8 +119,7 @@ impl Program {
     }
 }
 
-/// Returns true if a file is a dynamic linker that can be run as a command. Such a file requests no
-/// other linker.
+/// Returns true if a file is a dynamic linker that can be run as a command. Such a file requests no other linker.
 fn is_loader(path: &Path, elf: &Elf) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
@@ -159,8 +157,7 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),
                 Some((name, _)) if WITH_VALUE.contains(&name) => {}
-                // With any other option, the linker lists or checks something or shows help. It
-                // runs no program then.
+                // With any other option, the linker lists or checks something or shows help. It runs no program then.
                 _ => return None,
             },
         }
@@ -225,8 +222,7 @@ fn interpreter(script: &Path) -> Result<PathBuf, StartRefusal> {
 /// The message for a file that neither the kernel nor a shell executes.
 pub(crate) const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
 
-/// Returns true if this machine's kernel can start files of other formats than ELF and scripts
-/// (binfmt_misc).
+/// Returns true if this machine's kernel can start files of other formats than ELF and scripts (binfmt_misc).
 fn has_other_formats() -> bool {
     let registered = fs::read_dir("/proc/sys/fs/binfmt_misc");
     let mut names = registered

@@ -25,9 +25,8 @@ const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit of the memory, in bytes, that is mapped before any library in addition to the
-/// program, its loader and its stack. It is for the arguments and variables, the vDSO, and the
-/// loader's data.
+/// Upper limit of the memory, in bytes, that is mapped before any library in addition to the program, its loader and
+/// its stack. It is for the arguments and variables, the vDSO, and the loader's data.
 const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
@@ -64,9 +63,8 @@ pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Opt
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // A program without an interpreter is static or is the loader itself. Nothing is preloaded
-        // into a static program. The loader preloads the library into the program that the loader
-        // runs.
+        // A program without an interpreter is static or is the loader itself. Nothing is preloaded into a static
+        // program. The loader preloads the library into the program that the loader runs.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -234,8 +232,8 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// Returns the program that runs this test. It can certainly be started, because this machine's
-    /// loader has just loaded it.
+    /// Returns the program that runs this test. It can certainly be started, because this machine's loader has just
+    /// loaded it.
     fn here() -> Program {
         Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }

@@ -124,8 +124,8 @@ impl Search {
             .find(|path| fits(path, like))
     }
 
-    /// Returns the path of the library `name` in the folder of the dynamic linker that `like`
-    /// requests, if that library fits `like`.
+    /// Returns the path of the library `name` in the folder of the dynamic linker that `like` requests, if that library
+    /// fits `like`.
     pub(crate) fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         let path = loader_folder(like)?.join(name);
         fits(&path, like).then_some(path)

@@ -41,8 +41,8 @@ pub(crate) fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports settings that prevent the recording of kernels. A missing path of the record is only a
-/// problem without `tllmprof run`, because `tllmprof run` sets that path itself.
+/// Reports settings that prevent the recording of kernels. A missing path of the record is only a problem without
+/// `tllmprof run`, because `tllmprof run` sets that path itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;
@@ -90,8 +90,8 @@ fn ranks(section: &mut Section, settings: &Settings) {
     }
 }
 
-/// Reports variables that no part of tllmprof reads although their names begin with a prefix of
-/// tllmprof's variables. They are probably misspelled.
+/// Reports variables that no part of tllmprof reads although their names begin with a prefix of tllmprof's variables.
+/// They are probably misspelled.
 fn misspelled(section: &mut Section) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set {

@@ -161,8 +161,7 @@ pub(crate) fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
 }
 
-/// Returns true if the value contains a variable such as `$NAME`, which a shell or a similar
-/// program would expand.
+/// Returns true if the value contains a variable such as `$NAME`, which a shell or a similar program would expand.
 fn names_variable(value: &str) -> bool {
     let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
     value
@@ -208,8 +207,7 @@ mod tests {
             yaml.contains("          value: \"it's {n} $$(X) 5%\"\n"),
             "{yaml}"
         );
-        // If no variable sends records to the container's folder for records, no volume is mounted
-        // for records.
+        // If no variable sends records to the container's folder for records, no volume is mounted for records.
         assert!(!yaml.contains(RECORDS), "{yaml}");
         assert_eq!(scalar("a\"\\\n\u{1}"), "\"a\\\"\\\\\\u000a\\u0001\"");
         let bad = vec![("X", OsStr::from_bytes(b"\xff").to_owned())];

@@ -288,8 +288,7 @@ fn variables(given: &[Given]) -> Variables {
         .collect()
 }
 
-/// Returns the value of `LD_PRELOAD` in this environment, without the entries for the library of
-/// tllmprof.
+/// Returns the value of `LD_PRELOAD` in this environment, without the entries for the library of tllmprof.
 fn own_preload() -> OsString {
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
     library::without(&existing)

@@ -12,12 +12,10 @@ use super::wording::{arguments, communicator, names, numbered};
 /// A call of NCCL that some ranks have entered and others, which should also enter it, have not.
 struct MissingCall {
     communicator: u64,
-    /// The missing call, as the late ranks would make it. `None` if it is a collective that no ring
-    /// contains any more.
+    /// The missing call, as the late ranks would make it. `None` if it is a collective that no ring contains any more.
     collective: Option<Collective>,
     number: u64,
-    /// The other rank of a send or receive, by its number in the communicator. `None` for a
-    /// collective.
+    /// The other rank of a send or receive, by its number in the communicator. `None` for a collective.
     peer: Option<u32>,
     /// The arguments with which a rank that is ahead has entered the call.
     operation: Option<Operation>,
@@ -26,8 +24,7 @@ struct MissingCall {
 }
 
 impl MissingCall {
-    /// Finds the collective that some users of the communicator `id` have entered and others have
-    /// not.
+    /// Finds the collective that some users of the communicator `id` have entered and others have not.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
         let sequence = |index: &usize| ranks[*index].sequence(id);
         let least = users.iter().filter_map(sequence).min()?;

@@ -28,14 +28,12 @@ pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<u
     users
 }
 
-/// Returns the state of the communicator `id` in the ring of a rank. `None` if the rank does not
-/// use that communicator.
+/// Returns the state of the communicator `id` in the ring of a rank. `None` if the rank does not use that communicator.
 pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
     rank.ring.communicators.iter().find(|one| one.id == id)
 }
 
-/// Returns all ordered pairs of those ranks in `users` whose sends and receives in the communicator
-/// `id` are counted.
+/// Returns all ordered pairs of those ranks in `users` whose sends and receives in the communicator `id` are counted.
 pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
     let is_counted = |index: &&usize| {
         let member = member(&ranks[**index], id);
@@ -48,8 +46,8 @@ pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize
     each.filter(|[one, other]| one != other).collect()
 }
 
-/// Returns the sends of the first rank of a pair to the second, or the first rank's receives from
-/// the second, by number. Only calls that the first rank's ring still contains are returned.
+/// Returns the sends of the first rank of a pair to the second, or the first rank's receives from the second, by
+/// number. Only calls that the first rank's ring still contains are returned.
 pub(super) fn transfers(
     ranks: &[RankState],
     id: u64,
@@ -69,8 +67,8 @@ pub(super) fn transfers(
         .collect()
 }
 
-/// Returns the number of sends of the first rank of a pair to the second, or of the first rank's
-/// receives from the second.
+/// Returns the number of sends of the first rank of a pair to the second, or of the first rank's receives from the
+/// second.
 pub(super) fn transferred(
     ranks: &[RankState],
     id: u64,

@@ -10,9 +10,8 @@ pub(crate) struct StuckCause {
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue. The search follows locks and
-    /// the GIL from each waiting thread to the thread that holds them. `None` if the reason is not
-    /// known.
+    /// Finds why the thread that makes the steps does not continue. The search follows locks and the GIL from each
+    /// waiting thread to the thread that holds them. `None` if the reason is not known.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];

@@ -13,8 +13,7 @@ use crate::beyond;
 use crate::failure::{usage, worded};
 use crate::output;
 
-/// A ring (a file with the latest steps and collectives of a process), and the process that writes
-/// it.
+/// A ring (a file with the latest steps and collectives of a process), and the process that writes it.
 pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
     /// not known.

@@ -213,8 +213,7 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns the cause for which a rank is stuck as text, and the time since when the rank has been
-/// stuck.
+/// Returns the cause for which a rank is stuck as text, and the time since when the rank has been stuck.
 fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     let quiet = rank.quiet_ns.map(Time);
     let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
@@ -260,8 +259,7 @@ fn waiting_for_gpu(
     HangVerdict::new(answer, VerdictKind::Gpu, waiting, text)
 }
 
-/// Returns the duration of the longest step, in nanoseconds, among the latest steps of the ranks in
-/// `part`.
+/// Returns the duration of the longest step, in nanoseconds, among the latest steps of the ranks in `part`.
 fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
     let steps = part.iter().filter_map(|index| ranks[*index].longest_step());
     steps.max()

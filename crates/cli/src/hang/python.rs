@@ -28,8 +28,8 @@ pub(crate) struct PythonState<'a> {
     interpreter: u64,
 }
 
-/// The GIL of a Python interpreter, while a thread holds it: the holder's thread number, and the
-/// addresses where other threads wait for the GIL.
+/// The GIL of a Python interpreter, while a thread holds it: the holder's thread number, and the addresses where other
+/// threads wait for the GIL.
 pub(crate) struct Gil {
     pub holder: u32,
     /// The addresses of the condition variables and mutexes in which threads wait for the GIL.

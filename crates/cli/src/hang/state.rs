@@ -1,13 +1,13 @@
-//! The state of a rank, read from its ring and from `/proc`. The verdict of `tllmprof hang` is
-//! based on the states of all ranks.
+//! The state of a rank, read from its ring and from `/proc`. The verdict of `tllmprof hang` is based on the states of
+//! all ranks.
 
 use tllmprof_record::Ring;
 
 /// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
-    /// The number of the process on this machine. If the process does not run on this machine, this
-    /// is the number that the ring contains.
+    /// The number of the process on this machine. If the process does not run on this machine, this is the number that
+    /// the ring contains.
     pub pid: u32,
     pub life: Life,
     /// The process's ring at the second of the two readings.
@@ -18,8 +18,7 @@ pub(crate) struct RankState {
     /// boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
-    /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the
-    /// holder is not known.
+    /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
 }
 

@@ -35,8 +35,8 @@ impl Page {
     const TOP: usize = 20;
 }
 
-/// Returns a page of rows as JSON: as many rows as the maximum length allows, and the offset of the
-/// next row. `about` comes before the rows.
+/// Returns a page of rows as JSON: as many rows as the maximum length allows, and the offset of the next row. `about`
+/// comes before the rows.
 ///
 /// # Errors The page is empty or begins after the last row.
 pub(crate) fn list<T: Serialize>(
@@ -83,9 +83,8 @@ pub(crate) fn list<T: Serialize>(
     Ok(text)
 }
 
-/// Returns a value as JSON of at most `longest` bytes, if possible. Leaves out `null`. Shortens
-/// texts step by step to the lengths of [`TEXTS`]; if the JSON is still too long, leaves out lists
-/// and objects.
+/// Returns a value as JSON of at most `longest` bytes, if possible. Leaves out `null`. Shortens texts step by step to
+/// the lengths of [`TEXTS`]; if the JSON is still too long, leaves out lists and objects.
 fn fitted(value: &Value, longest: usize) -> String {
     for most in TEXTS {
         let text = json(&shortened(value, most));

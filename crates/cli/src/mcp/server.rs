@@ -1,5 +1,4 @@
-//! The server of `tllmprof mcp`. It answers requests of the Model Context Protocol by calling the
-//! tools.
+//! The server of `tllmprof mcp`. It answers requests of the Model Context Protocol by calling the tools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

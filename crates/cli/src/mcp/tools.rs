@@ -97,8 +97,7 @@ const TOOLS: [Tool; 9] = [
     },
 ];
 
-/// Returns the tools that are offered to the assistant. The capturing tool is among them if
-/// `allow_capture` is true.
+/// Returns the tools that are offered to the assistant. The capturing tool is among them if `allow_capture` is true.
 pub(crate) fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
     TOOLS
         .iter()

@@ -6,16 +6,14 @@ use std::fs;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// The beginning of the file name of the CUDA driver's library. A process that maps this library
-/// can use a GPU.
+/// The beginning of the file name of the CUDA driver's library. A process that maps this library can use a GPU.
 const DRIVER: &[u8] = b"libcuda.so";
 
 /// The descendant processes of the command, as found by the latest search.
 pub(crate) struct ProcessFamily {
     /// The process number of the command whose descendants are searched for.
     command: u64,
-    /// The descendant processes of the command, by number. The flag is true if the process has
-    /// loaded the CUDA driver.
+    /// The descendant processes of the command, by number. The flag is true if the process has loaded the CUDA driver.
     members: HashMap<u64, bool>,
 }
 
@@ -32,9 +30,8 @@ impl ProcessFamily {
         let parent = |number| Some((number, ProcessStatus::read(number)?.parent()?));
         let parents: HashMap<_, _> = process_numbers().filter_map(parent).collect();
         let is_below = |number: &u64| {
-            // At most as many ancestors are followed as there are processes. This ends the search
-            // if process numbers were reused while they were read, which can make the chain of
-            // parents a loop.
+            // At most as many ancestors are followed as there are processes. This ends the search if process numbers
+            // were reused while they were read, which can make the chain of parents a loop.
             let above = std::iter::successors(parents.get(number), |above| parents.get(above));
             above
                 .take(parents.len())

@@ -22,8 +22,8 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// Age, in microseconds, up to which NVML's samples of the utilization by processes are used. NVML
-/// takes such samples up to six times a second.
+/// Age, in microseconds, up to which NVML's samples of the utilization by processes are used. NVML takes such samples
+/// up to six times a second.
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
@@ -34,16 +34,15 @@ pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA in the profiled program.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last GPM sample. `None` if GPM was not requested, if the GPU does not support GPM (only
-    /// GPUs since Hopper do), or if this user may not read it.
+    /// The last GPM sample. `None` if GPM was not requested, if the GPU does not support GPM (only GPUs since Hopper
+    /// do), or if this user may not read it.
     counts: Option<GpmSample<'nvml>>,
     /// True if utilization and used memory are sampled, too (`--gpu-metrics`).
     has_load: bool,
-    /// True if the GPU is divided into parts (MIG). In that case its clocks, power and processes
-    /// are those of all parts together.
+    /// True if the GPU is divided into parts (MIG). In that case its clocks, power and processes are those of all parts
+    /// together.
     is_divided: bool,
-    /// The GPU's energy counter at the last sample, in millijoules. `None` if the counter cannot be
-    /// read.
+    /// The GPU's energy counter at the last sample, in millijoules. `None` if the counter cannot be read.
     energy: Option<u64>,
     /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
@@ -57,8 +56,8 @@ pub(crate) struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Returns a message if the GPU's state cannot be attributed to the program or is incomplete:
-    /// because the GPU is divided (MIG), or because it does not report the reasons for its clocks.
+    /// Returns a message if the GPU's state cannot be attributed to the program or is incomplete: because the GPU is
+    /// divided (MIG), or because it does not report the reasons for its clocks.
     pub(crate) fn refusal(&self) -> Option<String> {
         let ordinal = self.ordinal;
         if self.is_divided {
@@ -72,8 +71,8 @@ impl<'nvml> Gpu<'nvml> {
         ))
     }
 
-    /// Returns the processes that use the GPU. Each comes with its share of the SMs' time in
-    /// percent, if the share is known.
+    /// Returns the processes that use the GPU. Each comes with its share of the SMs' time in percent, if the share is
+    /// known.
     ///
     /// # Errors The driver does not list the processes.
     pub(crate) fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
@@ -108,8 +107,8 @@ impl<'nvml> Gpu<'nvml> {
         ))
     }
 
-    /// Begins to sample a GPU: always its state (clocks, power, energy), and its load if `has_load`
-    /// is true. Also returns a reason if the GPU's GPM metrics are missing.
+    /// Begins to sample a GPU: always its state (clocks, power, energy), and its load if `has_load` is true. Also
+    /// returns a reason if the GPU's GPM metrics are missing.
     pub(crate) fn new(
         ordinal: u8,
         device: Device<'nvml>,
@@ -138,8 +137,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// Returns the GPU's metrics since the last call. The error means that the GPM counters could
-    /// not be read; after such an error these counters are not read again.
+    /// Returns the GPU's metrics since the last call. The error means that the GPM counters could not be read; after
+    /// such an error these counters are not read again.
     pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -153,8 +152,8 @@ impl<'nvml> Gpu<'nvml> {
         if self.has_load {
             self.load(&mut values);
         }
-        // Without `--gpu-metrics`, the samples are used only for findings about the program.
-        // Samples of a divided GPU do not help there, because they are those of all parts together.
+        // Without `--gpu-metrics`, the samples are used only for findings about the program. Samples of a divided GPU
+        // do not help there, because they are those of all parts together.
         if self.has_load || !self.is_divided {
             self.state(&mut values);
         }
@@ -177,8 +176,8 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // If this GPU does not have a metric, for example one of NVLink, only the result for that
-        // metric is an error. The metric is then left out.
+        // If this GPU does not have a metric, for example one of NVLink, only the result for that metric is an error.
+        // The metric is then left out.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));
@@ -188,8 +187,8 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// Adds the utilization and used memory, which every GPU reports, to `values`. NVML averages
-    /// the utilization over the last 1/6 s to 1 s.
+    /// Adds the utilization and used memory, which every GPU reports, to `values`. NVML averages the utilization over
+    /// the last 1/6 s to 1 s.
     fn load(&self, values: &mut Vec<MetricValue>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));

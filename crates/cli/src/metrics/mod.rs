@@ -28,8 +28,8 @@ use tllmprof_config::{Level, RunId};
 use crate::supervised::HeldSignals;
 use crate::{inherited, output};
 
-/// Time to wait for the last message of the sampling process, which may still be loading NVML. The
-/// second, shorter time applies if the user did not ask for the samples.
+/// Time to wait for the last message of the sampling process, which may still be loading NVML. The second, shorter time
+/// applies if the user did not ask for the samples.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -143,8 +143,8 @@ impl Sampler {
     }
 }
 
-/// Forks the sampling process. Returns its process number, and the command's end of the socket
-/// between the two processes.
+/// Forks the sampling process. Returns its process number, and the command's end of the socket between the two
+/// processes.
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The child keeps all signals blocked. Signals of the terminal are meant for the program, and the child has to

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 
 use crate::process_status::ProcessStatus;
 
-/// Numbers of the fields in `/proc/PID/stat`, counted from 1, that contain the time in user mode,
-/// the time in the kernel, and the processor.
+/// Numbers of the fields in `/proc/PID/stat`, counted from 1, that contain the time in user mode, the time in the
+/// kernel, and the processor.
 const USER_TIME: usize = 14;
 const SYSTEM_TIME: usize = 15;
 const PROCESSOR: usize = 39;
-/// The minimum run time, in clock ticks between two examinations of all threads, for which a thread
-/// counts as busy.
+/// The minimum run time, in clock ticks between two examinations of all threads, for which a thread counts as busy.
 const MIN_BUSY_TICKS: u64 = 5;
 /// Maximum number of threads that are examined in a process.
 const MAX_THREADS: usize = 1024;
@@ -43,8 +42,7 @@ pub(crate) struct MovedThread {
 }
 
 impl NumaNodes {
-    /// Reads the machine's NUMA nodes from `/sys`, or from the folder that the variable
-    /// `TLLMPROF_SYSFS` names.
+    /// Reads the machine's NUMA nodes from `/sys`, or from the folder that the variable `TLLMPROF_SYSFS` names.
     pub(crate) fn read() -> Self {
         Self::under(env::var_os("TLLMPROF_SYSFS").map_or_else(|| "/sys".into(), PathBuf::from))
     }
@@ -69,8 +67,7 @@ impl NumaNodes {
     }
 
     /// Returns the NUMA node of a GPU and the distances from this node to all nodes, in the form of
-    /// [`tllmprof_record::Info::GpuNode`]. `None` if the machine does not report which node the GPU
-    /// belongs to.
+    /// [`tllmprof_record::Info::GpuNode`]. `None` if the machine does not report which node the GPU belongs to.
     pub(crate) fn of_gpu(&self, ordinal: u8, address: &str) -> Option<String> {
         let read = |path: PathBuf| fs::read_to_string(path).ok();
         let node = self
@@ -78,8 +75,7 @@ impl NumaNodes {
             .join("bus/pci/devices")
             .join(address)
             .join("numa_node");
-        // The file contains -1 if the firmware does not report the GPU's node. Then the parse
-        // fails.
+        // The file contains -1 if the firmware does not report the GPU's node. Then the parse fails.
         let node: u16 = read(node)?.trim().parse().ok()?;
         let folder = self.root.join(format!("devices/system/node/node{node}"));
         let distances = read(folder.join("distance"))?;
@@ -94,9 +90,8 @@ impl NumaNodes {
         Some(text)
     }
 
-    /// Returns the threads of `processes` that have moved to another NUMA node since they were last
-    /// examined. If `all` is false, only threads that were busy at the last examination of all
-    /// threads are examined.
+    /// Returns the threads of `processes` that have moved to another NUMA node since they were last examined. If `all`
+    /// is false, only threads that were busy at the last examination of all threads are examined.
     pub(crate) fn moved(
         &mut self,
         processes: impl Iterator<Item = u64>,
@@ -171,8 +166,7 @@ fn numbers(root: &Path) -> Vec<u16> {
 
 /// Returns the numbers of the processors in a list such as `0-3,8`.
 fn processors(list: &str) -> impl Iterator<Item = usize> {
-    /// The largest number that is accepted as a processor's number. It bounds the length of a
-    /// range.
+    /// The largest number that is accepted as a processor's number. It bounds the length of a range.
     const MAX_PROCESSOR: usize = 1 << 16;
     let range = |item: &str| {
         let (first, last) = item.split_once('-').unwrap_or((item, item));

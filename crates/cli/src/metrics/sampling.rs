@@ -22,15 +22,14 @@ use crate::output;
 
 /// Interval between samples of the GPUs. NVML supports no shorter interval for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval
-/// between samples grows as the record fills.
+/// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
+/// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// The run's processes and their threads are searched for in each of the first `FIRST_ROUNDS`
-/// rounds of sampling, and then once in `SEARCH_ROUNDS` rounds.
+/// The run's processes and their threads are searched for in each of the first `FIRST_ROUNDS` rounds of sampling, and
+/// then once in `SEARCH_ROUNDS` rounds.
 const FIRST_ROUNDS: u64 = 10;
 const SEARCH_ROUNDS: u64 = 50;
-/// All threads are examined once in this number of rounds of sampling. Busy threads are examined in
-/// each round.
+/// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
 const THREAD_ROUNDS: u64 = 10;
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
@@ -110,8 +109,8 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     Ok(rounds)
 }
 
-/// Everything around the GPUs that is sampled, too: the processes that use the GPUs, and the NUMA
-/// nodes on which the threads run.
+/// Everything around the GPUs that is sampled, too: the processes that use the GPUs, and the NUMA nodes on which the
+/// threads run.
 struct Surrounding {
     family: ProcessFamily,
     shares: GpuShares,
@@ -137,8 +136,7 @@ impl Surrounding {
     }
 }
 
-/// Returns the interval until the next sample if the record has `length` bytes. Returns `None` if
-/// the record is full.
+/// Returns the interval until the next sample if the record has `length` bytes. Returns `None` if the record is full.
 fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
     let limit = match plan.sampled {
         SampleScope::All => return (length < plan.limit).then_some(INTERVAL),
@@ -152,8 +150,7 @@ fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
     }
 }
 
-/// Takes samples of all GPUs until the command requests a stop, the record is full, or the record
-/// cannot be written.
+/// Takes samples of all GPUs until the command requests a stop, the record is full, or the record cannot be written.
 fn look<'nvml>(
     plan: &SamplingPlan,
     nvml: &'nvml Nvml,
@@ -192,8 +189,7 @@ fn look<'nvml>(
                 file::write_fact(record, Info::Refused, &line)?;
             }
             keep(record, gpu.ordinal, &taken)?;
-            // If the driver does not list the processes that use a GPU, the record contains no
-            // processes.
+            // If the driver does not list the processes that use a GPU, the record contains no processes.
             let listed = gpu.processes().unwrap_or_default();
             let around = (&mut around.shares, &mut around.family);
             around
@@ -225,8 +221,8 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result
     Ok(())
 }
 
-/// Waits up to `wait` for the command's request to stop. Returns true if the request came or the
-/// command has ended, and false after the timeout.
+/// Waits up to `wait` for the command's request to stop. Returns true if the request came or the command has ended, and
+/// false after the timeout.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;

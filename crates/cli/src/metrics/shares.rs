@@ -1,5 +1,4 @@
-//! Processes that share a GPU. The driver lists them; this module determines which of them belong
-//! to the run.
+//! Processes that share a GPU. The driver lists them; this module determines which of them belong to the run.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -12,8 +11,7 @@ use tllmprof_record::{Event, GpuOwner, NO_STRING, StreamWriter, StringId, What};
 use super::family::ProcessFamily;
 use super::gpu::MeasuredValues;
 
-/// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on
-/// all machines.
+/// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on all machines.
 const HOST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process that the driver lists, with its share of the SMs' time in percent.
@@ -24,9 +22,8 @@ pub(crate) struct GpuShares {
     /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
-    /// `variable` is the variable `NAME=VALUE` that all processes of the run inherit. For each
-    /// process that is not a descendant of the command, `tasks` is true if the process has this
-    /// variable, as other tasks of the same job do.
+    /// `variable` is the variable `NAME=VALUE` that all processes of the run inherit. For each process that is not a
+    /// descendant of the command, `tasks` is true if the process has this variable, as other tasks of the same job do.
     variable: String,
     tasks: HashMap<u32, bool>,
 }
@@ -101,10 +98,9 @@ impl GpuShares {
     }
 }
 
-/// Returns the owner of each process that the driver lists. In a container the driver may list
-/// processes by the host's numbers, so that none of them can be identified. Then `users`, the
-/// number of the run's processes that can use a GPU, is compared with the number of listed
-/// processes: the excess belongs to others, and gets process number 0.
+/// Returns the owner of each process that the driver lists. In a container the driver may list processes by the host's
+/// numbers, so that none of them can be identified. Then `users`, the number of the run's processes that can use a GPU,
+/// is compared with the number of listed processes: the excess belongs to others, and gets process number 0.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,
@@ -119,8 +115,8 @@ fn owners(
         };
         return listed.iter().map(owner).collect();
     }
-    // Processes that cannot be identified are sorted by their load, and the least busy ones are
-    // assumed to be those of others. So the load of others is at least as high as assumed.
+    // Processes that cannot be identified are sorted by their load, and the least busy ones are assumed to be those of
+    // others. So the load of others is at least as high as assumed.
     let mut listed = listed.to_vec();
     listed.sort_by_key(|(_, sm)| Reverse(*sm));
     let owner = |(place, (pid, sm)): (usize, &ListedProcess)| match place < users {

@@ -92,8 +92,7 @@ mod tests {
         let listed = |(at, name): (usize, &&str)| Listed {
             uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
             name: (*name).to_owned(),
-            // In this test, the order of the GPUs' PCI addresses differs from the order in which
-            // NVML lists the GPUs.
+            // In this test, the order of the GPUs' PCI addresses differs from the order in which NVML lists the GPUs.
             pci: [0, [0x40, 0x10, 0x20][at], 0],
         };
         names.iter().enumerate().map(listed).collect()

@@ -124,8 +124,8 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // These are the signs of a Python process with TensorRT-LLM, first before and then after its
-    // Python modules are known.
+    // These are the signs of a Python process with TensorRT-LLM, first before and then after its Python modules are
+    // known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -300,8 +300,8 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // If one module imports the module of another row, the row of the importing module must come
-    // first, because the first recognized row counts.
+    // If one module imports the module of another row, the row of the importing module must come first, because the
+    // first recognized row counts.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

@@ -42,8 +42,7 @@ fn closed(over: u64, cupti: Where) -> PlanEvent {
     }
 }
 
-/// Returns the action that the plan requires at each of the `events`, and the plan after all of
-/// them.
+/// Returns the action that the plan requires at each of the `events`, and the plan after all of them.
 fn after(events: &[PlanEvent]) -> (Vec<Action>, AttachPlan) {
     let mut plan = Off;
     let on = |event: &PlanEvent| {
@@ -316,8 +315,8 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     );
 }
 
-/// Tests all sequences of up to `length` events. Calls `act` for each event, with the plan before
-/// the event, the plan after it, and the action.
+/// Tests all sequences of up to `length` events. Calls `act` for each event, with the plan before the event, the plan
+/// after it, and the action.
 fn walk(
     plan: AttachPlan,
     events: &[PlanEvent],
@@ -372,8 +371,8 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // When the recording of kernels ends, its end must be written into the record, unless there
-        // is no record (`Obstructed`).
+        // When the recording of kernels ends, its end must be written into the record, unless there is no record
+        // (`Obstructed`).
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);
@@ -397,8 +396,8 @@ fn answers_to_what_was_not_asked_change_nothing() {
     }
 }
 
-/// If another profiler takes CUPTI during an iteration, the recording ends before that iteration,
-/// because the iteration's kernels are incomplete.
+/// If another profiler takes CUPTI during an iteration, the recording ends before that iteration, because the
+/// iteration's kernels are incomplete.
 #[test]
 fn another_profiler_ends_it_in_the_middle_of_an_iteration() {
     let taking = [Opens, begins(5, Where::Out), Attached { until: 9 }, Yields];

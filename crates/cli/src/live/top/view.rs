@@ -123,8 +123,8 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows of processes get the lines of the screen that the rest of the view leaves free,
-        // but at least half of the screen.
+        // The rows of processes get the lines of the screen that the rest of the view leaves free, but at least half of
+        // the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())

@@ -122,8 +122,7 @@ impl Look {
 }
 
 impl One {
-    /// Reads the answers of the process that have arrived. Returns true if the process still
-    /// exists.
+    /// Reads the answers of the process that have arrived. Returns true if the process still exists.
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {
