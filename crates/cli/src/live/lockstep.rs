@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// The largest difference between the step counts of two processes in lockstep, if both are counted at the same time.
+/// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
+/// same time.
 const APART: u64 = 2;
 
 /// The step counts of all processes, read at nearly the same time.
@@ -51,8 +52,8 @@ impl Plan {
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process that has the most other processes in lockstep with it. If several have equally many,
-        // chooses the one of these that has made the most steps.
+        // Finds the process with which most other processes are in lockstep. If this is true of several processes,
+        // chooses the one that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -88,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Returns three samples for the given step counts. Each sample took 4 ms.
+    /// Returns three samples with the given step counts, each of which took 4 ms to read.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second process answered late in the second sample, and had made 40 more steps until then. In the first
-        // sample both processes had the same count.
+        // In the first sample, both processes have the same count. In the second sample, the second process answered
+        // late, when it had made 40 more steps.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }

@@ -25,7 +25,7 @@ mod terminal;
 /// The terminal while this command uses it. Dropping this value restores the terminal. A panic also restores it, before
 /// the panic's message is printed.
 pub(crate) struct Screen {
-    /// The size of the screen and the bytes that were last written to it.
+    /// The size of the screen when it was last drawn, and the bytes that were written to draw it.
     drawn: RefCell<((u16, u16), Vec<u8>)>,
 }
 
@@ -58,11 +58,10 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits up to `within` for a key. Returns `None` if the key has no meaning, the time is over, or the screen's size
-    /// changed.
+    /// Waits up to `within` for a key that the user presses. Returns `None` if the key has no meaning, the time is
+    /// over, or the screen's size changed.
     ///
-    /// # Errors
-    /// The terminal no longer exists.
+    /// # Errors The terminal no longer exists.
     pub(crate) fn key(&self, within: Duration) -> io::Result<Option<Key>> {
         if !event::poll(within)? {
             return Ok(None);
@@ -124,7 +123,7 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the terminal. A second call is harmless.
+/// Restores the terminal's mode and contents. A second call is harmless.
 fn restore() {
     // An error means that the terminal no longer exists, so there is nothing to restore.
     let _ = disable_raw_mode();
