@@ -36,7 +36,7 @@ pub(crate) fn find_real() {
     }
 }
 
-/// Returns the name of each hook, and the real function that it calls.
+/// Returns the name of each function that this module hooks, and the address of libc's real function.
 pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
     HOOKS
         .into_iter()

@@ -37,7 +37,7 @@ impl Real {
         }
     }
 
-    /// Returns the address of the real function; null if there is none.
+    /// Returns the address of the real function of libc; null if there is none.
     fn find(&self) -> *mut c_void {
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
@@ -75,7 +75,7 @@ macro_rules! hooks {
         pub(crate) fn find_real() {
             $($real.find();)*
         }
-        /// Returns the name of each hook, and the real function that it calls.
+        /// Returns the name of each function that this module hooks, and the address of libc's real function.
         pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }

@@ -231,7 +231,8 @@ define! {
 /// Makes the system call `prctl`. Used until the `prctl` function of the next library has been found, or if there is
 /// none.
 ///
-/// # Safety The conditions are those of the C library's function of this name.
+/// # Safety
+/// The conditions are those of the C library's function of this name.
 pub(crate) unsafe extern "C" fn prctl(
     option: c_int,
     second: usize,
@@ -247,7 +248,8 @@ pub(crate) unsafe extern "C" fn prctl(
 
 /// Makes any system call. Used until the `syscall` function of the next library has been found, or if there is none.
 ///
-/// # Safety The conditions are those of the C library's function of this name.
+/// # Safety
+/// The conditions are those of the C library's function of this name.
 pub(crate) unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,

@@ -224,7 +224,7 @@ impl Module {
         newest
     }
 
-    /// Returns the functions in `names` that the module exports.
+    /// Returns those of the functions in `names` that the module exports, by name.
     pub(crate) fn functions<'a>(
         &self,
         memory: &ProcessMemory,
@@ -235,7 +235,7 @@ impl Module {
         found.unwrap_or_default()
     }
 
-    /// Returns the address of an exported variable.
+    /// Returns the address of the variable `name`, if the module exports it.
     pub(crate) fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;

@@ -23,14 +23,14 @@ use crate::memory::ProcessMemory;
 use crate::process;
 use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_short};
 
-/// Interval between two polls of threads that have not stopped yet.
+/// Interval between two checks of whether a thread that was asked to stop has stopped.
 const POLL_INTERVAL: Duration = Duration::from_micros(30);
 /// Interval between two polls of threads in uninterruptible sleep. Threads sleep like this while they read a page or
 /// map memory.
 const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum time that a thread stopped inside `fork` gets to unblock signals before the other threads are resumed.
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
-/// Maximum number of bytes searched on the stack of a thread.
+/// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
 /// Maximum numbers of bytes searched if a thread runs on another stack than its own, such as a signal stack:
 /// `MAX_OTHER_STACK` on that other stack, `MAX_OWN_STACK` at the end of its own.

@@ -16,7 +16,7 @@ use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
-/// Maximum time to wait for a thread to stop.
+/// Maximum time to wait until a thread stops, once it has been asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum time for which the command searches for a thread at a safe point.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -36,7 +36,8 @@ const ROUND_PAUSE: Duration = Duration::from_millis(25);
 /// them. The pause grows by the same amount with each such round.
 const MAX_LATE_ROUNDS: u32 = 20;
 const LATE_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum time that a round waits for threads in uninterruptible sleep, before it stops any thread.
+/// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
+/// any thread.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reason that is reported if a thread did not stop in time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
@@ -55,7 +56,7 @@ struct Entries {
     memory: ProcessMemory,
     /// Address of the library's [`Jumps`] table in the process.
     jumps: u64,
-    /// End address of the stack of the process's main thread.
+    /// Address of the end of the main thread's stack in the process.
     stack: u64,
 }
 

@@ -50,7 +50,7 @@ impl ProcessMemory {
     }
 }
 
-/// One mapping of a process: a line of `/proc/PID/maps`.
+/// One mapping in the memory of a process: a line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mapping {
     pub start: u64,

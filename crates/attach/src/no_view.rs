@@ -18,7 +18,8 @@ pub struct NativeFrame {
 impl ProcessView {
     /// Opens a process to read its memory.
     ///
-    /// # Errors Always fails, because other processes are not read on this architecture.
+    /// # Errors
+    /// Always fails, because other processes are not read on this architecture.
     pub fn open(_: i32) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }

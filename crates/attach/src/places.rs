@@ -66,7 +66,7 @@ const SANITIZERS: [(&str, &str); 3] = [
     ("__msan_init", "MemorySanitizer"),
 ];
 
-/// Addresses of the C library's functions that the stub calls.
+/// Addresses of the C library's functions that the stub calls in the process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Functions {
     pub pthread_create: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Functions {
     pub dlerror: u64,
 }
 
-/// Address ranges of code, by the role that the code plays for attaching.
+/// Address ranges of code in the process, by the importance of this code for attaching.
 pub(crate) struct Places {
     pub functions: Functions,
     /// Functions of the C library in which threads wait without holding one of its locks (see `WAITS`).

@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 
 use crate::refusal::AttachRefusal;
 
-/// The fields of `/proc/PID/status` that matter for attaching.
+/// The fields of `/proc/PID/status` that decide if the process can be attached to.
 #[derive(Debug, Default)]
 pub struct ProcStatus {
     pub state: char,
@@ -38,8 +38,8 @@ impl ProcStatus {
 
     /// Reads the status of the process or thread with the id `pid`.
     ///
-    /// # Errors Returns an error if there is no such process or thread, or if it is hidden because it belongs to
-    /// another user.
+    /// # Errors
+    /// Returns an error if there is no such process or thread, or if it is hidden because it belongs to another user.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
@@ -81,7 +81,8 @@ pub struct Turn {
 impl Turn {
     /// Takes the lock on the process `pid`. If the process does not exist, nothing is locked.
     ///
-    /// # Errors Returns an error if another command holds the lock.
+    /// # Errors
+    /// Returns an error if another command holds the lock.
     pub fn take(pid: i32) -> Result<Self, AttachRefusal> {
         let lock = match fs::File::open(folder(pid)) {
             Ok(folder) => {
@@ -210,7 +211,8 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 
 /// Checks everything that can be checked without stopping a thread of the process.
 ///
-/// # Errors Returns the reason why the process cannot be attached to.
+/// # Errors
+/// Returns the reason why the process cannot be attached to.
 pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     let folder = folder(pid);
     let status = ProcStatus::from_pid(pid).map_err(|_| AttachRefusal::NoProcess)?;

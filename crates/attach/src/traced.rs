@@ -87,7 +87,8 @@ impl Stopping {
 
     /// Returns the thread if it has stopped, or `None` if it has not stopped yet.
     ///
-    /// # Errors Returns the reason why the thread cannot be stopped.
+    /// # Errors
+    /// Returns the reason why the thread cannot be stopped.
     pub(crate) fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
         let thread = self.tid();
         let mut status = 0;

@@ -25,7 +25,8 @@ pub struct NativeFrame {
 impl ProcessView {
     /// Opens a process to read its memory.
     ///
-    /// # Errors Fails if there is no such process, or if this process may not read its memory.
+    /// # Errors
+    /// Fails if there is no such process, or if this process may not read its memory.
     pub fn open(pid: i32) -> io::Result<Self> {
         let memory = ProcessMemory::open(pid)?;
         let modules = elf::modules(&memory, &memory::maps(pid)?);

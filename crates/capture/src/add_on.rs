@@ -22,7 +22,7 @@ pub trait AddOn: Sync {
     /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
     /// stream capture is active.
     fn window_closes(&self, _: &Place<'_>) {}
-    /// Called after the window has closed.
+    /// Called after the window has closed, when the profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// Called when the process ends, after which nothing more is recorded. Must neither wait nor allocate memory.
     fn process_ends(&self) {}

@@ -78,7 +78,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     cupti::window_closes(over);
     recorder::window_closes(over);
     recorder::gpu::work_ends(place.capturing);
-    // The program may use another context now than when the window opened.
+    // Remembers the context of the program again, because the program may use another context now than when the window
+    // opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -170,10 +171,10 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Closes everything that is open when the process ends, after `iterations` iterations.
+/// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
-/// The work is done on the worker thread with a time limit, because the process may be ending because the device
-/// hangs, or from a signal handler that interrupted the driver.
+/// The work is done on the worker thread with a time limit, because the process may be ending because the device hangs,
+/// or from a signal handler that interrupted the driver.
 ///
 /// `drain` is true if the device may be waited for. `here` is true if, without a worker, everything may be closed on
 /// the calling thread.
@@ -200,8 +201,8 @@ pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
-/// Stores the contents of a batch and begins its NVTX range. The batch belongs to `iteration`, or to the open
-/// iteration if `iteration` is `None`.
+/// Stores the contents of a batch in the record and begins the batch's NVTX range. The batch belongs to `iteration`, or
+/// to the open iteration if `iteration` is `None`.
 pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);

@@ -21,7 +21,7 @@ use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Published;
 
-/// A registered name for ranges and marks.
+/// A name that is registered with the NVTX tool, for ranges and marks.
 #[derive(Clone, Copy)]
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
@@ -31,7 +31,7 @@ pub struct RegisteredName {
     kept: Option<MarkKind>,
 }
 
-/// The type of event as which the record keeps a range.
+/// The type of event as which the record keeps a range: a call of a function, or an NVTX range.
 #[derive(Clone, Copy)]
 enum MarkKind {
     Function(&'static Label),
@@ -58,7 +58,7 @@ impl MarkKind {
     }
 }
 
-/// A named range that ends on the thread on which it began.
+/// A named range that must end on the thread on which it began.
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
@@ -75,11 +75,11 @@ enum Shown {
     Nothing,
     /// A range on the thread's stack of ranges. Such ranges end in the reverse order of their begins.
     Nested(#[expect(dead_code, reason = "it is dropped")] LocalRange<'static>),
-    /// A start/end range, which may end before ranges that began later.
+    /// A start/end range of NVTX, which may end before ranges that began later.
     Apart(#[expect(dead_code, reason = "it is dropped")] Range<'static>),
 }
 
-/// A range that may end on another thread and may overlap other ranges.
+/// A named range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
 /// Any range that was pushed on a thread's stack of ranges, kept so that [`pop`] can copy it. All pushed ranges are
@@ -199,7 +199,7 @@ impl RegisteredName {
         }
     }
 
-    /// Begins a range that ends with the next [`pop`] on this thread.
+    /// Begins a range that ends with the next call of [`pop`] on this thread.
     pub fn push_until_pop(self) {
         let Some(name) = self.nvtx else { return };
         let range = ManuallyDrop::new(domain().local_range(name.get()));
@@ -222,7 +222,7 @@ impl RegisteredName {
         }))
     }
 
-    /// Marks the current moment. The mark carries `payload` as a number.
+    /// Marks the current moment with this name. The mark carries `payload` as a number.
     pub fn mark(self, payload: u64) {
         let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();

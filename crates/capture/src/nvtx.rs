@@ -46,7 +46,7 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl RegisteredText {
-    /// Registers `text` and keeps it for the life of the process.
+    /// Registers `text` with the NVTX tool, and keeps `text` for the life of the process.
     pub(crate) fn register(text: CString) -> &'static Self {
         let new = Self {
             text,

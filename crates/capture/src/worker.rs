@@ -24,7 +24,7 @@ use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wait_until_woken, wake};
 
-/// A job for the worker.
+/// A job that the worker thread runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Job {
     /// Wait until the device is idle.
@@ -103,7 +103,7 @@ pub(crate) fn ends() {
     }
 }
 
-/// Stack size of the worker in bytes. Code of a profiler may run on it, too.
+/// Stack size of the worker thread, in bytes. Code of a profiler may run on this stack, too.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Starts the worker if it does not run yet. The worker calls `act` for each job.

@@ -12,10 +12,11 @@ use anyhow::{Context, Result};
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// The minimum number of digits of a run's number. Shorter numbers are padded with zeros.
+/// The minimum number of digits of the number with which the name of a run's folder begins. Shorter numbers are padded
+/// with zeros.
 const DIGITS: usize = 4;
-/// Maximum number of retries. If another process has created a folder with the chosen number, the next higher number is
-/// tried.
+/// Maximum number of attempts to copy a run into the folder. If another process has created a folder with the chosen
+/// number, the next attempt uses the next higher number.
 const TRIES: u64 = 100;
 
 /// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is

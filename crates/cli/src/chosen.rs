@@ -17,7 +17,8 @@ impl<R: Recording> Chosen<R> {
     /// Creates a view with only those windows whose first iteration is in `firsts`. If `past` is true, a window that
     /// ends at the iteration right before one of `firsts` is kept too.
     ///
-    /// # Errors The recording cannot be read.
+    /// # Errors
+    /// The recording cannot be read.
     pub(crate) fn new(recording: R, firsts: &[u64], past: bool) -> io::Result<Self> {
         let mut edges = Vec::new();
         recording.read(|entry| {

@@ -130,7 +130,8 @@ pub(crate) enum Heir {
 /// Makes `command` inherit the state that this process inherited from its parent, such as blocked signals and open
 /// descriptors.
 ///
-/// # Errors An argument or a variable has a zero byte.
+/// # Errors
+/// An argument or a variable has a zero byte.
 pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     let mut image = ProgramImage::new(command, heir)?;
     let wrapper = std::process::id().cast_signed();

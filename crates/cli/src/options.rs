@@ -343,7 +343,8 @@ impl Options {
     /// Returns true if the command samples the state of the GPUs. By default it does, unless the user wants only times
     /// and calls.
     ///
-    /// # Errors The value of the variable is neither true nor false.
+    /// # Errors
+    /// The value of the variable is neither true nor false.
     pub(crate) fn gpu_state(&self) -> Result<bool> {
         let name = variable::gpu_state;
         let value = env::var_os(name).unwrap_or_else(|| "1".into());

@@ -281,21 +281,24 @@ pub(crate) fn exported(
 
 /// Returns true if a file is a trace of another profiler.
 ///
-/// # Errors The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn is_foreign(file: &Path) -> io::Result<bool> {
     Ok(is_of_nsys(file)? || is_json(file)?)
 }
 
 /// Returns true if a file is JSON, as the PyTorch profiler's traces are.
 ///
-/// # Errors The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn is_json(file: &Path) -> io::Result<bool> {
     traces::is_json(file, &beginning(file)?)
 }
 
 /// Returns true if a file is an nsys report or an export of such a report.
 ///
-/// # Errors The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn is_of_nsys(file: &Path) -> io::Result<bool> {
     let begins = beginning(file)?;
     let is_record = begins.starts_with(&tllmprof_record::MAGIC);

@@ -62,7 +62,8 @@ pub(crate) struct RunArguments {
 impl RunArguments {
     /// Checks that the program can be run with the library.
     ///
-    /// # Errors The program cannot be run with the library preloaded.
+    /// # Errors
+    /// The program cannot be run with the library preloaded.
     fn admit(&self, library: &Path, log: Level) -> Result<()> {
         doctor::admit(&self.command, library, log).map_err(|error| {
             let name = self.command.first().map_or(OsStr::new(""), |name| name);
@@ -262,7 +263,8 @@ fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, 
 
 /// Returns the path of the library.
 ///
-/// # Errors No file was found, or the file that was found is not the library.
+/// # Errors
+/// No file was found, or the file that was found is not the library.
 fn find_library() -> Result<PathBuf> {
     let library = library::find()?;
     match doctor::unfit(&library) {

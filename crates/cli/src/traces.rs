@@ -11,7 +11,8 @@ use crate::progress::Progress;
 
 /// Returns true if a file is JSON, as traces of the PyTorch profiler are. `beginning` is the file's first bytes.
 ///
-/// # Errors The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub(crate) fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
     Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
 }
@@ -26,7 +27,8 @@ pub(crate) fn is_trace(file: &Path, beginning: &[u8]) -> bool {
 /// Reads a trace of the PyTorch profiler. `step` is the step rule, if the user typed one. `activity` is the text of the
 /// progress line that is shown if reading takes long, or `None` for no line.
 ///
-/// # Errors The file cannot be read, or is not a trace.
+/// # Errors
+/// The file cannot be read, or is not a trace.
 pub(crate) fn read(
     file: &Path,
     step: Option<&Step>,

@@ -16,7 +16,8 @@ impl PyFunction {
 
     /// Parses the name of a Python function.
     ///
-    /// # Errors Returns an error if the text has no colon, or if a part of it cannot be a Python name.
+    /// # Errors
+    /// Returns an error if the text has no colon, or if a part of it cannot be a Python name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         let Some((module, qualname)) = text.split_once(':') else {

@@ -16,7 +16,8 @@ impl NvtxName {
 
     /// Parses a template for names.
     ///
-    /// # Errors Returns an error if the template has no `{n}`, because then all iterations would have the same name.
+    /// # Errors
+    /// Returns an error if the template has no `{n}`, because then all iterations would have the same name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let texts: Vec<String> = text.split("{n}").map(str::to_owned).collect();
         if texts.len() < 2 {

@@ -29,7 +29,8 @@ pub struct RunId(String);
 impl RunId {
     /// Parses the identifier of a run.
     ///
-    /// # Errors Returns an error if the text contains characters that a file name should not contain, or is too long.
+    /// # Errors
+    /// Returns an error if the text contains characters that a file name should not contain, or is too long.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if let Some(bad) = text.chars().find(|c| !is_plain(*c)) {

@@ -31,8 +31,8 @@ impl ScopeRule {
     /// Parses a comma-separated list of scope rules. A comma that is not followed by the beginning of another rule
     /// belongs to a regex.
     ///
-    /// # Errors Returns an error if a rule is of an unknown type, a regex does not compile, or a name cannot be a
-    /// Python name.
+    /// # Errors
+    /// Returns an error if a rule is of an unknown type, a regex does not compile, or a name cannot be a Python name.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         let mut rules = Vec::new();
         let mut rest = text.trim();

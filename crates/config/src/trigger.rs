@@ -63,7 +63,8 @@ impl AtMost {
 
 /// Parses the number of iterations in a window that opens automatically.
 ///
-/// # Errors Returns an error if the text is not a number, or is 0.
+/// # Errors
+/// Returns an error if the text is not a number, or is 0.
 pub fn parse_steps(text: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a number of iterations, from 1 on";
     match number::parse(text, WANTED)? {

@@ -71,7 +71,8 @@ pub(crate) trait TraceFormat {
 
 /// Writes records in a trace format.
 ///
-/// # Errors Returns an error if a record cannot be read, and the errors of the format.
+/// # Errors
+/// Returns an error if a record cannot be read, and the errors of the format.
 pub(crate) fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Result<Exported> {
     let clocks = Clocks::from_records(records);
     format.begin(&clocks)?;

@@ -20,14 +20,14 @@ pub(crate) enum Attempt {
     Wanted(u32),
     /// The worker has committed to the attempt, which can no longer be abandoned.
     Committed(u32),
-    /// No thread waits for the attempt any more, so it must have no effect.
+    /// The requesting thread has abandoned the attempt, so the attempt must have no effect.
     Abandoned(u32),
 }
 
 /// An event that changes the state of an attempt to attach or detach CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEvent {
-    /// A thread requests a new attempt.
+    /// A thread of the program requests a new attempt.
     Begins,
     /// The thread that requested the attempt no longer waits for it.
     Abandons,

@@ -35,7 +35,7 @@ impl ClockReading {
         best.1
     }
 
-    /// Returns the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
+    /// Returns a reading of both clocks at the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
     pub(crate) fn now() -> Self {
         Self::new(|| nanoseconds(SystemClock::Realtime))
     }

@@ -37,10 +37,10 @@ const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 /// that were loaded while CUPTI was attached. The time is long because some driver calls load and compile kernels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// Result of an attempt to detach CUPTI.
+/// Result of an attempt to detach CUPTI from the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// CUPTI is detached.
+    /// CUPTI is detached from the driver.
     Yes,
     /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
     Busy,
@@ -48,7 +48,7 @@ pub(crate) enum Left {
     Early,
     /// CUPTI cannot be detached safely, because some calls bypass the gate.
     Unseen,
-    /// Another profiler uses CUPTI.
+    /// CUPTI was not detached, because another profiler uses it.
     Shared,
     /// CUPTI returned this error code when it was asked to detach.
     Failed(c_int),
@@ -84,7 +84,7 @@ lifecycle::global! {
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if CUPTI is attached to the driver, enabled or not.
+/// Returns true if CUPTI is attached to the driver, whether it is enabled or disabled.
 pub(crate) fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }

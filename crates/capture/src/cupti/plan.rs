@@ -49,7 +49,7 @@ pub(crate) enum AttachPlan {
 /// A detachment of CUPTI that still has to be performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leave {
-    /// Number of attempts to detach CUPTI so far.
+    /// Number of attempts to detach CUPTI that have been made so far.
     pub tries: u32,
     /// The iteration at which CUPTI is to be detached next.
     pub at: u64,
@@ -88,7 +88,7 @@ pub(crate) enum Where {
 pub(crate) enum PlanEvent {
     /// A window opens.
     Opens,
-    /// The settings, or another tool, rule out the recording of kernels.
+    /// The settings or another tool make the recording of kernels impossible.
     Obstructed,
     /// `iteration` is about to begin. If `capturing` is true, a stream capture is active, so CUPTI can be neither
     /// attached nor detached.
@@ -122,7 +122,7 @@ pub(crate) enum PlanEvent {
     Busy { iteration: u64 },
     /// CUPTI must not be detached yet. This check does not count as an attempt to detach it.
     Early { iteration: u64 },
-    /// CUPTI could not be detached, and can no longer be used.
+    /// CUPTI could not be detached, and cannot be used any more in this process.
     Broken,
     /// The process ends.
     Ends,

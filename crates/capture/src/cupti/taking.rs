@@ -42,7 +42,7 @@ struct Taking {
     /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. A new era begins when
     /// the record's strings are numbered anew.
     era: u32,
-    /// Correlation ids of the CUDA calls that submitted the recorded work.
+    /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
     /// The graph nodes whose kernels have run. Used only while scopes (the modules, ranges and functions in which
@@ -58,7 +58,7 @@ struct KernelName {
     hash: u64,
 }
 
-/// Totals of the GPU work that was recorded so far.
+/// Totals of the GPU work that CUPTI has reported in this recording so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordedCounts {
     pub kernels: u64,
@@ -138,7 +138,7 @@ pub(crate) extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most:
     }
 }
 
-/// Receives a buffer that CUPTI has filled.
+/// Receives a buffer that CUPTI has filled with records. CUPTI calls this function, usually on its own thread.
 pub(crate) extern "C" fn completed(
     context: *mut c_void,
     stream: u32,
@@ -153,7 +153,7 @@ pub(crate) extern "C" fn completed(
     }
 }
 
-/// Writes the contents of a buffer that CUPTI has filled into the record.
+/// Writes the work that the records in a buffer of CUPTI describe into tllmprof's record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
@@ -251,7 +251,7 @@ impl Taking {
         true
     }
 
-    /// Returns the string number of a name in the record, and the name's hash.
+    /// Returns the number under which tllmprof's record stores a kernel's name, and a hash of the name.
     fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
             return (recorder::id_of("?"), 0);

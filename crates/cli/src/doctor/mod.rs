@@ -74,7 +74,8 @@ pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
 
 /// Checks a program before it is started. Logs a warning if the program would run without libtllmprof.so.
 ///
-/// # Errors The program cannot start at all, or cannot start with the library preloaded.
+/// # Errors
+/// The program cannot start at all, or cannot start with the library preloaded.
 pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     let program = match Program::from_command(command) {
         Ok(program) => program,

@@ -14,7 +14,7 @@ use super::program::Program;
 /// A file that the dynamic linker would load.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// The name by which the program or another library requests the file.
+    /// The name by which the program or another library requests this file.
     pub name: String,
     pub path: PathBuf,
     pub elf: Elf,

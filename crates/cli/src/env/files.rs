@@ -11,7 +11,7 @@ use super::{Variables, text};
 use crate::failure::usage;
 use crate::output::json;
 
-/// The default folder of records, as a path in a container.
+/// The default folder of records for containers, as a path in the container.
 pub(crate) const RECORDS: &str = "/tllmprof-records";
 /// The default folder of records for a systemd unit. The unit creates it (`LogsDirectory=`).
 pub(crate) const LOGS: &str = "/var/log/tllmprof";
@@ -88,7 +88,7 @@ pub(crate) fn k8s(container: &str, image: &str, variables: &Variables) -> Result
     Ok(out.into_bytes())
 }
 
-/// Returns an override file for docker compose.
+/// Returns an override file for docker compose, with the variables for the service `service`.
 pub(crate) fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let service = scalar(service);
     let library = scalar(text("LD_PRELOAD", library.as_os_str())?).replace('$', "$$");
@@ -117,7 +117,7 @@ pub(crate) fn compose(service: &str, library: &Path, variables: &Variables) -> R
     Ok(out.into_bytes())
 }
 
-/// Returns a drop-in file for a systemd unit.
+/// Returns a drop-in file for a systemd unit, with the variables for the unit's program.
 pub(crate) fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let mut out = String::from(
         "# /etc/systemd/system/NAME.service.d/tllmprof.conf, then: systemctl daemon-reload && systemctl restart NAME\n\

@@ -152,7 +152,8 @@ impl EnvArguments {
 
     /// Checks that the format of the output uses all options that the user gave.
     ///
-    /// # Errors The format does not use one of the options.
+    /// # Errors
+    /// The format does not use one of the options.
     fn check_format(&self) -> Result<()> {
         let is_named = matches!(self.format, EnvFormat::K8s | EnvFormat::Compose);
         if self.name.is_some() && !is_named {

@@ -162,7 +162,7 @@ fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     HangVerdict::new(Answer::CannotTell, kind, its, text)
 }
 
-/// Judges ranks that have all entered the same collectives.
+/// Judges ranks that have all entered the same collectives, so that no rank is late.
 fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()

@@ -137,7 +137,8 @@ pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64>
 impl HangArguments {
     /// Finds the rings that the arguments of the command select.
     ///
-    /// # Errors No ring was found, or several runs have rings and the arguments do not say which run is meant.
+    /// # Errors
+    /// No ring was found, or several runs have rings and the arguments do not say which run is meant.
     fn find(&self) -> Result<Vec<ProcessRing>> {
         if !self.targets.is_empty() {
             return self.find_named();

@@ -37,7 +37,8 @@ pub(crate) struct Gil {
 }
 
 impl<'a> PythonState<'a> {
-    /// Finds the main interpreter of the process.
+    /// Finds the main Python interpreter of the process. `None` if the process has none, or a Python of an unknown
+    /// version.
     pub(crate) fn find(view: &'a ProcessView) -> Option<Self> {
         let runtime = view.variable("_PyRuntime")?;
         let minor = minor(view)?;
@@ -86,7 +87,7 @@ impl<'a> PythonState<'a> {
         })
     }
 
-    /// Returns the GIL, or `None` if no thread holds it.
+    /// Returns the GIL of the interpreter, or `None` if no thread holds it.
     pub(crate) fn gil(&self) -> Option<Gil> {
         let place = match self.threads.holder {
             Holder::InRuntime(at) => self.runtime + at as u64,

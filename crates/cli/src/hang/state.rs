@@ -40,7 +40,7 @@ pub(super) struct ProcessThread {
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
     pub state: char,
-    /// True if the thread used processor time between the two readings.
+    /// True if the thread used processor time between the two readings of its state.
     pub ran: bool,
     /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call.
     pub call: Option<String>,

@@ -18,7 +18,7 @@ pub(crate) enum VerdictKind {
     Unclear,
     /// Ranks called different collectives where they should have called the same one.
     Mismatch,
-    /// Ranks called the same collectives in a different order.
+    /// Ranks called the same collectives, but in different orders.
     Order,
     Dead,
     Stopped,
@@ -32,7 +32,7 @@ pub(crate) enum VerdictKind {
     Gpu,
 }
 
-/// The answer to the question whether the ranks are stuck.
+/// The answer of a verdict to the question whether the ranks are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {

@@ -35,7 +35,7 @@ pub(crate) struct Who {
     pub connect_as: Option<u32>,
 }
 
-/// The result of connecting to a socket file.
+/// The result of trying to connect to the socket file of a process.
 pub(crate) enum Reached {
     Listens(Connection),
     /// No process listens on the socket any more. The socket file was left by a process that has ended.
@@ -88,7 +88,8 @@ impl Connection {
 
     /// Sets the longest time that [`Connection::next`] waits for an event. `None` means no limit.
     ///
-    /// # Errors The system refuses the timeout.
+    /// # Errors
+    /// The system refuses the timeout.
     pub(crate) fn wait_for(&self, patience: Option<Duration>) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(patience)
     }
@@ -163,7 +164,8 @@ impl Connection {
 
     /// Sends a request to the process.
     ///
-    /// # Errors The process has ended.
+    /// # Errors
+    /// The process has ended.
     pub(crate) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.reader
             .get_mut()
@@ -254,7 +256,8 @@ pub(crate) struct Writer(UnixStream);
 impl Writer {
     /// Sends a request to the process.
     ///
-    /// # Errors The process has ended.
+    /// # Errors
+    /// The process has ended.
     pub(crate) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.0.write_all(request.to_line().as_bytes())
     }

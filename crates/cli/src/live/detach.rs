@@ -65,7 +65,8 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
 
 /// Returns the process in `found`.
 ///
-/// # Errors No process was found, or the library is detached from the process already.
+/// # Errors
+/// No process was found, or the library is detached from the process already.
 fn listening(pid: u64, found: Option<ListeningProcess>) -> Result<ListeningProcess> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {

@@ -81,7 +81,7 @@ impl One {
     }
 }
 
-/// A process that has mapped the CUDA driver.
+/// A process that has mapped the CUDA driver, and its use of GPUs and of the processor.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
     pub pid: u64,

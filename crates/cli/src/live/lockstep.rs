@@ -9,17 +9,17 @@ use tllmprof_control::Status;
 /// same time.
 const APART: u64 = 2;
 
-/// The step counts of all processes, read at nearly the same time.
+/// The step counts of all processes, which were read at nearly the same time.
 pub(crate) struct Sample {
     pub counts: Vec<Status>,
-    /// Time from sending the first request to receiving the last answer.
+    /// Time from the first request for the step counts to the last answer.
     pub took: Duration,
 }
 
 /// The step with which the windows of the processes in lockstep open, and the processes that are in lockstep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The first step of the windows of the processes in lockstep.
+    /// The first step of the windows that open in the processes in lockstep.
     pub first: u64,
     /// True for each process that is in lockstep. The window of any other process opens at that process's next step.
     pub members: Vec<bool>,

@@ -49,7 +49,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     counted(text, 1, "wanted: a whole number, at least 1")
 }
 
-/// Parses a count that may be 0.
+/// Parses a count, which may be 0.
 fn count_or_none(text: &str) -> Result<u64, String> {
     counted(text, 0, "wanted: a whole number")
 }

@@ -28,7 +28,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Reads the figures of a process. Returns `None` if its record cannot be read here.
+    /// Reads the figures of a process from its record. Returns `None` if this command cannot read the record.
     pub(crate) fn from_status(status: &Status) -> Option<Self> {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;

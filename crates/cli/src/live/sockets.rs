@@ -245,7 +245,8 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// Returns folders of sockets that are safe to use: those of [`own_places`], and those in other containers.
+/// Returns the folders of control sockets whose owners can be trusted: those of [`own_places`], and those in other
+/// containers.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()

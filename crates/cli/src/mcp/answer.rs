@@ -11,7 +11,7 @@ use crate::output::json;
 
 /// Maximum length of an answer in bytes. An answer then has at most as many characters.
 const LONGEST: usize = 8000;
-/// The part of the maximum length that is for messages, in bytes.
+/// The part of an answer's maximum length that is for messages, in bytes.
 const MESSAGES: usize = 1000;
 /// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
 /// the messages and the result.
@@ -38,7 +38,8 @@ impl Page {
 /// Returns a page of rows as JSON: as many rows as the maximum length allows, and the offset of the next row. `about`
 /// comes before the rows.
 ///
-/// # Errors The page is empty or begins after the last row.
+/// # Errors
+/// The page is empty or begins after the last row.
 pub(crate) fn list<T: Serialize>(
     about: Map<String, Value>,
     page: Page,

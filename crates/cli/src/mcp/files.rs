@@ -15,9 +15,9 @@ use super::answer::{self, Page};
 use super::shared::Shared;
 use crate::{output, processes};
 
-/// The maximum depth of subfolders that are examined.
+/// The maximum depth of subfolders in which records and traces are searched for.
 const MAX_DEPTH: usize = 6;
-/// The maximum number of files and folders that are examined.
+/// The maximum number of files and folders that one search examines.
 const MAX_ENTRIES: usize = 20_000;
 /// The maximum number of file names that are listed for a folder.
 const MAX_NAMES: usize = 4;
@@ -66,7 +66,7 @@ pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 
 struct FolderSearch {
     found: Vec<RecordFolder>,
-    /// The number of files and folders that may still be examined.
+    /// The number of files and folders that this search may still examine.
     left: usize,
 }
 

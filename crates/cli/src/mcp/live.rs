@@ -15,7 +15,7 @@ use crate::live::capture::{self, CaptureRequest};
 use crate::live::{ps, targets};
 use crate::output;
 
-/// The maximum number of iterations of a capture.
+/// The maximum number of iterations that an assistant can capture at once.
 const MAX_STEPS: u64 = 10_000;
 
 #[derive(Deserialize, JsonSchema, Default)]

@@ -35,7 +35,7 @@ pub(crate) struct RunOf {
 #[derive(PartialEq, Eq)]
 struct ReportInputs {
     of: RunOf,
-    /// The path, length in bytes, and modification time of each file.
+    /// The path, length in bytes, and modification time of each file of the report.
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
 }
 

@@ -29,7 +29,7 @@ const LOAD_US: u64 = 2_000_000;
 /// A metric and its value, in thousandths of its unit.
 pub(super) type MetricValue = (Metric, u64);
 
-/// A GPU that is sampled.
+/// A GPU whose metrics are sampled.
 pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA in the profiled program.
     pub ordinal: u8,
@@ -74,7 +74,8 @@ impl<'nvml> Gpu<'nvml> {
     /// Returns the processes that use the GPU. Each comes with its share of the SMs' time in percent, if the share is
     /// known.
     ///
-    /// # Errors The driver does not list the processes.
+    /// # Errors
+    /// The driver does not list the processes.
     pub(crate) fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
         if self.is_divided {
             return Ok(Vec::new());

@@ -42,7 +42,7 @@ pub(crate) enum SampleScope {
     All,
 }
 
-/// The settings of the sampling process.
+/// The settings of the process that samples the GPUs.
 struct SamplingPlan {
     path: PathBuf,
     /// The process number of the command that started the sampling process.

@@ -18,7 +18,7 @@ const MIN_BUSY_TICKS: u64 = 5;
 /// Maximum number of threads that are examined in a process.
 const MAX_THREADS: usize = 1024;
 
-/// The NUMA nodes of the machine.
+/// The NUMA nodes of the machine, and the nodes on which threads were last seen.
 pub(crate) struct NumaNodes {
     root: PathBuf,
     /// The NUMA node of each processor. Empty if the machine has only one node.

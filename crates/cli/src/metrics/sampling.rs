@@ -34,7 +34,7 @@ const THREAD_ROUNDS: u64 = 10;
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
 
-/// A GPU and its name.
+/// A GPU in NVML, and the name of its model.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
 /// Waits until the program has started, and then samples until the command closes the other end of the socket. Returns the number of rounds, in each
@@ -98,7 +98,7 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
         &mut rounds,
     );
     if rounds == 0 {
-        // Without any sample the record is useless, so it is removed.
+        // No sample was taken, so the record of GPU metrics is useless and is removed.
         let _ = fs::remove_file(&plan.path);
         return ended.map(|()| 0);
     }

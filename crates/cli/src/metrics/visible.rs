@@ -2,7 +2,7 @@
 //!
 //! Source: the section on environment variables of the CUDA programming guide.
 
-/// The largest number of devices in a record.
+/// The largest number of GPUs that a record can contain.
 const DEVICES: usize = 16;
 
 /// A GPU of the machine, as NVML lists it.

@@ -38,7 +38,7 @@ pub(crate) struct BegunProcesses {
     pub failed: bool,
 }
 
-/// A process that is asked to open a window.
+/// A process that this command asks to open a window.
 struct CaptureCandidate {
     process: ListeningProcess,
     /// True if the process has ended since this command asked it to open a window.

@@ -30,7 +30,7 @@ pub(crate) struct Captured {
     pub record: Option<PathBuf>,
 }
 
-/// A process whose window has not closed yet.
+/// A process with a window that has not closed yet.
 struct Waiting {
     writer: Writer,
     captured: Captured,
@@ -41,7 +41,8 @@ type Heard = (usize, io::Result<ControlEvent>);
 
 /// Waits until all windows have closed. Returns the outcome of each window, and true if any capture failed.
 ///
-/// # Errors The user interrupted twice, or a window did not close after it was stopped.
+/// # Errors
+/// The user interrupted twice, or a window did not close after it was stopped.
 pub(crate) fn follow(
     members: Vec<Member>,
     wanted: &CaptureRequest,

@@ -261,7 +261,8 @@ fn capture(
 /// Captures windows in these processes. Returns the contents of the window in the record of each process, and true if
 /// all windows were captured completely.
 ///
-/// # Errors A process refuses, the processes cannot agree on an iteration, or the user interrupts.
+/// # Errors
+/// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
 pub(crate) fn take(
     processes: Vec<ListeningProcess>,
     wanted: &CaptureRequest,

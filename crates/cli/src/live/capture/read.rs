@@ -48,7 +48,8 @@ impl CapturedWindows {
 
 /// Reads the captured windows. If the user asked for copies of the records, the records are copied first.
 ///
-/// # Errors A record cannot be copied.
+/// # Errors
+/// A record cannot be copied.
 pub(super) fn read(
     all: &[Captured],
     wanted: &CaptureRequest,

@@ -61,7 +61,8 @@ impl Screen {
     /// Waits up to `within` for a key that the user presses. Returns `None` if the key has no meaning, the time is
     /// over, or the screen's size changed.
     ///
-    /// # Errors The terminal no longer exists.
+    /// # Errors
+    /// The terminal no longer exists.
     pub(crate) fn key(&self, within: Duration) -> io::Result<Option<Key>> {
         if !event::poll(within)? {
             return Ok(None);

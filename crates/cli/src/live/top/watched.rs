@@ -26,14 +26,14 @@ const AGAIN: Duration = Duration::from_secs(2);
 #[derive(Clone, Default)]
 pub(super) struct ProcessRow {
     pub status: Status,
-    /// Iterations per second.
+    /// Iterations of the process per second. `None` if too few samples were taken.
     pub rate: Option<f64>,
     /// Median time of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no such
     /// iterations, the median of all iterations outside windows so far.
     pub p50: Option<u64>,
     /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
-    /// Waits for the GPU, per second.
+    /// Number of calls that waited for the GPU, per second.
     pub waits: Option<f64>,
     /// Python's garbage collections, per second.
     pub collections: Option<f64>,
@@ -66,7 +66,8 @@ struct Look {
 impl WatchedProcesses {
     /// Connects to the selected processes and begins to watch them.
     ///
-    /// # Errors A process that the user named does not listen on a control socket.
+    /// # Errors
+    /// A process that the user named does not listen on a control socket.
     pub(crate) fn new(targets: &Targets) -> Result<Self> {
         let named = !targets.processes.is_empty() || targets.run.is_some();
         let mut new = Self {
