@@ -11,7 +11,7 @@ use crate::traced::{Instruction, Stopped};
 
 /// Highest system call number that is checked against the filters.
 const LAST_CALL: u32 = 480;
-/// Maximum number of filters of a process that are examined.
+/// Maximum number of system call filters that are examined in a process.
 const MAX_FILTERS: usize = 64;
 
 /// The system calls that the library makes while it is loaded, and in order to listen on its control socket.

@@ -27,7 +27,7 @@ const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause between two rounds of the search. Each round tries all threads.
+/// Pause between two rounds of the search for a safe point. Each round tries all threads.
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Data about the process, collected before any of its threads is stopped.
@@ -41,7 +41,7 @@ struct ProcessFacts {
     /// Addresses in the process at which the stub and `texts` are placed. The memory at these addresses is unused.
     room: (u64, u64),
     texts: Vec<u8>,
-    /// Offset of the environment variables in `texts`.
+    /// Offset in `texts` at which the environment variables for the library begin.
     variables: u64,
 }
 

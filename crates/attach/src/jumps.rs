@@ -39,7 +39,8 @@ const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
 /// any thread.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The reason that is reported if a thread did not stop in time.
+/// The reason that is reported if some thread did not stop in time, so that the threads were not all stopped at the
+/// same time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
 /// A jump that has not been written yet: its address, the length of the instructions that it replaces, and the word at

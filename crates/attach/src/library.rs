@@ -6,11 +6,11 @@ use std::time::Duration;
 /// The library to load, the glibc version that the library requires, and environment variables for the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// The library's absolute path, as this command sees it.
+    /// The absolute path of the library's file, as this command sees it.
     pub path: &'a Path,
     /// The newest glibc version that the library requires, such as (2, 34). `None` if unknown.
     pub glibc: Option<(u32, u32)>,
-    /// Environment variables for the library, as `NAME=VALUE`.
+    /// Environment variables for the library, each as `NAME=VALUE`.
     pub variables: &'a [String],
 }
 

@@ -80,7 +80,7 @@ impl Mapping {
     }
 }
 
-/// Returns all mappings of a process, ordered by address.
+/// Returns all mappings in the memory of a process, ordered by address.
 pub(crate) fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(process::folder(pid).join("maps"))?;
     let text = String::from_utf8_lossy(&text);

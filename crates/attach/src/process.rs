@@ -20,7 +20,7 @@ use crate::refusal::AttachRefusal;
 #[derive(Debug, Default)]
 pub struct ProcStatus {
     pub state: char,
-    /// The process id. For a thread, this is the id of its process.
+    /// The process id. For a thread, this is the id of the process to which it belongs.
     pub process: i32,
     tracer: i32,
     /// The real, effective, saved and file system user ids, in this order.
@@ -110,7 +110,7 @@ pub(crate) fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Returns the ids of the process's threads.
+/// Returns the ids of all threads of the process.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
@@ -306,7 +306,7 @@ pub(crate) fn has_proc(pid: i32) -> bool {
         .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
-/// Checks that no other copy of the library is loaded in the process.
+/// Checks that no other copy of the tllmprof library is loaded in the process.
 fn other_library(maps: &[u8], library: &Path) -> Result<(), AttachRefusal> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = b"libtllmprof.so";

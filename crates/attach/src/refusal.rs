@@ -24,7 +24,7 @@ pub enum AttachRefusal {
     /// Another process already traces the process. The value is the tracer's id; 0 if it is unknown.
     #[error(fmt = traced)]
     Traced(i32),
-    /// The process belongs to another user, with this id.
+    /// The process belongs to another user. The value is the number of that user.
     #[error("it is a process of user {0}; only that user and root can attach to it")]
     AnotherUser(u32),
     /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is that of the setting.
@@ -52,10 +52,10 @@ pub enum AttachRefusal {
     Allocator,
     #[error("it runs under {0}, which must see each thread begin: start it with tllmprof run")]
     Sanitizer(&'static str),
-    /// Another command is attaching to the process.
+    /// Another command is attaching to the process at this moment.
     #[error("another command is attaching to it: try again")]
     Busy,
-    /// The process has another root directory, in which `/proc` is not mounted.
+    /// The process has another root directory, and `/proc` is not mounted there.
     #[error(
         "it has another root file system (a container), in which /proc is not mounted: the library cannot be loaded \
          there without it"

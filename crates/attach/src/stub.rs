@@ -7,7 +7,7 @@
 
 use core::arch::global_asm;
 
-/// Size of the stub's region, in bytes.
+/// Size of the stub's region, the memory that the stub maps for its data, in bytes.
 pub(crate) const REGION: u64 = 256 << 10;
 /// Offset, in the region, of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero
 /// at first.
@@ -20,7 +20,7 @@ const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
 /// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;
-/// Offset, in the region, of the return value of `pthread_create`.
+/// Offset, in the region, of the return value of the stub's call of `pthread_create`.
 pub(crate) const ERROR: u64 = MAX_STATE + 24;
 /// Offset, in the region, of the progress of the thread that the stub creates: 0 at first, then [`FAILED`] or
 /// [`ANSWERED`].

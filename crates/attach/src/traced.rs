@@ -14,17 +14,17 @@ use nix::unistd::Pid;
 use crate::memory::ProcessMemory;
 use crate::process;
 
-/// Interval between two polls of a thread that has not stopped yet.
+/// Interval between two checks of whether the thread has stopped.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The reason why a tracer could not stop a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotStopped {
-    /// The thread has ended.
+    /// The thread has ended, so it cannot be stopped.
     Gone,
     /// The thread did not stop in time. It may be in uninterruptible sleep.
     Late,
-    /// A signal has already stopped the whole process.
+    /// A signal had already stopped the whole process.
     ByASignal,
     NotPermitted,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Instruction {
     pub k: u32,
 }
 
-/// A thread that is traced, but still runs.
+/// A thread that is traced, but has not stopped yet.
 pub(crate) struct Stopping(Pid);
 
 impl Stopping {

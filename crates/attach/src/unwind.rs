@@ -9,7 +9,7 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Maximum number of stack frames of a thread that are followed.
+/// Maximum number of stack frames that are followed for a thread.
 const MAX_FRAMES: usize = 4096;
 /// Maximum size of an entry of an unwind table, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
@@ -181,7 +181,7 @@ fn evaluate(
 /// into a small section of their own for the parser.
 struct FrameEntry {
     bytes: Vec<u8>,
-    /// Offset of the FDE in `bytes`.
+    /// Offset of the FDE, the entry for the address, in `bytes`.
     fde: usize,
     /// Address at which `bytes` must be assumed to lie, so that relative addresses in the FDE are right.
     address: u64,

@@ -65,7 +65,7 @@ impl ProcessView {
         modules.find_map(|module| module.variable(&self.memory, name))
     }
 
-    /// Returns the paths of all modules of the process.
+    /// Returns the paths of all modules (program and shared libraries) of the process.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| module.path.as_str())
     }

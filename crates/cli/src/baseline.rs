@@ -95,7 +95,7 @@ pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that [`add`] copied into the folder, with their numbers.
+/// Returns the runs that [`add`] copied into the folder, with the numbers in their names.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tllmprof_control::place;
 
-/// A folder of control sockets in another container.
+/// A folder of control sockets that is in another container.
 pub(crate) struct Folder {
     pub path: PathBuf,
     /// True if the container has another user namespace. Then the connection must be made as a user that exists in that
@@ -70,7 +70,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
         })
         .collect()
     };
-    // The parts of the path that are still to be resolved, in reverse order.
+    // The parts of the path that still have to be resolved, the last part first.
     let mut rest = parts(path);
     let mut inside = PathBuf::new();
     let mut links = 0;

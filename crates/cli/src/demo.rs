@@ -16,7 +16,7 @@ use crate::profiler::NSYS;
 use crate::supervised::{self, HeldSignals};
 use crate::{library, manners, output, processes};
 
-/// The default window, as iteration numbers.
+/// The default window of the demo, as numbers of the first and last iteration.
 const WINDOW: &str = "5-9";
 /// The device name that the example reports when it runs on the stand-in, a library that imitates CUDA without a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
@@ -242,7 +242,7 @@ fn find_engine() -> Result<PathBuf> {
     }
 }
 
-/// Finds the folder that contains the stand-in for CUDA.
+/// Returns the folder that contains the stand-in for CUDA, a library that imitates CUDA without a GPU.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
     // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because

@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode> {
         return Err(end_by(signal, Some(&out)));
     }
     let exported = match written {
-        // A reader that closes the pipe early is not an error.
+        // If the reader of standard output closes the pipe early, this is not an error.
         Err(error) if to_stdout && is_broken_pipe(&error) => return Ok(status),
         written => written?,
     };

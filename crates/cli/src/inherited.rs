@@ -192,7 +192,7 @@ fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     (result == 0 && runs).then_some(left)
 }
 
-/// Stops this process's timers after a child has taken them over.
+/// Stops this process's interval timers after a child has taken them over.
 pub(crate) fn stop_timers() {
     // SAFETY: all zeros are a stopped timer, and the old value is not requested.
     unsafe {
@@ -268,7 +268,7 @@ struct ProgramImage {
     /// Addresses inside the strings of the variables. The child process writes its own process number to each of these
     /// addresses.
     numbers: Vec<*mut libc::c_char>,
-    /// The strings that the pointers in the other fields point to.
+    /// The strings to which the pointers in the other fields point.
     _strings: Vec<CString>,
 }
 

@@ -1,4 +1,4 @@
-//! Finds the library that is preloaded into programs, `libtllmprof.so`.
+//! Finds `libtllmprof.so`, the library that is preloaded into programs.
 
 use std::collections::HashSet;
 use std::env;

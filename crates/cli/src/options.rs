@@ -95,7 +95,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
         self.0.first().map(|typed| typed.setting.option)
     }
 
-    /// Returns the variables that the typed options set.
+    /// Returns the variables that the typed options set, with the values that the options give to them.
     pub(crate) fn typed(&self) -> impl Iterator<Item = Given> {
         self.0.iter().filter_map(|Typed { setting, value }| {
             Some(Given {

@@ -57,7 +57,7 @@ fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
         .find(|(_, value)| !value.trim().is_empty())
 }
 
-/// Parses a list `KEY=VALUE,…` whose values are percent-encoded.
+/// Parses a list of HTTP headers `KEY=VALUE,…`, whose values are percent-encoded.
 fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
     let header = |pair: &str| {

@@ -42,7 +42,8 @@ impl<'a> ReadOptions<'a> {
         if let Err(why) = tllmprof_foreign::check(step) {
             return Err(usage(format_args!("--step {step}: {why}")));
         }
-        // A file that cannot be read is reported later, when it is opened.
+        // Files that cannot be read are treated like traces here, because the error is reported later, when they are
+        // opened.
         if files.iter().any(|file| is_foreign(file).unwrap_or(true)) {
             return Ok(reading);
         }

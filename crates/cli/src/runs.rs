@@ -19,7 +19,8 @@ const PREFIX: &str = "tllmprof-";
 /// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes the
 /// identifier unique if several hosts begin a run at the same time.
 ///
-/// # Errors None in practice, because all characters of these parts are valid in an identifier.
+/// # Errors
+/// None in practice, because all characters of these parts are valid in an identifier.
 pub(crate) fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;

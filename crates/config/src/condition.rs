@@ -54,7 +54,7 @@ pub struct BatchFacts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
-    /// True if the step is a forward pass of a draft model.
+    /// True if the step of this batch is a forward pass of a draft model.
     pub is_draft: Option<bool>,
 }
 
@@ -174,7 +174,7 @@ impl IterationDurations {
 /// The right-hand side of a comparison, with which a size or a time is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// A number, or a phase as an index of [`PHASES`].
+    /// A number, or a phase, which is given as its index in [`PHASES`].
     Number(u32),
     Nanoseconds(u64),
     /// A multiple of the median duration of iterations. The value is the factor, in thousandths.
@@ -238,7 +238,7 @@ enum ConditionNode {
 pub struct Condition {
     parts: Vec<ConditionPart>,
     node: ConditionNode,
-    /// The condition as the user typed it, for messages.
+    /// The condition as the user typed it, for error messages.
     text: String,
 }
 
@@ -313,7 +313,7 @@ impl Condition {
         self.parts.iter().any(|part| NAMES[part.name] == name)
     }
 
-    /// Returns true if the condition uses any fact about the batch.
+    /// Returns true if the condition compares any size or property of the batch.
     #[must_use]
     pub fn names_batch(&self) -> bool {
         self.parts.iter().any(|part| part.name < FIRST_TIME)

@@ -88,7 +88,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the names of those variables whose value is `auto`.
+    /// Returns those of the variables `names` whose value in the environment is `auto`.
     pub(crate) fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         let is_auto = |name: &&'static str| {
             let value = (self.get)(name);
@@ -184,7 +184,7 @@ macro_rules! settings {
         /// Either may be empty.
         const OPTIONS: &str = concat!($($($first,)? "=", $($option,)? " ",)*);
 
-        /// All settings, for help texts, documentation pages and tests.
+        /// All rows of the table of settings, for help texts, documentation pages and tests.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             $(variables: &[$first $(, $name)*], reader: Reader::Library, $(default: $default,)?)?
             $(variables: &[$($own),+],)?

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::printable::Printing;
 
-/// Maximum number of characters of a value that a message repeats.
+/// Maximum number of characters of a setting's value that an error message repeats.
 const SHOWN: usize = 200;
 
 /// The problem with a setting's value, and a description of valid values. The name of the variable is added later.
@@ -49,7 +49,7 @@ impl std::error::Error for Problem {}
 pub struct BadValue {
     /// The name of the variable that was set. A variable can have several names.
     pub name: String,
-    /// The value in printable form: escaped, and cut after 200 characters.
+    /// The variable's value in printable form: escaped, and cut after 200 characters.
     pub value: String,
     pub problem: String,
     pub wanted: String,

@@ -22,7 +22,7 @@ use crate::comparison::ComparisonOperator;
 pub const ARGUMENTS: usize = 4;
 /// Maximum number of variables that sums within each other can have together.
 pub const VARIABLES: usize = 4;
-/// Maximum nesting depth of a formula.
+/// Maximum depth to which formulas may be nested within each other.
 const DEPTH: usize = 32;
 /// Maximum number of operators, attributes and items in a formula. It is limited because each of them can make the
 /// formula's tree deeper by one.
@@ -44,7 +44,7 @@ pub enum Node {
     Sum(Box<SumExpression>),
     /// A conditional expression `value if test else other`. The three nodes are in this order.
     If(Box<[Self; 3]>),
-    /// A comparison. Its value is 1 if the comparison holds, otherwise 0.
+    /// A comparison of two values. The result is 1 if the comparison holds, otherwise 0.
     Compares(ComparisonOperator, Box<[Self; 2]>),
     /// A test if a value equals one of several texts, which are given as indices of [`Formulas::names`]. The result is
     /// 1 if it does, otherwise 0.
@@ -124,7 +124,7 @@ struct Parser<'a> {
     at: usize,
     depth: usize,
     links: usize,
-    /// Variables of the enclosing sums. A variable's index is its slot.
+    /// Names of the variables of the enclosing sums. The index of a name is the variable's slot.
     variables: Vec<&'a str>,
     names: &'a mut Vec<String>,
     arguments: &'a mut Vec<String>,

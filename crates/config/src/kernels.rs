@@ -32,7 +32,7 @@ pub enum KernelSelection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSamples {
     pub steps: u64,
-    /// Time from the start of one sample to the start of the next.
+    /// Time from the start of one sample of kernels to the start of the next sample.
     pub every: Duration,
 }
 

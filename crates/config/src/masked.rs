@@ -29,7 +29,7 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Words that, at the end of a name, show that the value is not a secret.
+/// Words that show, if they are at the end of a name, that the name's value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",

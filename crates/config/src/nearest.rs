@@ -1,4 +1,4 @@
-//! Suggestions for misspelled words.
+//! Suggests the word that a user meant, for a word that is misspelled.
 
 /// Returns the candidate that differs least from `word`, ignoring case. Returns `None` if no candidate is close.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -93,7 +93,7 @@ impl fmt::Display for IterationRange {
     }
 }
 
-/// Default number of iterations of a steady window.
+/// Default number of iterations of a steady window, that is, a window that starts once iteration times have settled.
 const STEADY: u64 = 50;
 
 /// A list of windows in ascending order, with at least one iteration between two windows.

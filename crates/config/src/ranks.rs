@@ -33,9 +33,9 @@ fn size_variable(rank: &str) -> Option<&'static str> {
 /// The source from which the rank of a process was determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankSource {
-    /// An environment variable that the user or a launcher has set.
+    /// The rank comes from an environment variable that the user or a launcher has set.
     Variable(&'static str),
-    /// The process group `WORLD` of `torch.distributed`.
+    /// The rank comes from the process group `WORLD` of `torch.distributed`.
     Torch,
     /// The process group `WORLD` of `torch.distributed`, combined with the number of the engine's replica to which the
     /// process belongs. Each replica has a separate `WORLD`. The text is the engine's name.
@@ -58,7 +58,7 @@ impl fmt::Display for RankSource {
     }
 }
 
-/// The rank of a process, once it is known.
+/// The rank of a process, the number of ranks, and the source from which the rank is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranked {
     pub rank: u64,

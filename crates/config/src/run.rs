@@ -74,7 +74,8 @@ impl RunId {
         })
     }
 
-    /// Returns the identifier for the `number`-th run of the same job.
+    /// Returns the identifier of the run with the number `number` in the same job, which has this identifier for its
+    /// first run.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");

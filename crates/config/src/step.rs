@@ -240,7 +240,7 @@ pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Maximum nesting depth of groups and repetitions in a regex.
+/// Maximum depth to which groups and repetitions in a regex may be nested.
 const NESTED: u32 = 32;
 
 pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {

@@ -25,7 +25,7 @@ pub struct PathTemplate(Vec<TemplatePart>);
 #[derive(Clone, Copy, Debug)]
 pub struct Placeholders<'a> {
     pub pid: u32,
-    /// The rank of the process. A process without a rank uses 0.
+    /// The rank of the process. If it is `None`, the placeholder is replaced by 0.
     pub rank: Option<u64>,
     pub host: &'a OsStr,
 }

@@ -19,7 +19,7 @@ pub const STEPS: u64 = 50;
 pub struct Trigger {
     pub condition: Condition,
     pub at_most: AtMost,
-    /// Number of iterations in a window that the trigger opens.
+    /// Number of iterations in each window that the trigger opens.
     pub steps: u64,
 }
 

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::nearest;
 use crate::settings::{options, other_names, variable_names};
 
-/// Prefix of the variables that the project's tests use.
+/// Prefix of variables that only the project's tests use.
 const TESTS: &str = "TLLMPROF_TEST_";
 
 /// The name of an unknown variable that has a prefix of tllmprof's variables. It is displayed as a sentence that

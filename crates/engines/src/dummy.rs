@@ -31,7 +31,7 @@ pub const DUMMY_STEPS: &[DummyStep] = &[
     },
 ];
 
-/// The formulas for the batch of a dummy step, which is empty.
+/// The formulas for the batch of a dummy step. The batch is empty, so all sizes are 0.
 pub(crate) const NOTHING: &[Batch] = &[Batch {
     requests: "0",
     tokens: "0",

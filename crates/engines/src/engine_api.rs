@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-/// A function whose calls are marked with ranges.
+/// A Python function of an engine whose calls are marked with NVTX ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Marked {
     pub module: &'static str,

@@ -11,7 +11,7 @@
 pub struct EngineGroups {
     pub engine: &'static str,
     pub module: &'static str,
-    /// The name of each group, and the module's variable that contains it.
+    /// The name of each group of ranks, and the variable of the module that contains the group.
     pub groups: &'static [(&'static str, &'static str)],
     /// Package, versions and files in which the location was found.
     pub source: &'static str,

@@ -7,7 +7,7 @@
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
-/// A function in which an engine waits for requests.
+/// A Python function in which an engine waits for requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleWait {
     pub engine: &'static str,
@@ -71,7 +71,7 @@ pub const IDLE_WAITS: &[IdleWait] = &[
 /// An engine whose thread sleeps between two steps only if there are no requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleSleep {
-    /// The beginning of the engine's name, as reports show it.
+    /// The beginning of the engine's name, as reports show this name.
     pub engine: &'static str,
     /// The function in which the engine's thread sleeps while there are no requests.
     pub function: &'static str,

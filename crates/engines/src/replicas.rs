@@ -12,7 +12,7 @@ use std::fmt;
 /// The object at which a path of attributes and dictionary entries begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// The module with this name, if it is imported.
+    /// The path starts at the Python module with this name, if the module is imported.
     Module(&'static str),
     /// The arguments of the function that `multiprocessing` runs in the process. The path continues with the name of an
     /// argument.

@@ -6,7 +6,7 @@ use tllmprof_timeline::{Category, Item, Iterations, Key, Kind, LaunchEnd};
 
 use crate::record::Record;
 
-/// The value of an argument, which a viewer shows with an item.
+/// The value of an argument. A viewer shows an item's arguments when the user selects the item.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum ArgumentValue {
     Number(u64),
@@ -60,7 +60,7 @@ impl Activity {
     /// Returns the arguments that a viewer shows with the item.
     pub(crate) fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
         let item = &self.item;
-        // The number 0 of the default stream is not shown.
+        // Stream 0 is the default stream of CUDA, so its number is not shown.
         let key = item.kind.row().value;
         let value = key.filter(|key| *key != Key::Stream || item.value != 0);
         let flag = |is_set: bool, key| is_set.then_some((key, ArgumentValue::Yes));
@@ -84,7 +84,7 @@ impl Activity {
     }
 }
 
-/// Converts the items of a record to activities.
+/// A converter, which converts the items of a record to activities.
 pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,

@@ -22,7 +22,7 @@ pub(crate) struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
-    /// Cache of the current record's argument texts, in JSON form.
+    /// Cache of the JSON form of texts of arguments in the current record.
     texts: HashMap<SharedText, String>,
     /// Number of records whose output has begun. It makes the ids of arrows unique.
     records: u64,
@@ -216,7 +216,7 @@ fn number(to: &mut Vec<u8>, before: &str, value: u64) {
     to.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes a time in nanoseconds as microseconds, without rounding.
+/// Writes a time in nanoseconds as microseconds with three decimals.
 fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
     number(to, before, ns / 1000);
     let rest = (ns % 1000) as u16;

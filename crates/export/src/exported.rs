@@ -1,6 +1,6 @@
 //! The number of events or rows that an export wrote.
 
-/// Counts of the events or rows that an export wrote.
+/// Numbers of events or rows that an export wrote and left out.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
     /// Number of events that were written, or of rows if the export writes tables.

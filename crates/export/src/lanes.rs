@@ -4,7 +4,7 @@
 //! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a span
 //! is nested, the span goes to another line, so a track may get one line more than necessary.
 
-/// Maximum number of lines of one track.
+/// Maximum number of lines to which the events of one track are distributed.
 const MAX_LINES: usize = 1024;
 
 /// Returns the maximum number of spans that each line keeps separately, for a record that has this number of lines. If

@@ -17,7 +17,7 @@ use tllmprof_report::{Change, Difference, Process, Slow, Window};
 
 use crate::record::Record;
 
-/// Maximum number of spans in a request.
+/// Maximum number of spans that are sent in one request.
 const MAX_SPANS: usize = 1000;
 
 /// A request to an OpenTelemetry collector: spans that are sent together.

@@ -25,7 +25,7 @@ pub struct Output {
     kept: bool,
 }
 
-/// The reason why an output cannot be created or kept.
+/// The reason why the output of an export cannot be created or cannot get its final name.
 #[derive(Debug)]
 pub enum OutputError {
     /// The target of the export exists, and the user did not ask to replace it.

@@ -33,7 +33,7 @@ impl Source for MeteredSource {
 pub struct Record {
     /// The properties of the process, its windows and its iterations, as the record contains them.
     pub process: Process,
-    /// The tables that are needed to interpret the record's events.
+    /// The tables, such as scopes and names, that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,
     reader: Reader<MeteredSource>,
 }

@@ -13,7 +13,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum number of blocks that can wait for the writer thread. If more are produced, the producer waits.
 const MAX_WAITING_BLOCKS: usize = 4;
 
-/// The current block of output, and the channel to the writer thread.
+/// The output of a trace: the current block, and the channel to the writer thread.
 pub(crate) struct Sink {
     block: Vec<u8>,
     writer: SyncSender<Vec<u8>>,

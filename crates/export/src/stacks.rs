@@ -26,7 +26,7 @@ struct ThreadStacks {
     samples: Vec<Vec<usize>>,
 }
 
-/// A table of function names without duplicates.
+/// A table of function names without duplicates. Stacks refer to a function by its index in the table.
 #[derive(Default)]
 struct Functions {
     all: Vec<String>,

@@ -140,7 +140,7 @@ struct Page<'a, F> {
     last: Option<(Track, usize)>,
     lines: Vec<TrackLine>,
     waiting: Vec<Activity>,
-    /// A buffer for `flush`, kept so that the memory is reused.
+    /// A buffer that only `flush` uses. It is kept so that its memory is reused.
     placed: Vec<Placed>,
     batch: u32,
     exported: Exported,

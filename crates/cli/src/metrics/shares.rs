@@ -17,7 +17,8 @@ const HOST_NAMESPACE: &str = "pid:[4026531836]";
 /// A process that the driver lists, with its share of the SMs' time in percent.
 type ListedProcess = (u32, Option<u8>);
 
-/// The processes of the run that can share a GPU with other processes, and the numbers of their names in the record.
+/// Data by which each process that uses a GPU is attributed to this run or to others, and the numbers of the processes'
+/// names in the record.
 pub(crate) struct GpuShares {
     /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,

@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Returns the next word without consuming it.
+    /// Returns the next word in the text of the condition, without consuming the word.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';

@@ -8,7 +8,7 @@ use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 
 use super::schema::{ColumnKind, Table};
 
-/// The value of one column in a row.
+/// The value of one column in one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cell {
     Int(i64),

@@ -81,7 +81,7 @@ pub(crate) trait Tables {
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
-/// Converts all of a record, and passes the rows to `tables`.
+/// Converts a whole record to rows, and passes the rows to `tables`.
 pub(crate) fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
@@ -299,7 +299,7 @@ fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
     Some((place, sources.collect()))
 }
 
-/// Converts items to rows, one by one.
+/// Converts the items of a record to rows of the tables, one by one.
 struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,

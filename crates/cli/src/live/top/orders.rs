@@ -158,7 +158,7 @@ impl Orders {
         }));
     }
 
-    /// Handles that the last order (a capture or a stop) has been carried out, so that the next order can begin.
+    /// Handles the completion of the last order (a capture or a stop), so that the next order can begin.
     pub(crate) fn are_done(&mut self) {
         self.running = None;
     }
