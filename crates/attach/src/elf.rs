@@ -383,7 +383,7 @@ pub(crate) mod tests {
         // SAFETY: the function returns a zero-terminated string that is never freed.
         let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         let newest = libc.newest(&memory, "GLIBC_").unwrap();
-        // The minor versions may differ by a few, because a glibc release without new functions defines no symbol
+        // The minor versions may differ by a few, because a glibc release that adds no functions defines no symbol
         // version.
         let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
         assert_eq!(newest.0, major.parse::<u32>().unwrap());

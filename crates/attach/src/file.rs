@@ -59,8 +59,8 @@ impl LibrarySource {
     }
 }
 
-/// Returns true if a module was loaded from a copy of the library's file. Only the first page is compared, because
-/// it contains the build id.
+/// Returns true if a module was loaded from a copy of the library's file. Only the first page of the module and of the
+/// file is compared, because this page contains the build id.
 fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));

@@ -277,9 +277,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// A temporary folder that is removed when the demo ends, also after an interrupt. While a child runs, signals to this
-/// process are blocked, and delivered after the folder has been removed. The child still receives the signals that are
-/// sent to it.
+/// In this test, window 20 consists of iterations 20 and 21, so it ends right before 22. No window ends right before
+/// 30.
 struct Scratch {
     folder: PathBuf,
     // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.

@@ -316,7 +316,7 @@ pub(crate) fn activity(verb: &str, path: &Path) -> String {
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;
-    // Opening a FIFO would block until a process writes to it.
+    // Opening a FIFO would block until a process writes to it, so only regular files are opened.
     if fs::metadata(file)?.is_file() {
         File::open(file)?.take(length).read_to_end(&mut bytes)?;
     }

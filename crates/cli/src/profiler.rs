@@ -13,7 +13,7 @@ use crate::which::{CommandLookup, which};
 /// A profiler: the name of its command, and the folders in which it is searched for if it is not on `PATH`.
 pub(crate) struct Profiler {
     pub name: &'static str,
-    /// The variable that users set to the profiler's path.
+    /// The environment variable that users set to the path of the profiler's program.
     pub variable: &'static str,
     /// Prefix of the profiler's folders in `/opt/nvidia`. The rest of the name is a version.
     folder: &'static str,

@@ -10,7 +10,7 @@ use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// Time that work may take without showing its progress.
+/// Time that work may take before its progress is shown.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -85,7 +85,7 @@ impl<W: Write> Drop for Progress<W> {
     }
 }
 
-/// A record's bytes. Reading them advances the progress.
+/// A source of a record's bytes. Each read advances a progress line.
 pub(crate) struct ProgressSource<S> {
     source: S,
     progress: RefCell<Progress>,

@@ -19,7 +19,7 @@ use tllmprof_record::Reader;
 use crate::failure::{usage, worded};
 use crate::{output, runs};
 
-/// The default template for the names of records, in the run's folder.
+/// The default template for the file names of records in the run's folder.
 pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// The default template for the names of rings, in the same folder as the records. A ring is a file that holds a
 /// process's latest steps and collectives.
@@ -42,7 +42,8 @@ pub(crate) struct Records {
     of_run: Option<PathBuf>,
     /// True if this run created its folder. Such a folder is removed at the end of the run if it is empty.
     is_made: bool,
-    /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
+    /// The mark of this task, an empty file in the run's folder. `None` if this process is not a task of a launcher's
+    /// job.
     mark: Option<PathBuf>,
     /// True if no records can be written. The reason was logged when this was found.
     is_unwritable: bool,

@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // Signals are now blocked, so that a signal cannot end this process and leave an empty folder.
+    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder of the run.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,

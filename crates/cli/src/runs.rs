@@ -28,7 +28,7 @@ pub(crate) fn new_id() -> Result<RunId> {
     Ok(RunId::parse(&id)?)
 }
 
-/// Returns the name of a run's folder, which is in the working directory.
+/// Returns the name of the folder of a run. The folder is in the working directory.
 pub(crate) fn folder(run: &RunId) -> OsString {
     format!("{PREFIX}{run}").into()
 }

@@ -44,7 +44,7 @@ struct Binary {
     image: Image,
 }
 
-/// A function in the list.
+/// A function in the list that `tllmprof symbols` prints.
 struct FunctionRow<'a> {
     binary: &'a Binary,
     function: Function<'a>,
@@ -317,7 +317,7 @@ impl FunctionRow<'_> {
     }
 }
 
-/// The number of functions with each name, in all binaries.
+/// The number of functions with each name, in all files that are listed.
 struct NameCounts<'a>(HashMap<&'a [u8], usize>);
 
 impl<'a> NameCounts<'a> {
@@ -360,7 +360,7 @@ impl<'a> NameCounts<'a> {
     }
 }
 
-/// Returns a regex in the syntax of rules that matches exactly this name.
+/// Returns a regex that matches exactly the function name `name`, in the syntax of `sym:` rules.
 fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for &byte in name {

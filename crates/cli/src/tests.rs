@@ -57,7 +57,8 @@ struct Line {
     options: Options,
 }
 
-/// Returns the command's error for these words, or `None` if the command accepts them.
+/// Returns the error with which the command refuses these words of a command line, or `None` if the command accepts
+/// them.
 fn refusal(words: &[OsString]) -> Option<String> {
     let mut command = mistyped::prepare(Line::command());
     let line = std::iter::once(OsString::from("tllmprof")).chain(words.iter().cloned());

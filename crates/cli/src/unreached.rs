@@ -94,14 +94,14 @@ impl Mapped {
     }
 }
 
-/// A process that has loaded the driver but not the library.
+/// A process that has loaded the CUDA driver but not the tllmprof library.
 #[derive(Clone)]
 struct Unreached {
     number: u64,
     name: String,
     image: Image,
-    /// True if `LD_PRELOAD` did not name the library when the process started. False if it did, or if the process's
-    /// variables could not be read.
+    /// True if `LD_PRELOAD` did not name the tllmprof library when the process started. False if it did, or if the
+    /// process's variables could not be read.
     has_lost_preload: bool,
 }
 
@@ -187,7 +187,8 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
     !paths.any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(library))
 }
 
-/// A thread that searches for processes without the library, until this value is dropped.
+/// A thread that searches for processes of the program without the tllmprof library. It ends when this value is
+/// dropped.
 pub(crate) struct ProgramWatch {
     /// The processes without the library that the thread has found so far.
     found: Arc<Mutex<Vec<Unreached>>>,

@@ -47,7 +47,7 @@ struct SharedPages {
     stopped_together: AtomicBool,
 }
 
-/// The witness process. Dropping this value ends the process.
+/// The witness process, as the command sees it. Dropping this value ends the process.
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
@@ -162,7 +162,7 @@ fn share() -> Option<&'static SharedPages> {
     }
 }
 
-/// The main loop of the witness, which ends when the command ends.
+/// The main loop of the witness process. It returns when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     // SAFETY: the calls read only the name. If the command ended before the first call, no process would kill this
     // process later, so this process returns.

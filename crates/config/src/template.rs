@@ -311,7 +311,8 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // Two special cases: the folder comes from a variable, and all parts of the file name are empty.
+        // These are two special cases: a folder that comes from a variable, and a file name all of whose parts are
+        // empty.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"

@@ -311,8 +311,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
-    // No step function can be named: the only exported function, OrtGetApiBase, returns a table of function pointers,
-    // and the library in the wheel has no .symtab.
+    // For ONNX Runtime no step function can be named: its only exported function, OrtGetApiBase, returns a table of
+    // function pointers, and the library in the wheel has no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
@@ -358,7 +358,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "5.17.0, H200, 2026-11-26 and 27: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
-    // In 4.57 the manager's step function runs only twice, to capture a graph. Replays of the graph do not call it.
+    // In transformers 4.57, the step function of the batching manager runs only twice, to capture a graph. Replays of
+    // the graph do not call it.
     Engine {
         name: "transformers continuous batching, 4.57",
         seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),
@@ -370,8 +371,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. The step function is part of
-    // the user's program, so no rule can name it.
+    // Calls reach JAX's CUDA plugin through a table of function pointers that GetPjrtApi returns. The step function is
+    // part of the user's program, so no rule can name it.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),

@@ -21,7 +21,8 @@ pub struct IdleWait {
 }
 
 pub const IDLE_WAITS: &[IdleWait] = &[
-    // This function blocks in queue.get() while the scheduler has no requests, and then takes the new requests.
+    // In vLLM, this function blocks in queue.get() while the scheduler has no requests, and then takes the new
+    // requests.
     IdleWait {
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
@@ -43,8 +44,8 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // This function runs when the scheduler's loop has no batch and no batch is in progress. The loop then checks for
-    // requests again immediately.
+    // In SGLang, this function runs when the scheduler's loop has no batch and no batch is in progress. The loop then
+    // checks for requests again immediately.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",
@@ -79,8 +80,8 @@ pub struct IdleSleep {
 }
 
 pub const IDLE_SLEEPS: &[IdleSleep] = &[
-    // The server's loop waits on a condition variable until a task is posted. Other programs of llama.cpp wait for
-    // the user's next line.
+    // In llama.cpp, the server's loop waits on a condition variable until a task is posted. Other programs of llama.cpp
+    // wait for the user's next line.
     IdleSleep {
         engine: "llama.cpp",
         function: "server_queue::start_loop",

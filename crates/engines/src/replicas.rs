@@ -66,7 +66,7 @@ const fn of_context(names: &'static [&'static str]) -> ValuePath {
 
 /// The engines whose replicas can be found, in the order in which their locations are tried.
 pub const REPLICAS: &[Replicas] = &[
-    // The replicas of a mixture-of-experts model share one world; those of a dense model do not. For a dense
+    // In vLLM, the replicas of a mixture-of-experts model share one world; those of a dense model do not. For a dense
     // model, `data_parallel_rank` is always 0, so the replica's number is read from `data_parallel_index`.
     Replicas {
         engine: "vLLM",
@@ -78,7 +78,7 @@ pub const REPLICAS: &[Replicas] = &[
         source: "vllm 0.18.0, 0.26.0, 0.33.0: vllm/config/parallel.py, vllm/distributed/parallel_state.py, \
                  vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0: one world always)",
     },
-    // With data-parallel attention, one world contains all replicas, and `dp_size` is 1.
+    // In SGLang with data-parallel attention, one world contains all replicas, and `dp_size` is 1.
     Replicas {
         engine: "SGLang",
         index: of_context(&["_PARALLEL", "_stamp", "dp_rank"]),

@@ -127,7 +127,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // Spans in the order of their starts can also share a line if they do not overlap.
+        // Spans in the order of their starts, rather than of their ends, can also share a line if they do not overlap.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 

@@ -21,14 +21,13 @@ pub(crate) struct Elf {
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
-    /// Size of the address space that the file takes when it is loaded, in bytes.
+    /// Size of the address space that the file's segments take when the file is loaded, in bytes.
     pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
     /// The highest `GLIBC_x.y` version that the file requires.
     pub glibc_demanded: Option<Version>,
-    /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not a C
-    /// library.
+    /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not glibc.
     pub glibc_provided: Option<Version>,
     /// True if the file's symbol tables have names that begin with `cuda`. False for a stripped
     /// file.

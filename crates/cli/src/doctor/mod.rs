@@ -61,7 +61,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the reason why a file cannot be preloaded as the library, or `None` if it can.
+/// Returns the reason why the file `library` cannot be preloaded as the tllmprof library. `None` if it can be
+/// preloaded.
 pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }

@@ -17,7 +17,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
 const DEPTH: usize = 5;
 
-/// The executable that a command runs, and the scripts that lead to it.
+/// The executable that a command finally runs, and the scripts that lead to it.
 #[derive(Debug)]
 pub(crate) struct Program {
     /// The script, its interpreter, that interpreter's own interpreter if it is a script too, and so on. The executable
@@ -52,11 +52,11 @@ impl From<String> for StartRefusal {
     }
 }
 
-/// A dynamic linker that the command line names.
+/// A dynamic linker that the user's command line names, as in `ld.so PROGRAM`.
 #[derive(Debug)]
 pub(crate) struct Loader {
     pub path: PathBuf,
-    /// The value of `--library-path`, which replaces `LD_LIBRARY_PATH`.
+    /// The value of the linker's option `--library-path`, which replaces `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
 }
 

@@ -18,7 +18,7 @@ use super::program::Program;
 use super::search::Search;
 use super::version::Version;
 
-/// The file in which the loader looks up the paths of the system's libraries.
+/// The file in which the dynamic loader looks up the paths of the system's libraries.
 const CACHE: &str = "/etc/ld.so.cache";
 /// The oldest glibc version that is supported. `scripts/build-portable` builds the library for this version.
 const OLDEST: Version = Version::new(2, 17);

@@ -64,8 +64,9 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Starts a process that samples, once [`Sampler::begin`] is called, into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
-    /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
+    /// Starts a process that samples GPUs after [`Sampler::begin`] is called. The samples go into a record in `folder`
+    /// of at most `limit` bytes. GPUs and metrics that cannot be sampled are logged and left out. Requires that the
+    /// calling process has a single thread.
     pub(crate) fn start(
         folder: &Path,
         run: &RunId,

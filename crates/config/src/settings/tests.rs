@@ -368,8 +368,8 @@ fn each_row_says_what_it_is_for_and_in_the_same_form() {
             !row.variables.is_empty() || !row.option.is_empty(),
             "{row:?}"
         );
-        // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a
-        // default.
+        // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a setting that is on
+        // by default.
         let is_off = row.value == ValueForm::Flag && row.default == "1";
         assert_eq!(
             (is_off, is_off),

@@ -74,7 +74,7 @@ fn a_python_row_is_seen_by_the_module_of_its_step() {
 
 #[test]
 fn rules_match_the_names_that_were_read() {
-    // These are demangled names of lmdeploy 0.18.0, and of 0.6.0, where the class was a template.
+    // These are demangled names of the step function in lmdeploy 0.18.0, and in 0.6.0, where the class was a template.
     let turbomind = symbol_rule("LMDeploy TurboMind");
     for step in [
         "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
@@ -152,7 +152,8 @@ fn the_more_specific_row_wins() {
         let engine = known(process(&[generate, Python(module)])).unwrap();
         assert_eq!(engine.seen_by, Python(module));
     }
-    // Ollama's Go program also contains llama.cpp, but Ollama's runner does not call llama_decode.
+    // Ollama's Go program also contains llama.cpp, but must be recognized as Ollama, because Ollama's runner does not
+    // call llama_decode.
     let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
     assert_eq!(
         named(&[Symbol("llama_decode"), ollama]),

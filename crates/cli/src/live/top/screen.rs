@@ -164,8 +164,8 @@ mod tests {
         assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
-        // Once the slave side of a pseudo-terminal is closed, reading from the master ends with an error instead of an
-        // end of file.
+        // In this test, reading from the master of the pseudo-terminal ends with an error instead of an end of file,
+        // because its slave side is closed.
         let _ = master.read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));

@@ -273,8 +273,8 @@ mod tests {
         );
         assert!(screen.iter().any(|line| line == "a message"), "{screen:?}");
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
-        // The selection stays when processes other than the selected one end. When the selected process ends, all
-        // processes are selected.
+        // The selection stays when processes other than the selected one end. If the selected process ends, all
+        // processes become selected.
         view.show((10..=20).map(row).collect());
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
         view.show((16..=20).map(row).collect());
