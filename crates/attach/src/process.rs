@@ -253,7 +253,7 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     other_library(&maps, library)
 }
 
-/// Returns the likely reason why the system does not permit an access.
+/// Returns the likely reason why the system does not permit tracing or reading another process.
 pub(crate) fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());

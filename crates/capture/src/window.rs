@@ -149,7 +149,7 @@ impl CaptureState {
             return;
         };
         if let Some(taken) = taken {
-            // The window's length may have changed since it opened, so the final window is stored.
+            // The window's length may have changed since the window opened, so the final window is stored.
             open.window = taken.asked;
         }
         if let Some(ranges) = &mut self.ranges {

@@ -115,7 +115,7 @@ pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins an attempt to attach or detach CUPTI.
+/// Begins a new attempt to attach or detach CUPTI. The attempt counts as unfinished until the worker has handled it.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
