@@ -115,7 +115,8 @@ pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins a new attempt to attach or detach CUPTI. The attempt counts as unfinished until the worker has handled it.
+/// Begins a new attempt to attach or detach CUPTI. The result of detaching is `Busy` until the worker has stored
+/// another result.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
