@@ -1,7 +1,7 @@
 //! The library's part of `tllmprof attach`, the command that loads the library into a running process.
 //!
 //! The command creates a thread in the process. This thread loads the library and calls `tllmprof_attach`. It holds
-//! none of the program's locks, and ends when the call has returned.
+//! none of the program's locks, and ends when `tllmprof_attach` has returned.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ use tllmprof_session::{activity, live};
 /// The name that the command gives to the thread that loads the library.
 const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// Text that the command passes instead of variables in order to detach the library. The command does so if the
-/// library has no control socket.
+/// Text that the command passes in place of variables to detach the library. The command does so if the library has no
+/// control socket.
 const DETACH: &[u8] = b"detach";
 
 /// Delay before GOT slots are patched a second time. While they are patched the first time, the loader may be filling
@@ -65,13 +65,14 @@ unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
     let mut given = Vec::new();
     let mut next = variables;
     loop {
-        // SAFETY: `next` points to a string of the list, because the empty string has not been reached.
+        // SAFETY: `next` points to a string of the list, because the empty string at the list's end has not been
+        // reached.
         let text = unsafe { CStr::from_ptr(next) };
         if text.is_empty() {
             break;
         }
         given.push(text.to_bytes().to_vec());
-        // SAFETY: each string is followed by another one or by the empty string.
+        // SAFETY: after each string of the list, another string or the final empty string follows.
         next = unsafe { next.add(text.count_bytes() + 1) };
     }
     contained(Answer::Failed, || {

@@ -15,8 +15,8 @@ use tllmprof_session as session;
 use crate::system_calls;
 
 lifecycle::global! {
-    /// The real functions, which the hooks call. Until [`find_real`] has found them, these are functions of this
-    /// library that make the system call.
+    /// The real functions `prctl` and `syscall` of libc, which the hooks call. Until [`find_real`] has found them,
+    /// these are functions of this library that make the system calls.
     #[fork(keep = "the child's modules are its parent's")]
     static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(system_calls::prctl as *mut c_void);
     #[fork(keep = "as prctl")]
@@ -25,7 +25,7 @@ lifecycle::global! {
 
 const HOOKS: [(&CStr, &AtomicPtr<c_void>); 2] = [(c"prctl", &PRCTL), (c"syscall", &SYSCALL)];
 
-/// Finds the real functions. Called when the library is loaded.
+/// Finds libc's `prctl` and `syscall`, which the hooks call. Called when the library is loaded.
 pub(crate) fn find_real() {
     for (name, place) in HOOKS {
         // This library comes after libc in the search order if it was loaded by NVTX or `tllmprof attach`. Then
@@ -36,7 +36,7 @@ pub(crate) fn find_real() {
     }
 }
 
-/// Returns the name of each hook, and the real function that it calls.
+/// Returns the name of each function that this module hooks, and the address of libc's real function.
 pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
     HOOKS
         .into_iter()
@@ -111,7 +111,7 @@ unsafe extern "C" fn syscall() {
     );
 }
 
-/// Examines a call `prctl(PR_SET_SECCOMP, …)` and then makes it.
+/// Examines a call `prctl(PR_SET_SECCOMP, …)`, and then calls libc's `prctl`.
 unsafe extern "C" fn look_at_prctl(
     option: c_int,
     second: usize,
@@ -119,7 +119,7 @@ unsafe extern "C" fn look_at_prctl(
     fourth: usize,
     fifth: usize,
 ) -> c_int {
-    // No panic: our own code is contained.
+    // No panic: `look_at_option` contains panics of our own code; the rest is libc's function.
     type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
     look_at_option(option, second, third);
     // SAFETY: this is libc's function of this name, called with the caller's arguments.
@@ -129,8 +129,8 @@ unsafe extern "C" fn look_at_prctl(
     }
 }
 
-/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number, which may have
-/// six arguments, and then makes it.
+/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number, which may have six
+/// arguments. Then calls libc's `syscall`.
 unsafe extern "C" fn look_at_syscall(
     number: c_long,
     first: usize,
@@ -140,7 +140,7 @@ unsafe extern "C" fn look_at_syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    // No panic: our own code is contained.
+    // No panic: panics of our own code are contained in the functions that examine the arguments.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
     // The kernel uses only the lower 32 bits of the system call's number.
     match c_long::from(number as c_int) {

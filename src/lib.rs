@@ -42,7 +42,7 @@ mod starting;
 mod system_calls;
 mod unwinder;
 
-// This crate is linked only for its symbols.
+// This crate defines symbols that other code is linked against. The import only makes the linker include the crate.
 use tllmprof_bytes as _;
 
 use linkme::distributed_slice;

@@ -37,7 +37,7 @@ impl Real {
         }
     }
 
-    /// Returns the address of the real function; null if there is none.
+    /// Returns the address of the real function of libc; null if there is none.
     fn find(&self) -> *mut c_void {
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
@@ -70,11 +70,12 @@ macro_rules! hooks {
                 );
             )*
         }
-        /// Finds all real functions in advance. Called when the library is loaded.
+        /// Finds all real functions in advance, so that no hook has to search for one. Called when the library is
+        /// loaded.
         pub(crate) fn find_real() {
             $($real.find();)*
         }
-        /// Returns the name of each hook, and the real function that it calls.
+        /// Returns the name of each function that this module hooks, and the address of libc's real function.
         pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }
@@ -155,7 +156,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Handles a successful or failed `dlclose`, after which a module may have been unloaded.
+/// Handles the result of `dlclose`, after which a module may have been unloaded.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

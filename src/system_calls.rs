@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use tllmprof_platform::{environment, function, lifecycle, resolve};
 use tllmprof_sync::kernel;
 
-/// The constant `AT_FDCWD` in the type that the kernel takes.
+/// The constant `AT_FDCWD`, which stands for the working folder, in the type that system calls take.
 const CURRENT_FOLDER: usize = libc::AT_FDCWD as usize;
 /// Size of a signal set in system calls, in bytes.
 const SIGNAL_SET_BYTES: usize = 8;
@@ -47,8 +47,8 @@ fn set_errno(error: isize) {
     unsafe { *libc::__errno_location() = error as c_int };
 }
 
-/// Defines functions under the C library's names. Their symbols are hidden, because the whole process would use
-/// exported ones.
+/// Defines functions under the C library's names. Their symbols are hidden, because exported symbols would be used by
+/// the whole process.
 macro_rules! define {
     ($($name:literal = $ours:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
         /// # Safety
@@ -216,7 +216,8 @@ define! {
         -kernel::call(libc::SYS_clock_nanosleep, [clock, flags, time, left]) as c_int
     }
     "clock_gettime" = clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-        // If the C library's own function was found, it is called, because it needs no system call for most clocks.
+        // If the C library's own `clock_gettime` was found, it is called, because it needs no system call for most
+        // clocks.
         match function::at::<ClockGettime>(CLOCK_GETTIME.load(Ordering::Relaxed)) {
             Some(real) => real(clock, time),
             None => answer(libc::SYS_clock_gettime, [clock as usize, time.addr()]) as c_int,
@@ -227,8 +228,8 @@ define! {
     }
 }
 
-/// Makes the system call `prctl`. Used until the real function was found, that is, the `prctl` of the next library,
-/// or if there is none.
+/// Makes the system call `prctl`. Used until the `prctl` function of the next library has been found, or if there is
+/// none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -239,14 +240,13 @@ pub(crate) unsafe extern "C" fn prctl(
     fourth: usize,
     fifth: usize,
 ) -> c_int {
-    // No panic: a system call.
+    // No panic: this function only makes a system call.
     let arguments = [option as usize, second, third, fourth, fifth];
     // SAFETY: the caller guarantees that the arguments are valid.
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// Makes any system call. Used until the real function was found, that is, the `syscall` of the next library, or if
-/// there is none.
+/// Makes any system call. Used until the `syscall` function of the next library has been found, or if there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -259,7 +259,7 @@ pub(crate) unsafe extern "C" fn syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    // No panic: a system call.
+    // No panic: this function only makes a system call.
     let arguments = [first, second, third, fourth, fifth, sixth];
     // SAFETY: the caller guarantees that the arguments are valid.
     unsafe { answer(number, arguments) as c_long }
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn syscall(
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
 lifecycle::global! {
-    /// The C library's own `clock_gettime`; null until it was found.
+    /// The C library's own `clock_gettime`; null until [`find_own`] has found it.
     #[fork(keep = "the C library stays where it is")]
     static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }

@@ -19,12 +19,13 @@ use tllmprof_platform::resolve;
 /// Type of the unwinder's functions. They have at most three arguments, each of which fits into a register.
 type UnwinderFunction = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
 
-/// The results `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
+/// The results `_URC_FATAL_PHASE1_ERROR` (the exception could not be raised) and `_URC_END_OF_STACK` of the Itanium C++
+/// ABI.
 const NOT_RAISED: usize = 3;
 const END_OF_STACK: usize = 5;
 
-// A separate function, so that the frames of the forwarding functions have nothing to clean up. During an unwind, the
-// unwinder would run such a cleanup, which would call the unwinder again.
+// This is a separate function, so that the frames of the forwarding functions have nothing to clean up. During an
+// unwind, the unwinder would run such a cleanup, which would call the unwinder again.
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<UnwinderFunction> {
@@ -50,7 +51,8 @@ macro_rules! jump {
     };
 }
 
-/// Defines functions of the unwinder. Their symbols are hidden, because the whole process would use exported ones.
+/// Defines functions under the unwinder's names. Their symbols are hidden, because exported symbols would be used by
+/// the whole process.
 macro_rules! define {
     ($($name:literal, $function:ident, without: $without:expr;)*) => {$(
         unsafe extern "C-unwind" fn $function(first: usize, second: usize, third: usize) -> usize {
@@ -82,8 +84,8 @@ define! {
     "_Unwind_DeleteException", delete, without: 0;
     "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
     "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
-    // The following functions describe a frame that is being unwound. Without a result of the first one, the frame
-    // has nothing to clean up.
+    // The following functions describe a frame that is being unwound. If the first of them returns 0, the frame has
+    // nothing to clean up.
     "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
     "_Unwind_GetRegionStart", region_start, without: 0;
     "_Unwind_GetTextRelBase", text_base, without: 0;
@@ -102,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A guard that counts the frames that were cleaned up.
+    /// A guard whose drop increments a counter. It shows that the unwinder cleaned up the guard's frame.
     struct Cleaned<'a>(&'a AtomicU32);
 
     impl Drop for Cleaned<'_> {
@@ -111,7 +113,8 @@ mod tests {
         }
     }
 
-    // The test binary contains the definitions above, like the library does. So panics in this test go through them.
+    // The test binary contains this module's definitions of the unwinder's functions, like the library does. So panics
+    // in this test pass through them.
     #[test]
     fn a_panic_is_caught_and_what_it_passes_cleaned_up() {
         let cleaned = AtomicU32::new(0);

@@ -14,7 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of an ELF table, in bytes or entries. A larger size comes from a wrong header.
+/// Maximum size of a table of an ELF file, in bytes or entries. A larger size means that the header of the table is
+/// damaged.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ struct Header {
     memory_size: u64,
 }
 
-/// A function of a module's symbol table.
+/// A function of a module's symbol table: its address in memory and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Symbol {
     pub address: u64,
@@ -49,7 +50,7 @@ pub(crate) struct Module {
     has_interpreter: bool,
 }
 
-/// Returns all modules that are loaded in the process.
+/// Returns all modules (program and shared libraries) that are loaded in the process.
 pub(crate) fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
         // Modules are mapped from files, except the vDSO. Devices are left out because reading their memory may have
@@ -175,7 +176,7 @@ impl Module {
     fn text(&self, memory: &ProcessMemory, offset: u64) -> Option<String> {
         const DT_STRTAB: u64 = 5;
         let address = self.table(DT_STRTAB)? + offset;
-        // Reads byte by byte, because the text may end right at the end of a mapping.
+        // The text is read byte by byte, because it may end right at the end of a mapping.
         let mut text = Vec::new();
         while text.len() < 4096 {
             match memory.bytes::<1>(address + text.len() as u64)? {
@@ -210,7 +211,7 @@ impl Module {
             let name = u32::from_le_bytes(memory.bytes(entry + word(12))?);
             let version = self.text(memory, name.into()).and_then(|name| {
                 let (major, minor) = name.strip_prefix(prefix)?.split_once('.')?;
-                // A third number, as in GLIBC_2.2.5, is ignored.
+                // A third number in the version, as in `GLIBC_2.2.5`, is ignored.
                 let minor = minor.split('.').next()?;
                 Some((major.parse().ok()?, minor.parse().ok()?))
             });
@@ -223,7 +224,7 @@ impl Module {
         newest
     }
 
-    /// Returns the functions in `names` that the module exports.
+    /// Returns those of the functions in `names` that the module exports, by name.
     pub(crate) fn functions<'a>(
         &self,
         memory: &ProcessMemory,
@@ -234,7 +235,7 @@ impl Module {
         found.unwrap_or_default()
     }
 
-    /// Returns the address of an exported variable.
+    /// Returns the address of the variable `name`, if the module exports it.
     pub(crate) fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;
@@ -332,8 +333,8 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // Two segments may share a page of the file, but never a page of memory, so nothing else is in these
-            // bytes.
+            // Two segments may share a page of the file, but never a page of memory. So the bytes after a segment's
+            // file contents are unused.
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }
@@ -349,7 +350,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::memory;
 
-    /// Returns the memory and the modules of the test process.
+    /// Returns the memory and the modules of the process that runs this test.
     pub(crate) fn here() -> (ProcessMemory, Vec<Module>) {
         let pid = std::process::id().cast_signed();
         let memory = ProcessMemory::open(pid).unwrap();
@@ -379,10 +380,10 @@ pub(crate) mod tests {
             .iter()
             .find(|module| module.file_name().starts_with("libc.so"))
             .unwrap();
-        // SAFETY: the function returns a zero-terminated string that stays.
+        // SAFETY: the function returns a zero-terminated string that is never freed.
         let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         let newest = libc.newest(&memory, "GLIBC_").unwrap();
-        // The minor versions may differ by a few, because a glibc release without new functions defines no symbol
+        // The minor versions may differ by a few, because a glibc release that adds no functions defines no symbol
         // version.
         let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
         assert_eq!(newest.0, major.parse::<u32>().unwrap());

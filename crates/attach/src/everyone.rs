@@ -23,14 +23,14 @@ use crate::memory::ProcessMemory;
 use crate::process;
 use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_short};
 
-/// Interval between two polls of threads that have not stopped yet.
+/// Interval between two checks of whether a thread that was asked to stop has stopped.
 const POLL_INTERVAL: Duration = Duration::from_micros(30);
 /// Interval between two polls of threads in uninterruptible sleep. Threads sleep like this while they read a page or
 /// map memory.
 const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum time that a thread stopped inside `fork` gets to unblock signals before the other threads are resumed.
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
-/// Maximum number of bytes searched on the stack of a thread.
+/// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
 /// Maximum numbers of bytes searched if a thread runs on another stack than its own, such as a signal stack:
 /// `MAX_OTHER_STACK` on that other stack, `MAX_OWN_STACK` at the end of its own.
@@ -112,12 +112,12 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Returns the time since the first thread was asked to stop.
+    /// Returns the time since the first thread of the process was asked to stop.
     pub(crate) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Returns one of the stopped threads. The process's memory can be written through any of them.
+    /// Returns one of the stopped threads. A tracer can write the process's memory through any stopped thread.
     pub(crate) fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
@@ -130,7 +130,8 @@ impl<'a> Everyone<'a> {
             visit(registers.rip);
             let end = match *tid == self.pid {
                 true => stack,
-                // glibc places its data about a thread, to which `fs_base` points, at the end of the thread's stack.
+                // For a thread other than the main one, the end of the stack is `fs_base`: glibc places its data about
+                // a thread there, and `fs_base` points to this data.
                 false => registers.fs_base,
             };
             let top = registers.rsp & !7;
@@ -205,8 +206,8 @@ impl<'a> Everyone<'a> {
     }
 }
 
-/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If `spares` is
-/// true, threads with children are left out. Returns true if there were new threads.
+/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If `spares` is true,
+/// threads with child processes are left out. Returns true if there were new threads.
 fn seize_new(
     pid: i32,
     spares: bool,
@@ -230,8 +231,8 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread of the process is in uninterruptible sleep, or until `timeout`; returns false in the second
-/// case. Used before a stop, because all other threads would stay stopped until a sleeping thread wakes.
+/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`. This wait comes
+/// before a stop of all threads, because the threads that stop first would have to wait for a thread that sleeps.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {

@@ -18,12 +18,12 @@ use crate::process;
 use crate::refusal::AttachRefusal;
 use crate::stub::{self, MADE};
 
-/// The source from which the process loads the library.
+/// The source from which the process that is attached to loads the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LibrarySource {
-    /// The library's path, which the process can open.
+    /// The path of the library's file, which the process can open.
     Path,
-    /// A file in memory that the process makes for the library.
+    /// A file in memory that the process creates. The command copies the library into this file.
     File,
     /// The library is already loaded from such a file in memory. The value is the address of its `tllmprof_attach`
     /// function.
@@ -59,8 +59,8 @@ impl LibrarySource {
     }
 }
 
-/// Returns true if a module was loaded from a copy of the library's file. Only the first page is compared, because
-/// it contains the build id.
+/// Returns true if a module was loaded from a copy of the library's file. Only the first page of the module and of the
+/// file is compared, because this page contains the build id.
 fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));

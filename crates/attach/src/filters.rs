@@ -9,9 +9,9 @@ use std::collections::HashSet;
 
 use crate::traced::{Instruction, Stopped};
 
-/// Highest system call number that is checked.
+/// Highest system call number that is checked against the filters.
 const LAST_CALL: u32 = 480;
-/// Maximum number of filters of a process that are examined.
+/// Maximum number of system call filters that are examined in a process.
 const MAX_FILTERS: usize = 64;
 
 /// The system calls that the library makes while it is loaded, and in order to listen on its control socket.
@@ -91,7 +91,7 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // `ld` from the call's data: the call's number, its architecture, or an argument, which can have any
+            // `ld` from the call's data: loads the call's number, its architecture, or an argument, which can have any
             // value
             0x20 => {
                 let loaded = match k {

@@ -16,9 +16,9 @@ use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
-/// Maximum time to wait for a thread to stop.
+/// Maximum time to wait until a thread stops, once it has been asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
-/// Maximum time to search for a thread at a safe point.
+/// Maximum time for which the command searches for a thread at a safe point.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time during which only threads without children are tried. After this time, all threads are tried, although the
 /// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
@@ -27,10 +27,10 @@ const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause between two rounds of the search. Each round tries all threads.
+/// Pause between two rounds of the search for a safe point. Each round tries all threads.
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
-/// Facts about the process, collected before any of its threads is stopped.
+/// Data about the process, collected before any of its threads is stopped.
 struct ProcessFacts {
     pid: i32,
     memory: ProcessMemory,
@@ -41,7 +41,7 @@ struct ProcessFacts {
     /// Addresses in the process at which the stub and `texts` are placed. The memory at these addresses is unused.
     room: (u64, u64),
     texts: Vec<u8>,
-    /// Offset of the environment variables in `texts`.
+    /// Offset in `texts` at which the environment variables for the library begin.
     variables: u64,
 }
 
@@ -141,8 +141,8 @@ impl ProcessFacts {
                     continue;
                 }
                 attached.tries += 1;
-                // Each try has a separate tracer thread: when the tracer ends, the kernel resumes all threads that it
-                // stopped.
+                // Each try runs on a separate tracer thread. When a tracer thread ends, the kernel resumes all threads
+                // that it stopped.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
                     return Err(AttachRefusal::System(
@@ -253,7 +253,8 @@ impl ProcessFacts {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // Reads back what was written, because exactly these bytes will be executed.
+        // The code and texts are read back after they were written, because the thread will execute exactly these
+        // bytes.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -381,7 +382,7 @@ impl ProcessFacts {
     }
 }
 
-/// Returns true if the thread was created by the library.
+/// Returns true if the thread was created by the tllmprof library.
 fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }

@@ -36,12 +36,14 @@ const ROUND_PAUSE: Duration = Duration::from_millis(25);
 /// them. The pause grows by the same amount with each such round.
 const MAX_LATE_ROUNDS: u32 = 20;
 const LATE_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum time that a round waits for threads in uninterruptible sleep, before it stops any thread.
+/// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
+/// any thread.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The reason that is reported if a thread did not stop in time.
+/// The reason that is reported if some thread did not stop in time, so that the threads were not all stopped at the
+/// same time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
-/// A jump that is still to be written: its address, the length of the instructions that it replaces, and the word at
+/// A jump that has not been written yet: its address, the length of the instructions that it replaces, and the word at
 /// this address before and after the jump is written.
 struct UnwrittenJump {
     at: u64,
@@ -55,11 +57,11 @@ struct Entries {
     memory: ProcessMemory,
     /// Address of the library's [`Jumps`] table in the process.
     jumps: u64,
-    /// End address of the stack of the process's main thread.
+    /// Address of the end of the main thread's stack in the process.
     stack: u64,
 }
 
-/// The reason why some jumps were not written.
+/// The reason why some jumps at the entries of the driver's functions were not written.
 pub(crate) type JumpFailure = &'static str;
 
 /// Writes all jumps that the library has prepared and that have not been written yet.

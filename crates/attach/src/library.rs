@@ -1,23 +1,23 @@
-//! Input and results of attaching to a process.
+//! The data that is needed to attach the library to a process, and the results of attaching it.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// The library to load, the glibc version that it requires, and its environment variables.
+/// The library to load, the glibc version that the library requires, and environment variables for the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// The library's absolute path, as this command sees it.
+    /// The absolute path of the library's file, as this command sees it.
     pub path: &'a Path,
     /// The newest glibc version that the library requires, such as (2, 34). `None` if unknown.
     pub glibc: Option<(u32, u32)>,
-    /// Environment variables for the library, as `NAME=VALUE`.
+    /// Environment variables for the library, each as `NAME=VALUE`.
     pub variables: &'a [String],
 }
 
-/// The result of loading the library.
+/// The result of loading the library into a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Longest time for which any thread was stopped.
+    /// The longest time for which any thread of the process was stopped.
     pub stopped: Duration,
     /// Number of times that a thread was stopped, including the thread that was at a safe point.
     pub tries: u32,
@@ -25,18 +25,17 @@ pub struct Attached {
     pub answer: i32,
 }
 
-/// The result of hooking the driver's functions at their entries.
+/// The result of writing jumps at the entries of the driver's functions, which hooks these functions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
-    /// Number of driver functions that should be hooked; 0 if the process has not loaded the
-    /// driver.
+    /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
     pub known: u64,
-    /// Number of functions that are hooked, so that calls from all modules are counted.
+    /// Number of functions of the CUDA driver that are hooked, so that calls from all modules are counted.
     pub seen: u64,
-    /// Number of rounds, that is, of times that all threads were stopped.
+    /// Number of rounds. In each round, all threads of the process were stopped once.
     pub rounds: u32,
-    /// Longest time for which a round stopped the threads.
+    /// The longest time for which one round stopped the threads.
     pub stopped: Duration,
-    /// The reason why some functions that can be hooked were not. `None` if all of them were hooked.
+    /// The reason why some functions that could be hooked were not hooked. `None` if all of them were hooked.
     pub why: Option<&'static str>,
 }

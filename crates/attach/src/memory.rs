@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::process;
 
-/// The memory of a process, for reading. If the process starts another program, this still refers to the old
-/// program's memory, and reads fail.
+/// The memory of a process, for reading. If the process starts another program (exec), this value still refers to the
+/// old program's memory, and reads fail.
 pub(crate) struct ProcessMemory(File);
 
 impl ProcessMemory {
@@ -15,12 +15,14 @@ impl ProcessMemory {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
 
-    /// Fills `buffer` from memory at `address`. Returns false if not all of it is mapped.
+    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the requested memory is
+    /// mapped.
     pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
-    /// Fills `buffer` from memory at `address`, as far as it is mapped. Returns the number of bytes read.
+    /// Fills `buffer` from the process's memory at `address`, up to the first byte that is not mapped. Returns the
+    /// number of bytes read.
     pub(crate) fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
@@ -41,14 +43,14 @@ impl ProcessMemory {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
-    /// Returns `length` bytes, or `None` if not all of them are mapped.
+    /// Returns `length` bytes of the process's memory, or `None` if not all of them are mapped.
     pub(crate) fn some(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.read(address, &mut bytes).then_some(bytes)
     }
 }
 
-/// One mapping of a process: a line of `/proc/PID/maps`.
+/// One mapping in the memory of a process: a line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mapping {
     pub start: u64,
@@ -78,7 +80,7 @@ impl Mapping {
     }
 }
 
-/// Returns all mappings of a process, ordered by address.
+/// Returns all mappings in the memory of a process, ordered by address.
 pub(crate) fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(process::folder(pid).join("maps"))?;
     let text = String::from_utf8_lossy(&text);

@@ -6,20 +6,20 @@ use std::io;
 /// The memory and modules of a process. It cannot be opened on this architecture.
 pub struct ProcessView(());
 
-/// A frame of a native stack.
+/// A frame of the stack of a thread in native code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NativeFrame {
-    /// Path of the module that contains the code, as the process sees it.
+    /// Path of the module that contains the frame's code, as the process sees it.
     pub path: String,
-    /// Address of the instruction in the module's file.
+    /// Address of the frame's instruction, relative to the module's file.
     pub address: u64,
 }
 
 impl ProcessView {
-    /// Opens a process.
+    /// Opens a process to read its memory.
     ///
     /// # Errors
-    /// Always fails, because this architecture is not supported.
+    /// Always fails, because other processes are not read on this architecture.
     pub fn open(_: i32) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -66,7 +66,7 @@ const SANITIZERS: [(&str, &str); 3] = [
     ("__msan_init", "MemorySanitizer"),
 ];
 
-/// Addresses of the C library's functions that the stub calls.
+/// Addresses of the C library's functions that the stub calls in the process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Functions {
     pub pthread_create: u64,
@@ -77,20 +77,20 @@ pub(crate) struct Functions {
     pub dlerror: u64,
 }
 
-/// Address ranges of code, by the role that the code plays for attaching.
+/// Address ranges of code in the process, by the importance of this code for attaching.
 pub(crate) struct Places {
     pub functions: Functions,
-    /// Functions in which threads wait without holding a lock of the C library (see `WAITS`).
+    /// Functions of the C library in which threads wait without holding one of its locks (see `WAITS`).
     pub waits: Vec<Range<u64>>,
     pub c_library: Vec<Range<u64>>,
     pub loader: Vec<Range<u64>>,
     /// Libraries other than the C library that define `malloc`.
     pub allocators: Vec<Range<u64>>,
-    /// The function `exit`, which runs the program's exit handlers.
+    /// The C library's function `exit`, which runs the program's exit handlers.
     pub exit: Vec<Range<u64>>,
-    /// The tllmprof library, if it is already loaded.
+    /// The tllmprof library, if the process has already loaded it.
     pub ours: Vec<Range<u64>>,
-    /// The C library's version, or `None` if unknown.
+    /// The version of the process's C library, such as (2, 34). `None` if the version is unknown.
     pub glibc: Option<(u32, u32)>,
     /// Indices of the modules, in the list of all modules, that stay loaded as long as the process lives.
     stay: Vec<usize>,
@@ -129,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition wins, as it does for programs: in old versions of glibc, libpthread defines
-            // some of the same names as libc.
+            // The first definition of a name is used, as in programs: in old versions of glibc, libpthread defines some
+            // of the same names as libc.
             functions.entry(name).or_insert(symbol);
         }
     }
@@ -288,8 +288,8 @@ fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
 
 #[cfg(test)]
 impl Places {
-    /// Returns a value for tests, with a C library, a loader, and a library that defines `malloc`. `waits` is the
-    /// only function in which a thread may wait.
+    /// Returns address ranges for tests: those of a C library, a loader, and a library that defines `malloc`, in this
+    /// order. `waits` is the only function in which a thread may wait.
     pub(crate) fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {

@@ -16,11 +16,11 @@ use nix::unistd::geteuid;
 
 use crate::refusal::AttachRefusal;
 
-/// The fields of `/proc/PID/status` that matter for attaching.
+/// The fields of `/proc/PID/status` that decide if the process can be attached to.
 #[derive(Debug, Default)]
 pub struct ProcStatus {
     pub state: char,
-    /// The process id. For a thread, this is the id of its process.
+    /// The process id. For a thread, this is the id of the process to which it belongs.
     pub process: i32,
     tracer: i32,
     /// The real, effective, saved and file system user ids, in this order.
@@ -36,11 +36,10 @@ impl ProcStatus {
         self.tracer
     }
 
-    /// Reads the status of the process or thread with this id.
+    /// Reads the status of the process or thread with the id `pid`.
     ///
     /// # Errors
-    /// Returns an error if there is no such process or thread, or if it is hidden because it belongs to another
-    /// user.
+    /// Returns an error if there is no such process or thread, or if it is hidden because it belongs to another user.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
@@ -80,7 +79,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Takes the lock. If the process does not exist, nothing is locked.
+    /// Takes the lock on the process `pid`. If the process does not exist, nothing is locked.
     ///
     /// # Errors
     /// Returns an error if another command holds the lock.
@@ -111,7 +110,7 @@ pub(crate) fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Returns the ids of the process's threads.
+/// Returns the ids of all threads of the process.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
@@ -175,7 +174,7 @@ pub(crate) fn ignores(tid: i32, signal: i32) -> bool {
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
-/// Returns true if the thread blocks the signal.
+/// Returns true if the thread blocks the signal, that is, has it in its signal mask.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn blocks(tid: i32, signal: i32) -> bool {
     let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
@@ -210,7 +209,7 @@ fn mask(status: &str, name: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Checks everything that can be checked without stopping the process.
+/// Checks everything that can be checked without stopping a thread of the process.
 ///
 /// # Errors
 /// Returns the reason why the process cannot be attached to.
@@ -254,7 +253,7 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     other_library(&maps, library)
 }
 
-/// Returns the likely reason why the system does not permit an access.
+/// Returns the likely reason why the system does not permit tracing or reading another process.
 pub(crate) fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
@@ -264,7 +263,7 @@ pub(crate) fn not_permitted() -> AttachRefusal {
     }
 }
 
-/// Checks that the process's program is built for this processor.
+/// Checks that the program in the process is built for this machine's processor (x86-64).
 fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
@@ -298,7 +297,7 @@ pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted in the process's root. The process needs `/proc` to open a file by its
+/// Returns true if `/proc` is mounted in the process's root folder. The process needs `/proc` to open a file by its
 /// descriptor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_proc(pid: i32) -> bool {
@@ -307,7 +306,7 @@ pub(crate) fn has_proc(pid: i32) -> bool {
         .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
-/// Checks that no other copy of the library is loaded in the process.
+/// Checks that no other copy of the tllmprof library is loaded in the process.
 fn other_library(maps: &[u8], library: &Path) -> Result<(), AttachRefusal> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = b"libtllmprof.so";
@@ -325,7 +324,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), AttachRefusal> {
     Ok(())
 }
 
-/// Returns true if there is a process with this id that has not ended.
+/// Returns true if a process with the id `pid` exists and has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))

@@ -12,7 +12,7 @@ pub enum AttachRefusal {
     /// The process has ended, but its parent has not waited for it yet.
     #[error("the process has ended (it is a zombie)")]
     Zombie,
-    /// The number is that of a thread. The value is the id of its process.
+    /// The number that the user gave is that of a thread. The value is the id of the thread's process.
     #[error("it is a thread of process {0} (wanted: that number)")]
     Thread(i32),
     #[error("it is a thread of the kernel (wanted: a program)")]
@@ -21,16 +21,16 @@ pub enum AttachRefusal {
     Stopped,
     #[error("all of its threads are in uninterruptible sleep (state D): try again later")]
     Uninterruptible,
-    /// Another process already traces it. The value is the tracer's id; 0 if unknown.
+    /// Another process already traces the process. The value is the tracer's id; 0 if it is unknown.
     #[error(fmt = traced)]
     Traced(i32),
-    /// The process belongs to another user, with this id.
+    /// The process belongs to another user. The value is the number of that user.
     #[error("it is a process of user {0}; only that user and root can attach to it")]
     AnotherUser(u32),
-    /// The setting `kernel.yama.ptrace_scope`, which has this value, forbids it.
+    /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is that of the setting.
     #[error(fmt = yama)]
     Yama(u32),
-    /// The system refuses the access with this error.
+    /// The system refuses access to the process with this error.
     #[error(
         "the system does not permit it: {0} (it may have changed its user or its capabilities, or a container may lack \
          CAP_SYS_PTRACE)"
@@ -52,10 +52,10 @@ pub enum AttachRefusal {
     Allocator,
     #[error("it runs under {0}, which must see each thread begin: start it with tllmprof run")]
     Sanitizer(&'static str),
-    /// Another command is attaching to the process.
+    /// Another command is attaching to the process at this moment.
     #[error("another command is attaching to it: try again")]
     Busy,
-    /// The process has another root directory, in which `/proc` is not mounted.
+    /// The process has another root directory, and `/proc` is not mounted there.
     #[error(
         "it has another root file system (a container), in which /proc is not mounted: the library cannot be loaded \
          there without it"
@@ -67,7 +67,7 @@ pub enum AttachRefusal {
          (memfd_create)", io::Error::from_raw_os_error(*.0)
     )]
     NoFile(i32),
-    /// The file in memory could not be written, for this reason.
+    /// The library could not be written into the file in memory. The value is the reason.
     #[error("the library could not be written into the file in memory that was made in it: {0}")]
     NotWritten(String),
     /// The process's C library is older than the version that the library needs.
@@ -94,30 +94,29 @@ pub enum AttachRefusal {
         "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. Restart it"
     )]
     NoRoom,
-    /// No thread was at a safe point in this number of tries. `why` is the reason for the last
-    /// thread.
+    /// No thread was at a safe point in this number of tries. `why` is the reason why the last thread was not.
     #[error(
         "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
     )]
     NeverSafe { tries: u32, why: &'static str },
     #[error("the process ended or became another program meanwhile")]
     Ended,
-    /// The stub has not run in time.
+    /// The thread that was set to run the stub has not run it in time.
     #[error(
         "its thread has not run yet, or could map no memory (RLIMIT_AS): the library is loaded when it can (tllmprof ps \
          shows it then)"
     )]
     NotRun,
-    /// `pthread_create` returned this error.
+    /// The stub's call of `pthread_create` returned this error.
     #[error(
         "no thread could be created in it: {} (RLIMIT_NPROC, or a limit of its container)",
         io::Error::from_raw_os_error(*.0)
     )]
     NoThread(i32),
-    /// `dlopen` or `dlsym` failed with this text.
+    /// `dlopen` or `dlsym` failed in the process. The value is the error's text.
     #[error("its loader did not load the library: {0}")]
     NotLoaded(String),
-    /// The library is loaded, but its thread has not started it in time.
+    /// The library is loaded, but the new thread in the process has not started it in time.
     #[error(
         "the library's thread has not started it yet: a thread of the program may hold the loader's lock (tllmprof ps \
          shows the process once it has)"

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use crate::places::Places;
 
-/// System calls in which a thread only waits.
+/// System calls in which a thread only waits for an event.
 const CALLS: [libc::c_long; 23] = [
     libc::SYS_poll,
     libc::SYS_ppoll,

@@ -7,21 +7,23 @@
 
 use core::arch::global_asm;
 
-/// Size of the stub's region, in bytes.
+/// Size of the stub's region, the memory that the stub maps for its data, in bytes.
 pub(crate) const REGION: u64 = 256 << 10;
 /// Offset, in the region, of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero
 /// at first.
 const STATE: u64 = 0;
 /// Maximum size of the processor state, in bytes. All other data of the region comes after it.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
-/// Offsets, in the region, of the interrupted thread's signal mask, and of the new thread's id.
+/// Offsets, in the region, of the signal mask of the interrupted thread, and of the id of the thread that the stub
+/// creates.
 const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
-/// Offset, in the region, of the stub's progress: 0, then [`CREATED`].
+/// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;
-/// Offset, in the region, of the return value of `pthread_create`.
+/// Offset, in the region, of the return value of the stub's call of `pthread_create`.
 pub(crate) const ERROR: u64 = MAX_STATE + 24;
-/// Offset, in the region, of the new thread's progress: 0, then [`FAILED`] or [`ANSWERED`].
+/// Offset, in the region, of the progress of the thread that the stub creates: 0 at first, then [`FAILED`] or
+/// [`ANSWERED`].
 pub(crate) const STARTED: u64 = MAX_STATE + 32;
 /// Offset, in the region, of the return value of the library's `tllmprof_attach`.
 pub(crate) const ANSWER: u64 = MAX_STATE + 40;
@@ -47,7 +49,7 @@ const STATUS_SIZE: u64 = 144;
 pub(crate) const CREATED: u64 = 0x5471_0001;
 pub(crate) const FAILED: u64 = 0x5471_0002;
 pub(crate) const ANSWERED: u64 = 0x5471_0003;
-/// Values of the word at [`READY`].
+/// Values of the word at [`READY`]: the command has written the library into the file in memory, or has given up.
 pub(crate) const WRITTEN: u64 = 1;
 pub(crate) const GIVEN_UP: u64 = 2;
 /// Minimum time that the new thread waits for the command to write the library into the file in memory, in
@@ -60,12 +62,13 @@ const RENAMED: &str = "/memfd:libtllmprof.so";
 /// The kernel's name for a file in memory that contains the library, as `/proc/PID/maps` shows it.
 pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
-/// The stub's data, in the order in which it follows the code.
+/// The constants that the stub reads, in the order in which they follow its code.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub region: u64,
-    /// The region's address, negated: the stub compares with it by an addition that changes no flags.
+    /// The region's address, negated. The stub adds it to a value to compare the value with the address, because this
+    /// addition changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -76,10 +79,10 @@ pub(crate) struct Constants {
     /// Address of the library's path. It is 0 if the new thread has to make a file first, whose path will be at
     /// [`PATH`].
     pub path: u64,
-    /// Address of `tllmprof_attach` if the library is already loaded, otherwise 0.
+    /// Address of the library's function `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,
     pub variables: u64,
-    // Values of the registers with which the thread continues its program.
+    // Values of the registers with which the interrupted thread continues its program.
     pub rax: u64,
     pub rbx: u64,
     pub rcx: u64,
@@ -104,7 +107,7 @@ const COUNT: usize = size_of::<Constants>() / 8;
 
 impl Constants {
     fn words(&self) -> [u64; COUNT] {
-        // SAFETY: the structure is `COUNT` words without padding, and nothing else.
+        // SAFETY: the structure consists of `COUNT` words without padding.
         unsafe { core::mem::transmute_copy(self) }
     }
 }
@@ -193,17 +196,18 @@ global_asm!(
     "mov r15, qword ptr [rip + 99f + {r15}]",
     "mov rsp, qword ptr [rip + 99f + {rsp}]",
     "jmp qword ptr [rip + 99f + {rip}]",
-    // The new thread begins here. Its argument, in rdi, is the region's address.
+    // The thread that the stub has created begins at this label. Its argument, in rdi, is the region's address.
     "10:",
     "push rbx",
     "push r12",
     "push r13",
     "mov rbx, rdi",
-    // The descriptor of the file in memory; -1 if there is none
+    // r12d holds the descriptor of the file in memory; -1 if there is none.
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): by the thread's name the library recognizes that it is being attached.
+    // prctl(PR_SET_NAME, …): the library recognizes by the thread's name that it is being attached to a running
+    // process.
     "mov eax, 157",
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
@@ -221,7 +225,8 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "js 23f",
-    // fcntl(…, F_DUPFD_CLOEXEC, 64): a program may rely on getting the low descriptor numbers itself.
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): moves the descriptor to a high number, because a program may rely on getting the
+    // low numbers itself.
     "mov r12d, eax",
     "mov edi, eax",
     "mov eax, 72",
@@ -235,7 +240,8 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat: keeps the identity of the file, which is compared before the descriptor is closed
+    // fstat: stores the identity of the created file, which is compared with that of the open file before the
+    // descriptor is closed
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",
@@ -253,7 +259,7 @@ global_asm!(
     "jnz 25f",
     "dec r13d",
     "jz 16f",
-    // nanosleep, for 1 ms
+    // nanosleep, for 1 ms, until the command has written the library
     "mov eax, 35",
     "lea rdi, [rip + 8f]",
     "xor esi, esi",
@@ -331,7 +337,8 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // Compare the device and the inode of the two files.
+    // Compares the device and the inode of the two files: the one that was created, and the one that is open under its
+    // descriptor now.
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
     "jne 31f",
@@ -344,7 +351,7 @@ global_asm!(
     "31:",
     "ret",
     "6:",
-    // All signals except the two that the C library sends to its threads.
+    // The set of all signals except the two that the C library sends to its threads.
     ".quad 0xfffffffe7fffffff",
     "7:",
     ".long 0x1f80",
@@ -420,19 +427,19 @@ unsafe extern "C" {
     static tllmprof_stub_end: u8;
 }
 
-/// Returns the stub's instructions, which work at any address.
+/// Returns the stub's instructions, which can be placed at any address.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
     // SAFETY: the two symbols bound constant bytes that the assembly above has placed in one section.
     unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
-/// Returns the size of the stub with its constants, in bytes.
+/// Returns the size of the stub's code and constants together, in bytes.
 pub(crate) fn size() -> usize {
     code().len() + size_of::<Constants>()
 }
 
-/// Returns the bytes of the stub, followed by its constants.
+/// Returns the bytes of the stub's code, followed by its constants.
 pub(crate) fn assemble(constants: &Constants) -> Vec<u8> {
     let words = constants.words();
     let words = words.iter().flat_map(|word| word.to_le_bytes());
@@ -457,7 +464,8 @@ mod tests {
         let mut places = code.windows(name.len());
         assert!(places.any(|place| place == name.as_bytes()));
         assert!(MADE.starts_with(RENAMED));
-        // The stub overwrites this path in place with the new name, so it must be long enough.
+        // The stub overwrites this path in place with the name `RENAMED`, so the path must be at least as long as that
+        // name.
         assert!("/proc/thread-self/fd/0".len() >= RENAMED.len());
     }
 

@@ -14,17 +14,17 @@ use nix::unistd::Pid;
 use crate::memory::ProcessMemory;
 use crate::process;
 
-/// Interval between two polls of a thread that has not stopped yet.
+/// Interval between two checks of whether the thread has stopped.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The reason why a thread could not be stopped.
+/// The reason why a tracer could not stop a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotStopped {
-    /// The thread has ended.
+    /// The thread has ended, so it cannot be stopped.
     Gone,
     /// The thread did not stop in time. It may be in uninterruptible sleep.
     Late,
-    /// A signal has already stopped the whole process.
+    /// A signal had already stopped the whole process.
     ByASignal,
     NotPermitted,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Instruction {
     pub k: u32,
 }
 
-/// A thread that is traced, but still runs.
+/// A thread that is traced, but has not stopped yet.
 pub(crate) struct Stopping(Pid);
 
 impl Stopping {
@@ -62,7 +62,7 @@ impl Stopping {
         self.0.as_raw()
     }
 
-    /// Requests a stop. If the thread has ended, the next poll reports it.
+    /// Requests that the traced thread stop. If the thread has ended, the next poll reports this.
     pub(crate) fn interrupt(&self) {
         let _ = ptrace::interrupt(self.0);
     }
@@ -85,10 +85,10 @@ impl Stopping {
         }
     }
 
-    /// Returns the stopped thread, or `None` if it has not stopped yet.
+    /// Returns the thread if it has stopped, or `None` if it has not stopped yet.
     ///
     /// # Errors
-    /// Returns the reason why it cannot be stopped.
+    /// Returns the reason why the thread cannot be stopped.
     pub(crate) fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
         let thread = self.tid();
         let mut status = 0;
@@ -166,7 +166,7 @@ impl Stopped {
         ptrace::getregs(self.thread).ok()
     }
 
-    /// Sets all general registers of the thread at once.
+    /// Sets all general registers of the stopped thread at once.
     pub(crate) fn set_registers(&self, registers: Registers) -> Option<()> {
         ptrace::setregs(self.thread, registers).ok()
     }
@@ -183,8 +183,8 @@ impl Stopped {
         Some(())
     }
 
-    /// Returns true if the thread is inside a restartable sequence (rseq). The kernel would have to restart such a
-    /// sequence.
+    /// Returns true if the thread is inside a restartable sequence (rseq). When the thread resumes, the kernel would
+    /// have to restart the sequence.
     pub(crate) fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -307,8 +307,8 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if the thread's system call returned early because of the stop. The function assumes that no pending
-/// signal was the cause.
+/// Returns true if the thread's system call returned early because a tracer stopped the thread. The function assumes
+/// that no pending signal was the cause.
 pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
@@ -325,8 +325,8 @@ pub(crate) fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns the registers with which the thread continues as the kernel would resume it: an interrupted system call
-/// is repeated.
+/// Returns the registers with which the kernel would resume the thread. If the stop has interrupted a system call, the
+/// thread repeats this call.
 pub(crate) fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
@@ -338,8 +338,8 @@ pub(crate) fn resumed(registers: Registers) -> Registers {
     if registers.orig_rax.cast_signed() >= 0 {
         let again = match registers.rax.cast_signed() {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
-            // The call continues with the remaining time. If a signal handler runs in between, it ends with EINTR,
-            // as it would without the stop.
+            // The system call continues with its remaining time. If a signal handler runs in between, the call ends
+            // with EINTR, as it would without the stop.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
             _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,

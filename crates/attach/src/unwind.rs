@@ -9,7 +9,7 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Maximum number of stack frames of a thread that are followed.
+/// Maximum number of stack frames that are followed for a thread.
 const MAX_FRAMES: usize = 4096;
 /// Maximum size of an entry of an unwind table, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
@@ -42,8 +42,8 @@ pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     registers
 }
 
-/// Adds the code addresses of the frames to `frames`, as far as they are known. Returns `None` if the outermost frame
-/// was not reached.
+/// Adds the code addresses of the thread's stack frames to `frames`, as far as they are known. Returns `None` if the
+/// outermost frame was not reached.
 pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -72,9 +72,9 @@ pub(crate) fn follow(
     None
 }
 
-/// Finds the caller of the code at `address`. Returns the caller's registers, and true if a signal interrupted the
-/// caller, which then made no call. The outer `None` means that the caller is unknown, the inner `None` that there is
-/// none.
+/// Finds the caller of the code at `address`. Returns the caller's registers, and a flag that is true if a signal
+/// interrupted the caller, so that the caller made no call. The outer `None` means that the caller is unknown; the
+/// inner `None` means that there is no caller.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -181,7 +181,7 @@ fn evaluate(
 /// into a small section of their own for the parser.
 struct FrameEntry {
     bytes: Vec<u8>,
-    /// Offset of the FDE in `bytes`.
+    /// Offset of the FDE, the entry for the address, in `bytes`.
     fde: usize,
     /// Address at which `bytes` must be assumed to lie, so that relative addresses in the FDE are right.
     address: u64,
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::elf::tests::here;
 
-    /// Returns the current registers, with which unwinding can begin.
+    /// Returns the current registers of the calling thread, with which unwinding can begin.
     #[inline(always)]
     fn own() -> Registers {
         let mut registers = [None; 17];

@@ -12,17 +12,18 @@ pub struct ProcessView {
     modules: Vec<Module>,
 }
 
-/// A frame of a native stack.
+/// A frame of the stack of a thread in native code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NativeFrame {
-    /// Path of the module that contains the code, as the process sees it.
+    /// Path of the module that contains the frame's code, as the process sees it.
     pub path: String,
-    /// Address in the module's file: of the current instruction, or of the last byte of the call that is in progress.
+    /// Address in the module's file: of the current instruction in the innermost frame, or of the last byte of the call
+    /// instruction in the other frames.
     pub address: u64,
 }
 
 impl ProcessView {
-    /// Opens a process.
+    /// Opens a process to read its memory.
     ///
     /// # Errors
     /// Fails if there is no such process, or if this process may not read its memory.
@@ -57,19 +58,20 @@ impl ProcessView {
             .collect()
     }
 
-    /// Returns the address of an exported variable, searching all modules.
+    /// Returns the address of the exported variable `name`, which is searched for in all modules of the process.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<u64> {
         let mut modules = self.modules.iter();
         modules.find_map(|module| module.variable(&self.memory, name))
     }
 
-    /// Returns the paths of all modules of the process.
+    /// Returns the paths of all modules (program and shared libraries) of the process.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| module.path.as_str())
     }
 
-    /// Fills `buffer` from memory at `address`. Returns false if not all of it is mapped.
+    /// Fills `buffer` from the process's memory at `address`. Returns false if not all of the requested memory is
+    /// mapped.
     #[must_use]
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.memory.read(address, buffer)
@@ -85,7 +87,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: the function has no arguments.
+            // SAFETY: the function `gettid` has no arguments.
             tell.send(unsafe { libc::gettid() }).unwrap();
             let _ = receive.recv();
         });

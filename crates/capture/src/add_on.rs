@@ -16,15 +16,15 @@ pub trait AddOn: Sync {
     /// Called when a span has begun on the calling thread. A span is a period of time that takes the place of an
     /// iteration as long as it is unknown what an iteration is.
     fn span_has_begun(&self) {}
-    /// Called when the current span is dropped, because it is now known what an iteration is. Must neither wait nor
-    /// allocate memory.
+    /// Called when the current span is dropped, because it is now known what an iteration is, so that iterations
+    /// replace spans. Must neither wait nor allocate memory.
     fn span_is_replaced(&self) {}
     /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
     /// stream capture is active.
     fn window_closes(&self, _: &Place<'_>) {}
-    /// Called after the window has closed.
+    /// Called after the window has closed, when the profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}
-    /// Called when the process ends; nothing more is recorded. Must neither wait nor allocate memory.
+    /// Called when the process ends, after which nothing more is recorded. Must neither wait nor allocate memory.
     fn process_ends(&self) {}
     /// Returns true if the component makes use of windows, for example by recording them.
     fn takes_windows(&self) -> bool {

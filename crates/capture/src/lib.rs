@@ -70,7 +70,7 @@ fn start(settings: &'static Settings) {
     state.ranges = ranges;
 }
 
-/// Closes a window whose last iteration ended at `ended`.
+/// Closes a window whose last iteration ended at the time `ended`.
 fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken, ended: Instant) {
     // The log and the record must agree on the length of the window, although more iterations may have begun by
     // now. So the number of its last iteration is computed once.
@@ -78,7 +78,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     cupti::window_closes(over);
     recorder::window_closes(over);
     recorder::gpu::work_ends(place.capturing);
-    // The program may use another context now than when the window opened.
+    // Remembers the context of the program again, because the program may use another context now than when the window
+    // opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -129,8 +130,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // If there was no CUDA context when the window opened, the profiler could not be started then. It is started
-        // now.
+        // The profiler could not be started when the window opened if there was no CUDA context at that time. Then it
+        // is started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -170,10 +171,10 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Closes everything that is open when the process ends, after `iterations` iterations.
+/// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
-/// The work is done on the worker thread with a time limit, because the process may be ending because the device
-/// hangs, or from a signal handler that interrupted the driver.
+/// The work is done on the worker thread with a time limit, because the process may be ending because the device hangs,
+/// or from a signal handler that interrupted the driver.
 ///
 /// `drain` is true if the device may be waited for. `here` is true if, without a worker, everything may be closed on
 /// the calling thread.
@@ -194,14 +195,14 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     }
 }
 
-/// Returns true if the contents of batches (requests and tokens) are needed now.
+/// Returns true if a recorder or an NVTX range needs the contents of batches (requests and tokens) now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
-/// Stores the contents of a batch and begins its NVTX range. The batch belongs to `iteration`, or to the open
-/// iteration if `iteration` is `None`.
+/// Stores the contents of a batch in the record and begins the batch's NVTX range. The batch belongs to `iteration`, or
+/// to the open iteration if `iteration` is `None`.
 pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);
@@ -216,7 +217,7 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if the settings request kernels and nothing in the environment rules them out.
+/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
@@ -232,7 +233,7 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all NVTX ranges and closes the window. [`finish`] calls this when the process ends.
+/// Ends all NVTX ranges and closes the open window. [`finish`] calls this when the process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -251,13 +252,13 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits until the device is idle, for a limited time. Returns false if the device or the worker thread is still
-/// busy.
+/// Waits until the device is idle, at most for [`DRAIN_TIMEOUT`]. Returns false if the device or the worker thread is
+/// still busy after that.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
 
-/// Runs a job, on the worker thread.
+/// Runs a job that another thread has requested. Called on the worker thread.
 fn work(job: Job) {
     match job {
         Job::Drain => drain_here(),

@@ -1,4 +1,4 @@
-//! Helpers that the unit tests of this crate share: settings, and a record of the test process.
+//! Helpers that the unit tests of this crate share: they make settings and a record of the test process.
 
 use std::fs::File;
 
@@ -7,7 +7,7 @@ use tllmprof_record::contents::Record;
 use tllmprof_recorder as recorder;
 use tllmprof_session::SessionFacts;
 
-/// Returns the settings that these environment variables result in.
+/// Returns the settings that result from these environment variables.
 pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
     let value = |name: &str| {
         let found = variables.iter().find(|(is, _)| *is == name);
@@ -16,12 +16,12 @@ pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_env(value).unwrap()
 }
 
-/// Returns the record of the test process. The first call begins this record.
+/// Returns the record of the test process. The first call creates the record, and all later calls return the same one.
 pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Begins the record in a temporary folder. Returns its open file; the folder is removed.
+/// Creates the record in a temporary folder. Returns its open file, which stays usable although the folder is removed.
 fn begin_here() -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.tlm");

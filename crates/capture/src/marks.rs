@@ -21,7 +21,7 @@ use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Published;
 
-/// A registered name for ranges and marks.
+/// A name that is registered with the NVTX tool, for ranges and marks.
 #[derive(Clone, Copy)]
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
@@ -31,11 +31,11 @@ pub struct RegisteredName {
     kept: Option<MarkKind>,
 }
 
-/// The type of event as which the record keeps a range.
+/// The type of event as which the record keeps a range: a call of a function, or an NVTX range.
 #[derive(Clone, Copy)]
 enum MarkKind {
     Function(&'static Label),
-    /// An NVTX range in the domain `tllmprof`.
+    /// An NVTX range in the domain `tllmprof` with this name.
     Range(&'static Label),
 }
 
@@ -58,7 +58,7 @@ impl MarkKind {
     }
 }
 
-/// A named range that ends on the thread on which it began.
+/// A named range that must end on the thread on which it began.
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
@@ -70,16 +70,16 @@ pub struct Pushed {
     is_scope: bool,
 }
 
-/// The NVTX range that represents a [`Pushed`] range in the tool.
+/// The NVTX range that shows a [`Pushed`] range in the NVTX tool.
 enum Shown {
     Nothing,
     /// A range on the thread's stack of ranges. Such ranges end in the reverse order of their begins.
     Nested(#[expect(dead_code, reason = "it is dropped")] LocalRange<'static>),
-    /// A start/end range, which may end before ranges that began later.
+    /// A start/end range of NVTX, which may end before ranges that began later.
     Apart(#[expect(dead_code, reason = "it is dropped")] Range<'static>),
 }
 
-/// A range that may end on another thread and may overlap other ranges.
+/// A named range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
 /// Any range that was pushed on a thread's stack of ranges, kept so that [`pop`] can copy it. All pushed ranges are
@@ -142,7 +142,7 @@ impl RegisteredName {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Registers `text` like [`RegisteredName::new`], but does not check if an NVTX tool is attached.
+    /// Registers `text` like [`RegisteredName::new`], but without a check that an NVTX tool is attached.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(RegisteredText::register(text)),
@@ -199,15 +199,15 @@ impl RegisteredName {
         }
     }
 
-    /// Begins a range that ends with the next [`pop`] on this thread.
+    /// Begins a range that ends with the next call of [`pop`] on this thread.
     pub fn push_until_pop(self) {
         let Some(name) = self.nvtx else { return };
         let range = ManuallyDrop::new(domain().local_range(name.get()));
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may overlap others and end on another thread. If `payload` is not 0, the range carries it
-    /// as a number.
+    /// Begins a range that may overlap other ranges and may end on another thread. If `payload` is not 0, the range
+    /// carries this number.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -222,7 +222,7 @@ impl RegisteredName {
         }))
     }
 
-    /// Marks the current moment. The mark carries `payload` as a number.
+    /// Marks the current moment with this name. The mark carries `payload` as a number.
     pub fn mark(self, payload: u64) {
         let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();
@@ -240,8 +240,8 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, this
-    /// range continues. It must be the thread's most recent range.
+    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, the
+    /// interrupted range continues. Call this only for the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -277,7 +277,8 @@ impl Drop for Pushed {
 }
 
 impl Started {
-    /// Drops the range without ending it, like [`Pushed::forget`].
+    /// Drops the range without ending it. Needed in the child process after a fork, because the range belongs to the
+    /// parent process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self.0);
     }

@@ -29,7 +29,7 @@ pub(crate) fn domain() -> &'static Domain {
     DOMAIN.get_or(|| Domain::new(c"tllmprof"))
 }
 
-/// A text that is registered with the NVTX tool, once in each process.
+/// A text that is registered with the NVTX tool. A child process after a fork registers the text again.
 pub(crate) struct RegisteredText {
     text: CString,
     registered: Published<Registered>,
@@ -46,7 +46,7 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl RegisteredText {
-    /// Registers `text` and keeps it for the life of the process.
+    /// Registers `text` with the NVTX tool, and keeps `text` for the life of the process.
     pub(crate) fn register(text: CString) -> &'static Self {
         let new = Self {
             text,
@@ -79,7 +79,7 @@ pub(crate) struct Ranges {
     text: String,
     window: Option<Range<'static>>,
     iteration: Option<Range<'static>>,
-    /// Number of the open iteration; `None` if none is open.
+    /// Number of the open iteration. `None` if no iteration is open.
     number: Option<u64>,
     /// The range that shows the contents of the iteration's batch.
     batch: Option<Range<'static>>,

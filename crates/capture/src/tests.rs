@@ -16,7 +16,7 @@ use crate::cupti::PLAN;
 use crate::cupti::plan::PlanEvent;
 use crate::made::{record, settings};
 
-/// Number of jobs that the worker has finished.
+/// Number of jobs that the worker thread of this test has finished.
 static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the worker of the test process, at the first call. The worker runs all jobs and counts them in `DONE`.
@@ -123,7 +123,7 @@ fn a_window_is_in_the_record_with_its_iterations() {
     ];
     assert_eq!(what[..4], expected);
     let more = |counter| contents.header.counter(counter) - before.counter(counter);
-    // Iterations 4 and 7 are outside of the window, but are counted.
+    // Iterations 4 and 7 are outside of the window, but the record counts them, too.
     assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (4, 1));
 }
 

@@ -22,11 +22,11 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct CaptureState {
     pub ranges: Option<Ranges>,
     pub open: Option<OpenWindow>,
-    /// Totals of the window that is open, or of the last one if none is open.
+    /// Totals of the window that is open. If no window is open, totals of the last window.
     pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
-    /// True if a profiler has started this process, or is attached to it.
+    /// True if a profiler, such as nsys, has started this process or is attached to it.
     pub has_profiler: bool,
     /// Number of windows that something recorded (the recorder, a profiler or an add-on), and number of windows that
     /// apparently nothing recorded.
@@ -36,7 +36,7 @@ pub(crate) struct CaptureState {
     pub ended: Option<Instant>,
 }
 
-/// An open window.
+/// An open window: its iterations, its begin, and what was switched on for it.
 pub(crate) struct OpenWindow {
     /// The window as the user requested it. Messages show it in this form.
     pub window: IterationRange,
@@ -95,7 +95,7 @@ impl CaptureState {
         }
     }
 
-    /// Opens the window.
+    /// Opens the window `taken`: switches on the profiler and the NVTX range for it.
     pub(crate) fn open(&mut self, taken: Taken, place: &Place<'_>) {
         let window = taken.asked;
         let iteration = place.point.over();
@@ -141,14 +141,15 @@ impl CaptureState {
         }
     }
 
-    /// Closes the window. `over` is the first iteration after it, and `ended` is the time at which its last iteration
-    /// ended. `taken` is the window if the session has closed it, and `None` when the process ends.
+    /// Closes the open window. `over` is the first iteration after the window, and `ended` is the time at which the
+    /// window's last iteration ended. `taken` is the window if the session has closed it, and `None` when the process
+    /// ends.
     pub(crate) fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
         let Some(mut open) = self.open.take() else {
             return;
         };
         if let Some(taken) = taken {
-            // The window's length may have changed since it opened, so the final window is stored.
+            // The window's length may have changed since the window opened, so the final window is stored.
             open.window = taken.asked;
         }
         if let Some(ranges) = &mut self.ranges {

@@ -24,7 +24,7 @@ use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wait_until_woken, wake};
 
-/// A job for the worker.
+/// A job that the worker thread runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Job {
     /// Wait until the device is idle.
@@ -38,17 +38,17 @@ pub(crate) enum Job {
     },
     /// Create the driver events with which GPU times are measured.
     Events,
-    /// Run a job for CUPTI.
+    /// Run one of the jobs that attach, detach, flush or release CUPTI.
     Cupti(CuptiJob),
 }
 
-/// A job for CUPTI.
+/// A job of the worker that attaches, detaches, flushes or releases CUPTI.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum CuptiJob {
     Attach = 0,
     Leave = 1,
-    /// Flush CUPTI when the process ends.
+    /// Make CUPTI hand over its remaining records when the process ends.
     Flush = 2,
     /// Release CUPTI for another profiler.
     Release = 3,
@@ -61,7 +61,7 @@ const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
 const MAKING_EVENTS: u32 = 6;
-/// The code that requests the worker's end.
+/// The code, stored in `WORD`, that requests the end of the worker thread.
 const ENDING: u32 = 7;
 /// First code of the CUPTI jobs. The code of a CUPTI job is this number plus the job's own number.
 const FIRST_CUPTI_CODE: u32 = 8;
@@ -80,13 +80,13 @@ lifecycle::global! {
 }
 
 lifecycle::global! {
-    /// The function that runs a job, on the worker thread.
+    /// The function that the worker thread calls to run a job.
     #[fork(keep = "it is the same function")]
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// Interval at which the worker checks if it is the only thread of the process that is left. The worker checks this
-/// only after the main thread has ended.
+/// Interval at which the worker checks if it is the only remaining thread of the process. It checks this only after the
+/// main thread has ended.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Wakes all threads that wait for `WORD`: those that requested a job, and the worker.
@@ -103,7 +103,7 @@ pub(crate) fn ends() {
     }
 }
 
-/// Stack size of the worker in bytes. Code of a profiler may run on it, too.
+/// Stack size of the worker thread, in bytes. Code of a profiler may run on this stack, too.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Starts the worker if it does not run yet. The worker calls `act` for each job.
@@ -166,7 +166,7 @@ impl Job {
     }
 }
 
-/// Returns true if the worker is running this job.
+/// Returns true if the worker is running `job` now.
 pub(crate) fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
@@ -256,7 +256,7 @@ fn work() {
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // The worker is the last thread, so the process ends when the worker's function returns.
+                // The worker is the last thread of the process, so the process ends when the worker's function returns.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }

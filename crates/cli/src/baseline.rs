@@ -12,10 +12,11 @@ use anyhow::{Context, Result};
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// The minimum number of digits of a run's number. Shorter numbers are padded with zeros.
+/// The minimum number of digits of the number with which the name of a run's folder begins. Shorter numbers are padded
+/// with zeros.
 const DIGITS: usize = 4;
-/// Maximum number of retries. If another process has created a folder with the chosen number, the next higher number is
-/// tried.
+/// Maximum number of attempts to copy a run into the folder. If another process has created a folder with the chosen
+/// number, the next attempt uses the next higher number.
 const TRIES: u64 = 100;
 
 /// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is
@@ -94,7 +95,7 @@ pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that [`add`] copied into the folder, with their numbers.
+/// Returns the runs that [`add`] copied into the folder, with the numbers in their names.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -138,7 +139,7 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
         // A rename fails if the target is a folder that contains files, so another process's run is never replaced.
         match fs::rename(work.path(), &to) {
             Ok(()) => {
-                // After the rename the temporary path no longer exists, so nothing is left to remove when `work` is
+                // The rename moved the temporary folder to its final path, so nothing is left to remove when `work` is
                 // dropped.
                 let _ = work.keep();
                 return Ok(to);

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tllmprof_control::place;
 
-/// A folder of control sockets in another container.
+/// A folder of control sockets that is in another container.
 pub(crate) struct Folder {
     pub path: PathBuf,
     /// True if the container has another user namespace. Then the connection must be made as a user that exists in that
@@ -70,7 +70,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
         })
         .collect()
     };
-    // The parts of the path that are still to be resolved, in reverse order.
+    // The parts of the path that still have to be resolved, the last part first.
     let mut rest = parts(path);
     let mut inside = PathBuf::new();
     let mut links = 0;
@@ -94,8 +94,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside)
 }
 
-/// Finds folders in other containers that may contain the sockets of processes with the library. `control` is the
-/// folder that the user named, as a path inside the container. `only` restricts the search to one process.
+/// Finds folders in other containers that may contain control sockets of processes in which the library runs. `control`
+/// is the folder that the user named, as a path inside the container. `only` restricts the search to one process.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -125,7 +125,7 @@ pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> 
     found
 }
 
-/// Returns the numbers of all processes.
+/// Returns the numbers of all processes on this machine that `/proc` shows.
 pub(crate) fn numbers() -> impl Iterator<Item = u64> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -137,7 +137,7 @@ pub(crate) fn has_library(pid: u64) -> bool {
     maps.windows(name.len()).any(|part| part == name)
 }
 
-/// Returns a variable of the environment with which a process was started.
+/// Returns the value of an environment variable of another process, as it was when that process was started.
 pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
     let environment = fs::read(proc_file(pid, "environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -145,7 +145,7 @@ pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
         .map(|value| OsStr::from_bytes(value).to_owned())
 }
 
-/// Returns folders in which a process may have its socket, as paths that are valid inside the process.
+/// Returns the folders in which a process may have its control socket, as paths that are valid inside the process.
 fn places(pid: u64, control: Option<&Path>) -> Vec<PathBuf> {
     let mut all: Vec<_> = control.map(Path::to_owned).into_iter().collect();
     let named = variable(pid, "TLLMPROF_CONTROL").map(PathBuf::from);

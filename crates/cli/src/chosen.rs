@@ -8,13 +8,14 @@ use tllmprof_report::{Origin, Recording};
 /// A recording without the events of the windows that were not chosen. A window is chosen by its first iteration.
 pub(crate) struct Chosen<R> {
     recording: R,
-    /// Start and end of each window that is hidden, in ticks of the record's clock.
+    /// Start and end of each hidden window, that is, of each window that was not chosen, in ticks of the record's
+    /// clock.
     others: Vec<(u64, u64)>,
 }
 
 impl<R: Recording> Chosen<R> {
-    /// Keeps the windows whose first iteration is in `firsts`. With `past`, also keeps a window that ends at the
-    /// iteration right before one of `firsts`.
+    /// Creates a view with only those windows whose first iteration is in `firsts`. If `past` is true, a window that
+    /// ends at the iteration right before one of `firsts` is kept too.
     ///
     /// # Errors
     /// The recording cannot be read.

@@ -13,9 +13,10 @@ use crate::failure::usage;
 use crate::processes::ReadOptions;
 use crate::{baseline, manners, output, processes, runs};
 
-/// The exit status if a condition of `--fail-if` holds.
+/// The exit status of the command if a condition of `--fail-if` holds.
 const EXCEEDED: u8 = 3;
-/// The exit status if the runs are too few or too noisy to decide whether a condition holds.
+/// The exit status of the command if the runs are too few or too noisy to decide whether a condition of `--fail-if`
+/// holds.
 const CANNOT_TELL: u8 = 4;
 
 #[derive(Args)]
@@ -139,7 +140,7 @@ fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     }
 }
 
-/// Compares the runs, prints the comparison, and returns the exit status.
+/// Compares the runs of both sides, prints the comparison, and returns the exit status.
 fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
     let wanted = CompareRequest {
         step: arguments.step.as_ref(),
@@ -171,16 +172,16 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
     })
 }
 
-/// Options for reading and comparing runs.
+/// The options that decide how runs are read and compared.
 pub(crate) struct CompareRequest<'a> {
-    /// The rule that defines iterations in traces of other profilers.
+    /// The rule that says what an iteration is in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.
     pub merge: bool,
     pub asked: ComparisonOptions,
 }
 
-/// A comparison, and the exit status. The status depends on the condition of the records, such as damage.
+/// A comparison and the exit status of the command. Damaged or incomplete records change the status.
 pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,

@@ -16,7 +16,7 @@ use crate::profiler::NSYS;
 use crate::supervised::{self, HeldSignals};
 use crate::{library, manners, output, processes};
 
-/// The default window, as iteration numbers.
+/// The default window of the demo, as numbers of the first and last iteration.
 const WINDOW: &str = "5-9";
 /// The device name that the example reports when it runs on the stand-in, a library that imitates CUDA without a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
@@ -130,7 +130,8 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the `tllmprof run` command that captures the window of the example, as a user would type it.
+    /// Returns the `tllmprof run` command that captures the window of the example program. The command is what a user
+    /// would type.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
@@ -164,7 +165,7 @@ impl Demo {
         )
     }
 
-    /// Runs the example, records its windows, and shows the record.
+    /// Runs the example, records its windows, and prints the report of the record.
     fn record(
         &self,
         scratch: &Scratch,
@@ -241,7 +242,7 @@ fn find_engine() -> Result<PathBuf> {
     }
 }
 
-/// Finds the folder that contains the stand-in for CUDA.
+/// Returns the folder that contains the stand-in for CUDA, a library that imitates CUDA without a GPU.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
     // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because
@@ -276,9 +277,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// A temporary folder that is removed when the demo ends, also after an interrupt. While a child runs, signals to this
-/// process are blocked, and delivered after the folder has been removed. The child still receives the signals that are
-/// sent to it.
+/// In this test, window 20 consists of iterations 20 and 21, so it ends right before 22. No window ends right before
+/// 30.
 struct Scratch {
     folder: PathBuf,
     // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.
@@ -297,7 +297,7 @@ impl Scratch {
         self.folder.join(name)
     }
 
-    /// Runs the example until it ends.
+    /// Runs the example program `command` and waits until it ends.
     fn run(&self, command: &mut Command) -> Result<()> {
         command.stdin(Stdio::null());
         let status =

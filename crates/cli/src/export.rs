@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode> {
         return Err(end_by(signal, Some(&out)));
     }
     let exported = match written {
-        // A reader that closes the pipe early is not an error.
+        // If the reader of standard output closes the pipe early, this is not an error.
         Err(error) if to_stdout && is_broken_pipe(&error) => return Ok(status),
         written => written?,
     };
@@ -145,7 +145,7 @@ pub(crate) fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Op
 /// A function that writes records to their target: a file, a folder, standard output or a collector.
 type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
 
-/// Returns the function that writes records to a file, a folder or standard output.
+/// Returns the function that writes records in `format` to `output`: a file, a folder or standard output.
 fn to_file(
     format: &'static ExportFormat,
     output: &Path,
@@ -275,7 +275,7 @@ impl Stopped {
         };
         let heard = |signal: &i32| !inherited::is_ignored(*signal);
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard) {
-            // After a first signal has set the flag, a second signal ends the process at once.
+            // The first signal sets the flag `is_set`, which requests a stop. A second signal ends the process at once.
             flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
             flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;
             flag::register(signal, Arc::clone(&new.is_set))?;

@@ -1,4 +1,4 @@
-//! Exit statuses and texts of errors.
+//! The exit statuses of the command for errors, and the texts of errors.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
     causes.collect::<Vec<_>>().join(": ")
 }
 
-/// Returns an error's text without the system's number, ` (os error N)`.
+/// Returns an error's text without the number that the operating system gives to the error, ` (os error N)`.
 pub(crate) fn worded(said: &str) -> String {
     let said = match said.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,

@@ -58,9 +58,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens a file under the lowest free descriptor, in place of a closed standard stream. If `/dev/null` cannot be
-/// opened, for example in a container without that file, Rust's runtime would abort the process. So the root folder is
-/// opened instead: reading and writing it fails, as with a closed descriptor.
+/// Opens a file whose descriptor is the lowest free one, to take the place of a standard stream that is closed. If
+/// `/dev/null` cannot be opened, for example in a container without that file, Rust's runtime would abort the process.
+/// In that case the root folder is opened: reading and writing it fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
     unsafe {
@@ -76,7 +76,7 @@ pub(crate) fn has_no_output() -> bool {
     CLOSED[1].load(Ordering::Relaxed)
 }
 
-/// Returns whether this process ignores a signal.
+/// Returns true if this process ignores the signal.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zeros are a valid sigaction, and the call only writes to it.
     unsafe {
@@ -105,8 +105,8 @@ pub(crate) fn exec(command: &mut Command) -> io::Error {
     }
 }
 
-/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program can
-/// still run in place of this process, with [`exec_instead`].
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. In that case the
+/// program can still replace this process, with [`exec_instead`].
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
@@ -114,19 +114,21 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|it| shortages.contains(&it))
 }
 
-/// Replaces this process with a command that was prepared to run as a child. Returns only if the replacement fails.
+/// Replaces this process with `command`, which [`hand_on`] has prepared for a child process. Returns only if the
+/// replacement fails.
 pub(crate) fn exec_instead(command: &mut Command) -> io::Error {
     command.exec()
 }
 
-/// The process that becomes the program.
+/// The process in which the user's program is executed: this process or a child of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heir {
     ThisProcess,
     Child,
 }
 
-/// Makes `command` inherit the state that this process inherited.
+/// Makes `command` inherit the state that this process inherited from its parent, such as blocked signals and open
+/// descriptors.
 ///
 /// # Errors
 /// An argument or a variable has a zero byte.
@@ -168,7 +170,8 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // Signals are unblocked last, because a signal that arrived in the meantime may end the process here.
+            // Signals are unblocked last, because a signal that arrived while signals were blocked may end the process
+            // at this point.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -178,7 +181,7 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the remaining time of a timer, or `None` if it is not running.
+/// Returns the remaining time of an interval timer of this process, or `None` if the timer is not running.
 fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     // SAFETY: all zeros are an itimerval, which the call only writes to.
     let (result, left) = unsafe {
@@ -189,7 +192,7 @@ fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     (result == 0 && runs).then_some(left)
 }
 
-/// Stops this process's timers after a child has taken them over.
+/// Stops this process's interval timers after a child has taken them over.
 pub(crate) fn stop_timers() {
     // SAFETY: all zeros are a stopped timer, and the old value is not requested.
     unsafe {
@@ -262,9 +265,10 @@ struct ProgramImage {
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
-    /// Addresses inside the variables where the child writes its process number.
+    /// Addresses inside the strings of the variables. The child process writes its own process number to each of these
+    /// addresses.
     numbers: Vec<*mut libc::c_char>,
-    /// The strings that the pointers in the other fields point to.
+    /// The strings to which the pointers in the other fields point.
     _strings: Vec<CString>,
 }
 
@@ -372,7 +376,8 @@ impl ProgramImage {
     }
 }
 
-/// Writes a number in decimal digits, without allocating.
+/// Converts a number to decimal digits without allocating memory, because memory must not be allocated between fork and
+/// exec.
 fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -399,7 +404,7 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     list.into_iter()
 }
 
-/// Returns whether a service manager expects notices from this process (`sd_notify`). By default the manager accepts
+/// Returns true if a service manager expects notices from this process (`sd_notify`). By default the manager accepts
 /// notices only from the process that it started, and it asks the kernel which process sent a notice.
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());

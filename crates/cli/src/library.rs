@@ -1,4 +1,4 @@
-//! Finds the library that is preloaded into programs, `libtllmprof.so`.
+//! Finds `libtllmprof.so`, the library that is preloaded into programs.
 
 use std::collections::HashSet;
 use std::env;
@@ -115,7 +115,7 @@ fn check(library: &Path) -> Result<()> {
     }
 }
 
-/// Returns the value of `LD_PRELOAD` with the library before all existing entries.
+/// Returns the value of `LD_PRELOAD` in which the path of the library precedes all `existing` entries.
 pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let Some(existing) = existing else {
@@ -135,7 +135,7 @@ pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
-/// Returns the value of `LD_PRELOAD` without the entries for the library, in whatever folder they are.
+/// Returns the value of `LD_PRELOAD` without the entries for this library, whatever folder these entries name.
 pub(crate) fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()

@@ -37,7 +37,7 @@ enum Colour {
 static MANNERS: OnceLock<Manners> = OnceLock::new();
 
 impl Manners {
-    /// Applies these options to the whole process. Further calls have no effect.
+    /// Applies these options to the whole process. Only the first call has an effect.
     pub(crate) fn heed(self) {
         let _ = MANNERS.set(self);
     }
@@ -55,7 +55,7 @@ pub(crate) fn is_verbose() -> bool {
     manners().verbose
 }
 
-/// Returns the library's log level if `--quiet` or `--verbose` sets it.
+/// Returns the log level for the preloaded library, if `--quiet` or `--verbose` chooses one.
 pub(crate) fn log() -> Option<&'static str> {
     match manners() {
         Manners { quiet: true, .. } => Some("warn"),
@@ -102,8 +102,8 @@ pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorCho
 
 const COLOUR: &str = "--color";
 
-/// Describes an invalid value of `--color`. The value may be the verb that was meant to follow `--color`. Returns
-/// `None` if the value is valid.
+/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be the verb that
+/// follows. Returns `None` if the value is valid.
 pub(crate) fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()
@@ -126,7 +126,7 @@ fn colour_values(words: &[OsString]) -> impl Iterator<Item = &OsStr> {
     )
 }
 
-/// Returns whether the locale's encoding is UTF-8.
+/// Returns true if the locale's encoding is UTF-8.
 fn is_utf8() -> bool {
     static IS_UTF8: OnceLock<bool> = OnceLock::new();
     *IS_UTF8.get_or_init(|| {
@@ -141,7 +141,7 @@ fn names_utf8(locale: &OsStr) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Characters that are replaced if the locale is not UTF-8. For example `µs` becomes `us`.
+/// Characters that are replaced with other texts if the locale's encoding is not UTF-8. For example `µs` becomes `us`.
 const SPELLED: [(char, &str); 6] = [
     ('µ', "u"),
     ('−', "-"),

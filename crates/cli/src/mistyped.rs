@@ -16,7 +16,7 @@ use crate::{manners, output};
 
 /// The names that help texts use for values that are numbers or times. Users may type such values with a minus sign.
 const NUMBERS: [&str; 5] = ["N", "W", "LIST", "SIZE", "TIME"];
-/// Names of values that are paths.
+/// The names that help texts use for values that are paths.
 const PATHS: [&str; 6] = ["BINARY", "DIR", "FILE", "OUT", "PATH", "RECORD"];
 /// The name that help texts use for values that may be empty. An empty value means that there are no arguments.
 const MAY_BE_EMPTY: &str = "ARGS";
@@ -39,7 +39,8 @@ fn value_name(argument: &Arg) -> String {
     names.first().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Describes the first value that is empty, for example because it came from a shell variable that is not set.
+/// Describes the first option or argument with an empty value. A value may be empty because it came from a shell
+/// variable that is not set.
 pub(crate) fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
     let problem = command.get_arguments().find_map(|argument| {
         let id = argument.get_id().as_str();
@@ -195,7 +196,8 @@ fn line(error: &clap::Error) -> String {
         ContextKind::SuggestedValue,
     ];
     let meant = meant.into_iter().find_map(text).or_else(|| {
-        // clap's other suggestions are about words that begin with a dash. They do not apply in this place.
+        // clap's other suggestions are about words that begin with a dash. They do not apply to this word, which names
+        // a verb.
         let tip = text(ContextKind::Suggested)?;
         Some(tip.strip_suffix("' exists")?.strip_prefix('\'')?.to_owned())
     });
@@ -255,7 +257,7 @@ fn line(error: &clap::Error) -> String {
     }
 }
 
-/// Describes an argument that is given twice, or with others that exclude it.
+/// Describes an argument that is given twice, or that is given together with arguments that exclude it.
 fn conflict(error: &clap::Error, argument: &str) -> String {
     let option = name(argument);
     let prior = error.get(ContextKind::PriorArg).map(ToString::to_string);

@@ -16,9 +16,9 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The option for the number of windows that may open by themselves. It sets the same variable as [`PER`].
+/// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for the time in which at most [`AT_MOST`] windows may open by themselves.
+/// The option for a time. During this time at most the number of windows given by [`AT_MOST`] open automatically.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
@@ -47,7 +47,7 @@ pub(crate) enum Measures {
     /// Everything except kernels. Applies if the PyTorch profiler runs, which also uses CUPTI and for which the
     /// automatic window would be too long.
     WithoutKernels,
-    /// Only times and calls.
+    /// Only iteration times and the numbers of calls.
     Nothing,
 }
 
@@ -80,7 +80,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
             .filter(is_of)
     }
 
-    /// Returns the value of an option, if the user typed that option.
+    /// Returns the value that the user typed for an option. `None` if the user did not type that option.
     pub(crate) fn value(&self, option: &str) -> Option<&OsStr> {
         let typed = self.0.iter().find(|typed| typed.setting.option == option);
         typed.map(|typed| typed.value.as_os_str())
@@ -90,12 +90,12 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
         self.value(option).is_some()
     }
 
-    /// Returns the first of the typed options, in the order of the table.
+    /// Returns the name of the first option that the user typed, in the order of the table of settings.
     pub(crate) fn first(&self) -> Option<&'static str> {
         self.0.first().map(|typed| typed.setting.option)
     }
 
-    /// Returns the variables that the typed options set.
+    /// Returns the variables that the typed options set, with the values that the options give to them.
     pub(crate) fn typed(&self) -> impl Iterator<Item = Given> {
         self.0.iter().filter_map(|Typed { setting, value }| {
             Some(Given {
@@ -180,7 +180,8 @@ impl Options {
                 });
             }
         };
-        // If neither an option nor a variable chooses a window, the run measures steady iterations.
+        // If neither an option nor a variable chooses a window, the run measures a window of iterations after their
+        // times have settled.
         let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
         if !is_asked {
             let windows = variable::windows.split(' ').next().unwrap_or_default();
@@ -198,7 +199,7 @@ impl Options {
         set(AT_MOST, variable::when_at_most, self.at_most());
         let no_trace = self.no_trace().then(OsString::new);
         set("--no-trace", variable::trace, no_trace);
-        // --log takes precedence over --quiet and --verbose.
+        // The option `--log` takes precedence over `--quiet` and `--verbose`.
         let log = manners::log().filter(|_| !self.has("--log"));
         set("--log", variable::log, log.map(Into::into));
         given
@@ -215,7 +216,7 @@ impl Options {
         }
     }
 
-    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if the user typed
+    /// Returns the limit of windows that open automatically, in the form `WINDOWS/TIME`. `None` if the user typed
     /// neither `--at-most` nor `--per`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
@@ -226,7 +227,8 @@ impl Options {
         Some(value)
     }
 
-    /// Returns the error of a variable. If an option set the variable, the text names that option instead.
+    /// Returns the error for a variable with a bad value. If an option set the variable, the error's text names that
+    /// option instead.
     fn usage_error(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
         let Some(given) = given.iter().find(|given| given.variable == bad.name) else {
             return usage(bad);
@@ -327,22 +329,22 @@ impl Options {
         Ok(())
     }
 
-    /// Returns whether the user wants no record.
+    /// Returns true if the user wants no record (`--no-trace`).
     pub(crate) fn no_trace(&self) -> bool {
         self.has("--no-trace")
     }
 
-    /// Returns whether the command samples the GPUs. There is no variable for this option, because the library takes no
-    /// part in the sampling.
+    /// Returns true if the command samples the GPUs' metrics (`--gpu-metrics`). There is no variable for this option,
+    /// because the library takes no part in the sampling.
     pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// Returns whether the command samples the state of the GPUs: by default, unless the user wants only times and
-    /// calls.
+    /// Returns true if the command samples the state of the GPUs. By default it does, unless the user wants only times
+    /// and calls.
     ///
     /// # Errors
-    /// The variable is not a flag.
+    /// The value of the variable is neither true nor false.
     pub(crate) fn gpu_state(&self) -> Result<bool> {
         let name = variable::gpu_state;
         let value = env::var_os(name).unwrap_or_else(|| "1".into());
@@ -395,7 +397,7 @@ impl Options {
     }
 }
 
-/// Returns the folder of a file; `.` if the path has none.
+/// Returns the folder that contains a file; `.` if the path names no folder.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -540,8 +542,8 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some settings are only valid, or only have an effect, together with other settings. The settings in this list
-        // are set in addition.
+        // Some settings are only valid, or only have an effect, together with other settings. This list gives the
+        // values of those other settings for the tests.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),

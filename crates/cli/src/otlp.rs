@@ -15,7 +15,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 /// The path in a collector's URL to which the protocol sends traces.
 const TRACES: &str = "/v1/traces";
 
-/// Time after which a request fails.
+/// Time after which a request to the collector fails.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// OpenTelemetry's variables for exporters, in order of precedence: those for traces come first.
@@ -48,7 +48,7 @@ pub(crate) fn collector(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|error| format!("{error} ({WANTED})"))
 }
 
-/// Returns the name and value of the first of these variables that is set and not blank.
+/// Returns the name and value of the first variable in `names` that is set and not blank.
 fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
     let value = |name| Some((name, env::var(name).ok()?));
     names
@@ -57,7 +57,7 @@ fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
         .find(|(_, value)| !value.trim().is_empty())
 }
 
-/// Parses a list `KEY=VALUE,…` whose values are percent-encoded.
+/// Parses a list of HTTP headers `KEY=VALUE,…`, whose values are percent-encoded.
 fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
     let header = |pair: &str| {

@@ -44,7 +44,7 @@ fn kept() -> MutexGuard<'static, Option<Vec<String>>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether standard error is a terminal and messages are not held back.
+/// Returns true if standard error is a terminal and messages are not held back.
 pub(crate) fn has_terminal() -> bool {
     io::stderr().is_terminal() && kept().is_none()
 }
@@ -84,7 +84,8 @@ pub(crate) fn text(text: &str) -> io::Result<()> {
     print(manners::spelled(text).as_bytes())
 }
 
-/// Writes a result in pieces, with the function `write`. Otherwise like [`print`].
+/// Writes a result to standard output in pieces, by calling the function `write`. Like [`print`], it succeeds if the
+/// reader closes the pipe early.
 pub(crate) fn write(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -112,14 +113,14 @@ pub(crate) fn note(message: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes details of the work to standard error, if `--verbose` was given.
+/// Writes a detailed message to standard error if `--verbose` was given, and nothing otherwise.
 pub(crate) fn detail(message: fmt::Arguments<'_>) {
     if manners::is_verbose() {
         say(message);
     }
 }
 
-/// Writes text of several lines to standard error.
+/// Writes a text that may have several lines to standard error.
 pub(crate) fn write_error(text: &str) {
     // If standard error is closed, the text cannot be reported anywhere.
     let _ = io::stderr()

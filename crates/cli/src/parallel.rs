@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The largest number of threads. More threads would need more memory.
+/// The largest number of threads that work at the same time. More threads would need more memory.
 const THREADS: usize = 8;
 
 /// Calls `work` for each item on several threads. Returns the results in the order of the items.

@@ -1,4 +1,4 @@
-//! The status of a process, as `/proc/PID/stat` gives it.
+//! The status of a process, as read from `/proc/PID/stat`.
 
 use std::fs;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ impl ProcessStatus {
         self.fields.get(number.checked_sub(3)?)?.parse().ok()
     }
 
-    /// Returns the letter of the process's state.
+    /// Returns the letter of the process's state, such as `T` for a stopped process.
     pub(crate) fn state(&self) -> Option<char> {
         self.field(3)
     }

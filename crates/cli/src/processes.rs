@@ -19,7 +19,7 @@ use crate::profiler::NSYS;
 use crate::progress::{Counted, Progress, ProgressSource};
 use crate::{output, parallel, traces};
 
-/// Options for reading traces of other profilers.
+/// Options for reading traces of other profilers, such as nsys.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReadOptions<'a> {
     /// The layers of CUDA graphs, from a record of the same program. They are needed because nsys exports do not
@@ -42,7 +42,8 @@ impl<'a> ReadOptions<'a> {
         if let Err(why) = tllmprof_foreign::check(step) {
             return Err(usage(format_args!("--step {step}: {why}")));
         }
-        // A file that cannot be read is reported later, when it is opened.
+        // Files that cannot be read are treated like traces here, because the error is reported later, when they are
+        // opened.
         if files.iter().any(|file| is_foreign(file).unwrap_or(true)) {
             return Ok(reading);
         }
@@ -102,7 +103,7 @@ fn read_each(files: &[&PathBuf], reading: ReadOptions<'_>) -> Vec<Result<Vec<Pro
     })
 }
 
-/// Returns whether an error means that the record was created but nothing was written to it.
+/// Returns true if the error means that the record was created but nothing was written to it.
 pub(crate) const fn is_empty(error: &RecordError) -> bool {
     matches!(error, RecordError::Empty(_))
 }
@@ -203,7 +204,7 @@ pub(crate) fn kind(file: &Path) -> Option<&'static str> {
     }
 }
 
-/// Reads the process of a record.
+/// Reads the process that a record describes. Shows the progress if reading takes long.
 pub(crate) fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
@@ -279,7 +280,7 @@ pub(crate) fn exported(
     Ok(recorded)
 }
 
-/// Returns whether a file is a trace of another profiler.
+/// Returns true if a file is a trace of another profiler.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -287,7 +288,7 @@ pub(crate) fn is_foreign(file: &Path) -> io::Result<bool> {
     Ok(is_of_nsys(file)? || is_json(file)?)
 }
 
-/// Returns whether a file is JSON, as the PyTorch profiler's traces are.
+/// Returns true if a file is JSON, as the PyTorch profiler's traces are.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -295,7 +296,7 @@ pub(crate) fn is_json(file: &Path) -> io::Result<bool> {
     traces::is_json(file, &beginning(file)?)
 }
 
-/// Returns whether a file is an nsys report or an export of one.
+/// Returns true if a file is an nsys report or an export of such a report.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -305,17 +306,17 @@ pub(crate) fn is_of_nsys(file: &Path) -> io::Result<bool> {
     Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
-/// Returns the text of the progress line.
+/// Returns the text of the progress line for the file `path`. `verb` says what is done with the file.
 pub(crate) fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())
 }
 
-/// Returns the first bytes of a file.
+/// Returns the first bytes of a file, which show the file's type.
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;
-    // Opening a FIFO would block until a process writes to it.
+    // Opening a FIFO would block until a process writes to it, so only regular files are opened.
     if fs::metadata(file)?.is_file() {
         File::open(file)?.take(length).read_to_end(&mut bytes)?;
     }

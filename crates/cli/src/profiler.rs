@@ -13,11 +13,11 @@ use crate::which::{CommandLookup, which};
 /// A profiler: the name of its command, and the folders in which it is searched for if it is not on `PATH`.
 pub(crate) struct Profiler {
     pub name: &'static str,
-    /// The variable that users set to the profiler's path.
+    /// The environment variable that users set to the path of the profiler's program.
     pub variable: &'static str,
     /// Prefix of the profiler's folders in `/opt/nvidia`. The rest of the name is a version.
     folder: &'static str,
-    /// Paths of the profiler in the folder of a version.
+    /// Paths of the profiler's program, relative to the folder of a version in `/opt/nvidia`.
     inside: &'static [&'static str],
     /// The folder in `/opt/nvidia` of another profiler that includes this profiler, and the paths of this profiler in
     /// that folder.
@@ -87,7 +87,7 @@ impl Profiler {
         })
     }
 
-    /// Returns the newest installation in the folders that NVIDIA's installers use.
+    /// Returns the newest installation of the profiler in the folders that NVIDIA's installers use.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let files = |name: &str, inside: &'static [&'static str]| {
             newest_first(opt, name).into_iter().flat_map(|folder| {

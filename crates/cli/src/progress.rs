@@ -10,14 +10,14 @@ use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// Time that work may take without showing its progress.
+/// Time that work may take before its progress is shown.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
 
 /// The progress of some work, shown on a terminal line that is removed at the end.
 pub(crate) struct Progress<W: Write = Stderr> {
-    /// Standard error, or `None` if it is not a terminal.
+    /// The terminal of standard error, on which the progress is shown. `None` if standard error is not a terminal.
     terminal: Option<W>,
     what: String,
     total: u64,
@@ -51,7 +51,7 @@ impl<W: Write> Progress<W> {
         }
     }
 
-    /// Adds to the amount of work that is done.
+    /// Adds `steps` to the amount of work that is done, and updates the progress line.
     pub(crate) fn advance(&mut self, steps: u64) {
         self.done = self.done.saturating_add(steps);
         let Some(terminal) = &mut self.terminal else {
@@ -85,7 +85,7 @@ impl<W: Write> Drop for Progress<W> {
     }
 }
 
-/// A record's bytes. Reading them advances the progress.
+/// A source of a record's bytes. Each read advances a progress line.
 pub(crate) struct ProgressSource<S> {
     source: S,
     progress: RefCell<Progress>,

@@ -19,31 +19,33 @@ use tllmprof_record::Reader;
 use crate::failure::{usage, worded};
 use crate::{output, runs};
 
-/// The default template for the names of records, in the run's folder.
+/// The default template for the file names of records in the run's folder.
 pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// The default template for the names of rings, in the same folder as the records. A ring is a file that holds a
 /// process's latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
-/// Largest difference between a file's time and the real time, on file systems that round file times.
+/// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
+/// the times of files.
 const SLACK: Duration = Duration::from_secs(2);
 /// The largest time by which another machine's clock may lag the clock of this machine.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
-/// The records of one run.
+/// The records of one run: the folder or path template of their files.
 pub(crate) struct Records {
     template: PathTemplate,
-    /// The value of `TLLMPROF_TRACE` for the processes.
+    /// The value of the variable `TLLMPROF_TRACE` for the processes of the run.
     pub variable: OsString,
     since: SystemTime,
     /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// True if this run created the folder. The run removes such a folder if it stays empty.
+    /// True if this run created its folder. Such a folder is removed at the end of the run if it is empty.
     is_made: bool,
-    /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
+    /// The mark of this task, an empty file in the run's folder. `None` if this process is not a task of a launcher's
+    /// job.
     mark: Option<PathBuf>,
-    /// True if no records can be written. The reason has then been logged already.
+    /// True if no records can be written. The reason was logged when this was found.
     is_unwritable: bool,
 }
 
@@ -102,7 +104,7 @@ impl Records {
         }
     }
 
-    /// Returns true if the records are in the run's folder.
+    /// Returns true if the records are in the run's folder, and not at a path that the user chose.
     pub(crate) const fn are_of_run(&self) -> bool {
         self.of_run.is_some()
     }
@@ -131,10 +133,10 @@ impl Records {
         if let Some(mark) = &self.mark
             && entries.all(|entry| is_mark(entry.file_name()))
         {
-            // If the folder contains only marks, this task's mark is no longer needed.
+            // If the folder contains only marks of tasks, this task's mark is no longer needed.
             let _ = fs::remove_file(mark);
         }
-        // As intended, this call fails if the folder is not empty.
+        // This call is meant to fail if the folder still contains files.
         let _ = fs::remove_dir(made);
     }
 
@@ -196,12 +198,12 @@ impl Records {
         })
     }
 
-    /// Returns true if no records can be written. The reason has then been logged already.
+    /// Returns true if no records can be written. The reason was logged when this was found.
     pub(crate) const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
 
-    /// Returns the common parent folder of all records.
+    /// Returns the folder that contains the records of all processes, directly or in subfolders.
     pub(crate) fn folder(&self) -> PathBuf {
         self.template.folder()
     }
@@ -248,7 +250,7 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns whether a process of the run may have chosen this name for its record. If the name from the template is
+    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template is
     /// already taken, the library appends the process's number to the stem, and if necessary a counter. So the name is
     /// also compared without up to two numbers.
     fn is_one(&self, path: &Path) -> bool {
@@ -340,7 +342,7 @@ pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a file in `folder` and removes it.
+/// Creates a temporary file in `folder` and removes it, to check that files can be created there.
 fn try_in(folder: &Path) -> io::Result<()> {
     match tempfile::tempfile_in(folder) {
         Ok(_) => Ok(()),
@@ -367,7 +369,7 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns whether `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
+/// Returns true if `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
 /// `TLLMPROF_TRACE` is set to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())

@@ -255,7 +255,7 @@ impl ReportArguments {
         report.finding(id, style).ok_or_else(no_such)
     }
 
-    /// Returns the style of the report's text. It depends on the terminal and on the options of the command line.
+    /// Returns the style of the report's text, which depends on the terminal and on the options of the command line.
     fn style(&self) -> Style {
         let style = manners::stdout();
         Style {

@@ -60,7 +60,10 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Returns an error if the program cannot be run with the library.
+    /// Checks that the program can be run with the library.
+    ///
+    /// # Errors
+    /// The program cannot be run with the library preloaded.
     fn admit(&self, library: &Path, log: Level) -> Result<()> {
         doctor::admit(&self.command, library, log).map_err(|error| {
             let name = self.command.first().map_or(OsStr::new(""), |name| name);
@@ -73,7 +76,8 @@ impl RunArguments {
         })
     }
 
-    /// Returns the command that starts the program, under a profiler if one is to be used.
+    /// Returns the command that starts the program. If a profiler (nsys or ncu) is to be used, the command starts the
+    /// program under this profiler.
     fn to_start(&self, settings: &Settings) -> Result<Command> {
         let (name, rest) = self
             .command
@@ -123,7 +127,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // Signals are now blocked, so that a signal cannot end this process and leave an empty folder.
+    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder of the run.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
@@ -153,7 +157,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             sampler.begin();
         }
         stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
-        // A profiler's processes also load the driver without the library, so the watch would report them.
+        // The processes of nsys or ncu load the driver without the library. The watch would report them as processes
+        // that are not recorded, so it is not started for such runs.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }
@@ -170,7 +175,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
-    // Removes control sockets that processes of this run left when they were killed.
+    // Removes the control sockets that remain because processes of this run were killed.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let metrics = metrics
@@ -201,10 +206,11 @@ fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Resu
     }
 }
 
-/// Sets the variables that say where the records are.
+/// Sets the variables that give the processes of `command` the path of their records.
 fn set_records(command: &mut Command, records: Option<&Records>, settings: &Settings) {
     let Some(records) = records else {
-        // No record can be written, as `records` has reported. An empty value switches the record off.
+        // No record can be written; the function `records` has logged the reason. An empty value of the variable
+        // switches off the record.
         command.env(variable::trace, "");
         return;
     };
@@ -220,7 +226,7 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
     }
 }
 
-/// Warns that the notices of the program may not reach the service manager.
+/// Warns that the service manager may not accept the program's notices (`sd_notify`).
 fn warn_of_notices() {
     output::say(format_args!(
         "NOTIFY_SOCKET is set, and with --gpu-metrics or --when 'stuck > TIME' the program is a child of this process: the \
@@ -228,8 +234,8 @@ fn warn_of_notices() {
     ));
 }
 
-/// Lets the program take the place of this process, where a service manager expects its notices or nothing is left to do
-/// at its end. Returns only on an error.
+/// Replaces this process with the program. Used if a service manager expects notices from this process, or if the
+/// command has no work after the program's end. Returns only on an error.
 fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
     if records.is_some() && log >= Level::Info {
         let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
@@ -255,7 +261,10 @@ fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, 
     }
 }
 
-/// Returns the path of the library, or an error if the file there is not the library.
+/// Returns the path of the library.
+///
+/// # Errors
+/// No file was found, or the file that was found is not the library.
 fn find_library() -> Result<PathBuf> {
     let library = library::find()?;
     match doctor::unfit(&library) {
@@ -269,7 +278,7 @@ fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// Sets the variables that load the library and pass the options on to it.
+/// Sets the variables of `command` that load the library and pass the user's options to it.
 fn set_variables(
     command: &mut Command,
     library: &Path,
@@ -306,7 +315,7 @@ fn set_variables(
     }
 }
 
-/// Reports that the program replaces this process because no other process can be started.
+/// Logs that the program replaces this process because no child process can be started.
 fn report_shortage(error: &io::Error, records: Option<&Records>, log: Level) {
     if log >= Level::Info {
         let why = worded(&error.to_string());
@@ -315,7 +324,7 @@ fn report_shortage(error: &io::Error, records: Option<&Records>, log: Level) {
     }
 }
 
-/// Returns what is sampled of the GPUs while the program runs; `None` for nothing.
+/// Returns the measurements of the GPUs to take while the program runs. `None` if there are none.
 fn sample_scope(
     options: &Options,
     has_state: bool,
@@ -328,7 +337,7 @@ fn sample_scope(
     }
 }
 
-/// Starts sampling the GPUs' metrics, beside the records of the run.
+/// Starts to sample the GPUs' metrics. The samples are written to the folder of the run's records.
 fn start_sampler(
     records: Option<&Records>,
     settings: &Settings,
@@ -343,8 +352,8 @@ fn start_sampler(
     Sampler::start(&folder, run, settings.trace_max, settings.log, sampled)
 }
 
-/// Removes samples of the GPUs' state if the program has no record, without which they say nothing. Returns true if they
-/// are kept.
+/// Removes the record of the GPUs' state if no process of the program wrote a record, because the state is only useful
+/// together with such a record. Returns true if the state is kept.
 fn keep_state(path: &Path, records: Option<&Records>) -> bool {
     let is_alone = records.is_some_and(|records| records.written().is_empty());
     if is_alone {
@@ -390,7 +399,7 @@ fn quoted(path: PathBuf) -> String {
 }
 
 /// Returns the records of the processes of `command`, and the identifier of their run. There are no records if the
-/// working folder, in which they would be, no longer exists.
+/// working folder, which would contain them, no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()

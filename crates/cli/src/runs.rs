@@ -19,7 +19,8 @@ const PREFIX: &str = "tllmprof-";
 /// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes the
 /// identifier unique if several hosts begin a run at the same time.
 ///
-/// # Errors None in practice, because all characters of these parts are valid in an identifier.
+/// # Errors
+/// None in practice, because all characters of these parts are valid in an identifier.
 pub(crate) fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
@@ -27,7 +28,7 @@ pub(crate) fn new_id() -> Result<RunId> {
     Ok(RunId::parse(&id)?)
 }
 
-/// Returns the name of a run's folder, which is in the working directory.
+/// Returns the name of the folder of a run. The folder is in the working directory.
 pub(crate) fn folder(run: &RunId) -> OsString {
     format!("{PREFIX}{run}").into()
 }
@@ -49,7 +50,7 @@ pub(crate) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the folder of a run in `here` that was written to last.
+/// Returns the folder of the run in `here` that was modified last.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -216,7 +217,7 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
     ))
 }
 
-/// Returns the identifier of a run, for messages.
+/// Returns the identifier of the run to which these processes belong, for messages.
 pub(crate) fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &StreamsArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Opens a stream, and decompresses it if it is compressed with gzip.
+/// Opens a file with a recorded stream of CUDA calls, and decompresses it if it is compressed with gzip.
 fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(if file.fill_buf()?.starts_with(&[0x1f, 0x8b]) {

@@ -70,8 +70,9 @@ fn start(
     command: &mut Command,
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
-    // The witness starts before the program, because the kernel delivers a signal to a group's youngest process first.
-    // So the program always receives a signal to the group before the witness does.
+    // The witness starts before the program. The kernel delivers a signal for a process group to the group's youngest
+    // process first, and so to the program before the witness. When the witness has such a signal, the program has it,
+    // too.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
@@ -86,7 +87,7 @@ fn start(
     }
     meanwhile();
     let status = Job { number, witness }.wait();
-    // Signals that arrived while the program ran were meant for the program.
+    // Signals that are still pending arrived while the program ran, and were meant for the program. They are discarded.
     while take(None).is_some() {}
     Ok(status)
 }
@@ -123,8 +124,8 @@ impl Job {
         }
     }
 
-    /// Notes for the witness that this process is about to stop together with the program (`true`), or that it
-    /// continues (`false`). Returns the previous value.
+    /// Records for the witness process that this process is about to stop together with the program (`true`), or that
+    /// it continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))
@@ -137,8 +138,8 @@ impl Job {
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // Without a witness, only a signal that the kernel sent (for the terminal) is known to have gone to the whole
-        // group.
+        // Without an answer of the witness, only signals from the kernel (for the terminal) certainly went to the whole
+        // process group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
         // If the program had replaced this process, a signal to this process's group would have reached it. A program
         // that has left the group does not receive such a signal, so the signal is passed on.
@@ -176,7 +177,7 @@ impl Job {
         let mut is_stopped = false;
         loop {
             let mut status = 0;
-            // SAFETY: the call writes only to the local variable.
+            // SAFETY: the call writes only to the local variable `status`.
             let changed = unsafe { libc::waitpid(-1, &raw mut status, CHANGES) };
             if changed <= 0 {
                 if is_stopped {
@@ -233,7 +234,7 @@ fn stop_by(signal: libc::c_int) {
     }
 }
 
-/// Returns whether a signal is pending for this process.
+/// Returns true if the signal is pending for this process.
 fn is_waiting(signal: libc::c_int) -> bool {
     // SAFETY: all zeros are a signal set, which the first call fills.
     unsafe {
@@ -243,7 +244,7 @@ fn is_waiting(signal: libc::c_int) -> bool {
     }
 }
 
-/// Removes a pending signal, so that it is not passed on to the program.
+/// Discards a pending signal, so that the signal is not passed on to the program.
 fn forget(signal: libc::c_int) {
     take(Some(signal));
 }
@@ -272,7 +273,7 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Ends this process by the signal that ended the program; returns if the signal does not end it.
+/// Ends this process by the signal that ended the program. Returns only if the signal does not end this process.
 pub(crate) fn end_by(signal: i32) {
     // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving a second core file,
     // or from sending one to a crash reporter.

@@ -44,12 +44,12 @@ struct Binary {
     image: Image,
 }
 
-/// A function in the list.
+/// A function in the list that `tllmprof symbols` prints.
 struct FunctionRow<'a> {
     binary: &'a Binary,
     function: Function<'a>,
     reach: Reach,
-    /// The demangled name in printable form.
+    /// The demangled name of the function, in printable form.
     shown: String,
 }
 
@@ -178,12 +178,12 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&FunctionQuery>) -> Vec<Funct
     rows
 }
 
-/// Returns a name demangled and in printable form.
+/// Returns the demangled form of a symbol's name, in printable characters.
 fn shown(name: &[u8]) -> String {
     demangle(name).map_or_else(|| Printable(name).to_string(), printable)
 }
 
-/// Returns the message for an empty list.
+/// Returns the message that is printed if no function is listed.
 fn describe_nothing(binaries: &[Binary], wanted: Option<&FunctionQuery>) -> String {
     let paths = binaries.iter().map(|b| b.path.display().to_string());
     let paths = paths.collect::<Vec<_>>().join(", ");
@@ -265,7 +265,7 @@ impl FunctionRow<'_> {
         }
     }
 
-    /// Returns the other names that the symbol table gives to the function's address.
+    /// Returns the other names that the symbol table contains for the function's address.
     fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function
@@ -317,7 +317,7 @@ impl FunctionRow<'_> {
     }
 }
 
-/// The number of functions with each name, in all binaries.
+/// The number of functions with each name, in all files that are listed.
 struct NameCounts<'a>(HashMap<&'a [u8], usize>);
 
 impl<'a> NameCounts<'a> {
@@ -360,7 +360,7 @@ impl<'a> NameCounts<'a> {
     }
 }
 
-/// Returns a regex in the syntax of rules that matches exactly this name.
+/// Returns a regex that matches exactly the function name `name`, in the syntax of `sym:` rules.
 fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for &byte in name {

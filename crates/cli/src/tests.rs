@@ -36,7 +36,7 @@ impl Hostile {
         }
     }
 
-    /// Returns whether this hostile value is nevertheless valid for the setting of `row`. Paths may contain any bytes,
+    /// Returns true if this hostile value is valid for the setting of `row`. For example, paths may contain any bytes,
     /// and some names may be any text.
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
@@ -57,7 +57,8 @@ struct Line {
     options: Options,
 }
 
-/// Returns the command's error for these words, or `None` if the command accepts them.
+/// Returns the error with which the command refuses these words of a command line, or `None` if the command accepts
+/// them.
 fn refusal(words: &[OsString]) -> Option<String> {
     let mut command = mistyped::prepare(Line::command());
     let line = std::iter::once(OsString::from("tllmprof")).chain(words.iter().cloned());

@@ -9,7 +9,7 @@ use tllmprof_kineto::{TraceError, TraceProcess};
 
 use crate::progress::Progress;
 
-/// Returns whether a file is JSON, as traces of the PyTorch profiler are. `beginning` is the file's first bytes.
+/// Returns true if a file is JSON, as traces of the PyTorch profiler are. `beginning` is the file's first bytes.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -17,15 +17,15 @@ pub(crate) fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
     Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
 }
 
-/// Returns whether a JSON file looks like a trace of the PyTorch profiler. The check is needed because folders may also
+/// Returns true if a JSON file looks like a trace of the PyTorch profiler. The check is needed because folders may also
 /// contain other JSON files.
 pub(crate) fn is_trace(file: &Path, beginning: &[u8]) -> bool {
     let looks_so = || tllmprof_kineto::looks_like_trace(File::open(file)?);
     tllmprof_kineto::may_be_json(beginning) && looks_so().unwrap_or(false)
 }
 
-/// Reads a trace. `step` is the step rule, if the user typed one. `activity` is the text of the progress line that is
-/// shown if reading takes long, or `None` for no line.
+/// Reads a trace of the PyTorch profiler. `step` is the step rule, if the user typed one. `activity` is the text of the
+/// progress line that is shown if reading takes long, or `None` for no line.
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.

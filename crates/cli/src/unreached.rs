@@ -21,17 +21,17 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches. It is short because programs may be short.
+/// Time between the first two searches for processes without the library. It is short because programs may be short.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest time between two searches.
+/// The longest time between two searches for processes without the library.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
 /// Divisor that limits the searches: they use at most 1/`SHARE` of a processor's time, even if there are very many
 /// processes.
 const SHARE: u32 = 50;
-/// The largest number of processes that the message names.
+/// The largest number of processes that the message about processes without the library names.
 const SHOWN: usize = 3;
 
-/// The program that runs in a process. The value changes with each exec.
+/// The program that a process executes. The value is different after each exec.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Image {
     started: u64,
@@ -94,21 +94,21 @@ impl Mapped {
     }
 }
 
-/// A process that has loaded the driver but not the library.
+/// A process that has loaded the CUDA driver but not the tllmprof library.
 #[derive(Clone)]
 struct Unreached {
     number: u64,
     name: String,
     image: Image,
-    /// True if `LD_PRELOAD` did not name the library when the process started. False if it did, or if the process's
-    /// variables could not be read.
+    /// True if `LD_PRELOAD` did not name the tllmprof library when the process started. False if it did, or if the
+    /// process's variables could not be read.
     has_lost_preload: bool,
 }
 
-/// The processes of the program that the searches have found.
+/// The processes of the program that were found by searches so far.
 #[derive(Default)]
 struct Processes {
-    /// The processes that are running. The flag is true if the process has the library.
+    /// The running processes, by number. The flag is true if the library is loaded in the process.
     running: HashMap<u64, (Image, bool)>,
     unreached: Vec<Unreached>,
 }
@@ -187,9 +187,10 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
     !paths.any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(library))
 }
 
-/// A thread that searches for processes without the library, until this value is dropped.
+/// A thread that searches for processes of the program without the tllmprof library. It ends when this value is
+/// dropped.
 pub(crate) struct ProgramWatch {
-    /// The processes that the thread has found so far.
+    /// The processes without the library that the thread has found so far.
     found: Arc<Mutex<Vec<Unreached>>>,
     _runs: Sender<()>,
 }
@@ -239,7 +240,8 @@ impl Unreached {
     }
 }
 
-/// The message about these processes. The flag of each process is true if that process is still running.
+/// The message about processes that are not recorded. The flag of each process is true if that process is still
+/// running.
 struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for UnreachedMessage<'_> {

@@ -66,7 +66,7 @@ fn look(file: &Path) -> CommandLookup {
     }
 }
 
-/// Returns whether this user may execute a file. The kernel decides, because the file's mode is not the only condition.
+/// Returns true if this user may execute a file. The kernel decides, because the file's mode is not the only condition.
 fn is_executable(file: &Path) -> bool {
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
@@ -88,7 +88,7 @@ pub(crate) fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(is_script.then(|| line.to_vec()))
 }
 
-/// Returns whether a line consists of text. The line may be cut off in the middle of a character.
+/// Returns true if a line consists of text. The line may be cut off in the middle of a character.
 fn is_text(line: &[u8]) -> bool {
     let is_text = |c: char| !c.is_control() || matches!(c, '\t' | '\r' | '\x0c' | '\x1b');
     let (text, is_utf8) = match str::from_utf8(line) {

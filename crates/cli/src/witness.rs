@@ -47,11 +47,12 @@ struct SharedPages {
     stopped_together: AtomicBool,
 }
 
-/// The witness process. Dropping this value ends the process.
+/// The witness process, as the command sees it. Dropping this value ends the process.
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False after the witness failed to answer, because it was stopped or killed. The witness is then no longer asked.
+    /// False after the witness failed to answer, because it was stopped or killed. After that, the command asks it no
+    /// more.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
@@ -81,8 +82,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // Wait for the first byte from the witness. The witness sends it after it has changed its process name,
-                // which was that of the command.
+                // The first byte of the witness shows that it has changed its process name, which was that of the
+                // command. This call waits for that byte.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -94,8 +95,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. A later time
-    /// would be too late: a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. After the exec
+    /// would be too late, because a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -107,14 +108,14 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has started, and that from now on the command itself watches whether the program stops
-    /// and continues.
+    /// Notes that the program has started, and that from now on the command itself watches when the program stops and
+    /// continues.
     pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
-    /// Returns whether the witness also received a signal that this process received. If so, the signal was sent to the
-    /// whole group. Returns `None` if the witness does not answer.
+    /// Returns true if the witness also received a signal that this process received. In that case the signal was sent
+    /// to the whole process group. Returns `None` if the witness does not answer.
     pub(crate) fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -145,7 +146,7 @@ impl Drop for Witness {
     }
 }
 
-/// Returns new memory that child processes share with this process.
+/// Returns new memory that is shared between this process and the child processes that it forks later.
 fn share() -> Option<&'static SharedPages> {
     // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
@@ -161,10 +162,10 @@ fn share() -> Option<&'static SharedPages> {
     }
 }
 
-/// The main loop of the witness, which ends when the command ends.
+/// The main loop of the witness process. It returns when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
-    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this process,
-    // so this process returns.
+    // SAFETY: the calls read only the name. If the command ended before the first call, no process would kill this
+    // process later, so this process returns.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -178,7 +179,7 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     }
     for descriptor in inherited::open_descriptors() {
         if descriptor != asks.as_raw_fd() {
-            // SAFETY: this process uses no other descriptor.
+            // SAFETY: this process does not use the descriptor that is closed.
             unsafe { libc::close(descriptor) };
         }
     }
@@ -190,7 +191,7 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the list has one entry, which is a local variable.
+        // SAFETY: the list that `poll` reads has one entry, which is a local variable.
         let count = unsafe { libc::poll(&raw mut ready, 1, pause) };
         if count > 0 {
             let mut asked = Signal::default();
@@ -250,7 +251,7 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Returns whether a process is running: not stopped, with no pending SIGSTOP, and not ended.
+/// Returns true if a process is running: not stopped, with no pending SIGSTOP, and not ended.
 fn runs(process: libc::pid_t) -> bool {
     let stops = 1_u64 << (libc::SIGSTOP - 1);
     let is_waiting = || {
@@ -262,7 +263,7 @@ fn runs(process: libc::pid_t) -> bool {
     state(process).is_some_and(|state| !"TtZX".contains(state)) && is_waiting() == Some(false)
 }
 
-/// Removes a pending signal. Returns whether the signal was pending and came from `sender`.
+/// Removes a signal that is pending for the witness. Returns true if the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
         // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
@@ -285,7 +286,7 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
     }
 }
 
-/// Returns the letter of a process's state.
+/// Returns the letter with which `/proc` shows the state of a process, such as `T` for a stopped one.
 fn state(process: libc::pid_t) -> Option<char> {
     ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }

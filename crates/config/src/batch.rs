@@ -20,9 +20,9 @@ const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchFunction {
     pub function: PyFunction,
-    /// Formulas for requests, tokens and prefill tokens, in this order.
+    /// Formulas for the numbers of requests, tokens and prefill tokens, in this order.
     pub formulas: Formulas<3>,
-    /// The value as the user typed it, for messages.
+    /// The value of the setting as the user typed it, for messages.
     text: String,
 }
 

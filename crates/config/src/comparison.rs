@@ -1,4 +1,4 @@
-//! The comparison operators of conditions and formulas.
+//! The comparison operators, such as `<`, of conditions and formulas.
 
 use std::cmp::Ordering;
 

@@ -45,16 +45,16 @@ const FIRST_TIME: usize = 5;
 const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// A value that stands for all phases other than `draft`, for comparisons with `draft`.
+/// A value for comparisons with the phase `draft`. It stands for all phases other than `draft`.
 const PHASE_OF_ANOTHER: u32 = 0;
 
-/// Known facts about the batch of an iteration. `None` means that a fact is unknown.
+/// The known sizes and properties of an iteration's batch. `None` means that a property is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BatchFacts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
-    /// True if the step is a forward pass of a draft model.
+    /// True if the step of this batch is a forward pass of a draft model.
     pub is_draft: Option<bool>,
 }
 
@@ -63,7 +63,7 @@ impl BatchFacts {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
 
-    /// Returns the phase of the batch, as an index of [`PHASES`].
+    /// Returns the phase of the batch (such as prefill or decode), as an index of [`PHASES`].
     fn phase(self) -> Option<u32> {
         Some(match (self.prefill_tokens?, self.decode_tokens()?) {
             (0, 0) => 3,
@@ -145,16 +145,17 @@ impl fmt::Display for BatchClass {
     }
 }
 
-/// Duration of an iteration and of its parts, in nanoseconds. `None` means unknown.
+/// Durations of an iteration and of its parts, in nanoseconds. `None` means that a duration is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IterationDurations {
     pub iteration: Option<u64>,
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// Time since a step or collective began or ended, in a process that is stuck. Unknown when an iteration ends.
+    /// Time since a step or collective began or ended in a process that is stuck, in nanoseconds. `None` when an
+    /// iteration ends, because the process is then not stuck.
     pub stuck: Option<u64>,
-    /// The median duration of iterations whose batches are of the same kind.
+    /// The median duration, in nanoseconds, of iterations whose batches are of the same class.
     pub p50: Option<u64>,
 }
 
@@ -170,13 +171,13 @@ impl IterationDurations {
     }
 }
 
-/// The right-hand side of a comparison.
+/// The right-hand side of a comparison, with which a size or a time is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// A number, or a phase as an index of [`PHASES`].
+    /// A number, or a phase, which is given as its index in [`PHASES`].
     Number(u32),
     Nanoseconds(u64),
-    /// A multiple of the median duration, in thousandths.
+    /// A multiple of the median duration of iterations. The value is the factor, in thousandths.
     Median(u64),
 }
 
@@ -225,19 +226,19 @@ impl fmt::Display for ConditionPart {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum ConditionNode {
-    /// A comparison, as an index of [`Condition::parts`].
+    /// A single comparison. The value is its index in [`Condition::parts`].
     Part(usize),
     Not(Box<Self>),
     And(Box<[Self; 2]>),
     Or(Box<[Self; 2]>),
 }
 
-/// A condition on iterations.
+/// A condition on iterations: its comparisons, and the tree that combines them with `and`, `or` and `not`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     parts: Vec<ConditionPart>,
     node: ConditionNode,
-    /// The condition as the user typed it, for messages.
+    /// The condition as the user typed it, for error messages.
     text: String,
 }
 
@@ -277,7 +278,8 @@ impl Condition {
         self.holds_for(BatchFacts::default(), &times) == Some(true)
     }
 
-    /// Returns true if the condition can hold for an iteration: it compares more than `stuck`.
+    /// Returns true if the condition can hold for an iteration, which means that it compares something other than
+    /// `stuck`.
     #[must_use]
     pub fn names_iterations(&self) -> bool {
         self.parts.iter().any(|part| part.name != STUCK)
@@ -305,13 +307,13 @@ impl Condition {
         self.value(&self.node, &|part| part.holds(facts, times))
     }
 
-    /// Returns true if the condition uses this name.
+    /// Returns true if the condition compares the size or time that is called `name`.
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.parts.iter().any(|part| NAMES[part.name] == name)
     }
 
-    /// Returns true if the condition uses any fact about the batch.
+    /// Returns true if the condition compares any size or property of the batch.
     #[must_use]
     pub fn names_batch(&self) -> bool {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
@@ -337,8 +339,8 @@ impl Condition {
         }
     }
 
-    /// Evaluates `and` (`by` is false) or `or` (`by` is true). If either side equals `by`, the result is `by`.
-    /// Otherwise the result is `None` if a side is unknown, and the opposite of `by` if both are known.
+    /// Evaluates `and` if `by` is false, or `or` if `by` is true. If either side has the value `by`, the result is
+    /// `by`. Otherwise the result is `None` if a side is unknown, and the opposite of `by` if both sides are known.
     fn decided(
         &self,
         sides: &[ConditionNode; 2],
@@ -367,7 +369,7 @@ impl fmt::Display for Condition {
 pub struct Held {
     pub asked: u64,
     pub held: u64,
-    /// Number of iterations about which too little was known to decide.
+    /// Number of iterations for which it is unknown whether the condition held.
     pub unknown: u64,
     parts: [u64; PARTS],
 }

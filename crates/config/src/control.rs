@@ -10,9 +10,9 @@ use crate::flag;
 pub enum Control {
     #[default]
     Off,
-    /// The control socket is in the default folder, which belongs to the user.
+    /// Enables the control socket in the default folder, which belongs to the user.
     On,
-    /// The control socket is in this folder. Containers can share such a folder.
+    /// Enables the control socket in this folder, which containers can share.
     Folder(PathBuf),
 }
 

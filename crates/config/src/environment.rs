@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use crate::error::{BadValue, Problem, text};
 use crate::flag;
 
-/// An environment: a function that returns the value of a variable.
+/// The source of the settings: a function that returns the value of an environment variable.
 pub(crate) struct Environment<'a> {
     pub get: &'a dyn Fn(&str) -> Option<OsString>,
 }
@@ -71,7 +71,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns `given`. If it is `None`, parses the default of the setting instead.
+    /// Returns `given`, the parsed value of a setting. If it is `None`, parses the default of the setting instead.
     pub(crate) fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         given: Option<T>,
@@ -88,7 +88,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the names of those variables whose value is `auto`.
+    /// Returns those of the variables `names` whose value in the environment is `auto`.
     pub(crate) fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         let is_auto = |name: &&'static str| {
             let value = (self.get)(name);
@@ -97,7 +97,7 @@ impl Environment<'_> {
         names.into_iter().filter(is_auto).collect()
     }
 
-    /// Returns true if the variable is set to a value that is not blank.
+    /// Returns true if the variable `name` is set to a value that is not blank.
     pub(crate) fn has(&self, name: &'static str) -> bool {
         self.find(name, false).is_some()
     }
@@ -115,7 +115,8 @@ impl Environment<'_> {
         })
     }
 
-    /// Returns the checked value, or an error that names the variable with the problem.
+    /// Returns the value in a result of parsing. If parsing failed, returns an error that names the variable and its
+    /// value.
     pub(crate) fn checked<T>(
         &self,
         name: &'static str,
@@ -149,7 +150,8 @@ macro_rules! settings {
         )*}
         derived { $($(#[$doc:meta])* $derived:ident: $derived_type:ty = $derivation:expr;)* }
     ) => {
-        /// The settings: the values of the environment variables, with a default for each variable that is not set.
+        /// The settings: the values of all environment variables that the library reads, with a default for each
+        /// variable that is not set.
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($(#[doc = $help] pub $field: $type,)?)*
@@ -178,10 +180,11 @@ macro_rules! settings {
         /// table of texts would need relocations. `OTHER_NAMES` has the remaining variables.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
-        /// For each row: the first name of the library's variable, `=`, and the option. Either may be empty.
+        /// For each row of the table: the first name of the variable that the library reads, `=`, and the option.
+        /// Either may be empty.
         const OPTIONS: &str = concat!($($($first,)? "=", $($option,)? " ",)*);
 
-        /// All settings, for help texts, documentation pages and tests.
+        /// All rows of the table of settings, for help texts, documentation pages and tests.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             $(variables: &[$first $(, $name)*], reader: Reader::Library, $(default: $default,)?)?
             $(variables: &[$($own),+],)?

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::printable::Printing;
 
-/// Maximum number of characters of a value that a message repeats.
+/// Maximum number of characters of a setting's value that an error message repeats.
 const SHOWN: usize = 200;
 
-/// The problem with a value. The variable that had the value is added later.
+/// The problem with a setting's value, and a description of valid values. The name of the variable is added later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     pub problem: String,
@@ -25,7 +25,7 @@ impl Problem {
         }
     }
 
-    /// Adds the variable and the value that have the problem.
+    /// Adds the name and the value of the variable, which the problem does not contain yet.
     pub fn in_variable(self, name: &str, value: &OsStr) -> BadValue {
         BadValue {
             name: name.to_owned(),
@@ -47,9 +47,9 @@ impl std::error::Error for Problem {}
 /// The error about a variable whose value cannot be used. Its message is always a single line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
-    /// The name that was set, if the variable has several names.
+    /// The name of the variable that was set. A variable can have several names.
     pub name: String,
-    /// The value in printable form: escaped, and cut after 200 characters.
+    /// The variable's value in printable form: escaped, and cut after 200 characters.
     pub value: String,
     pub problem: String,
     pub wanted: String,
@@ -99,12 +99,12 @@ pub fn shown(value: &OsStr) -> String {
     out
 }
 
-/// Returns a part of a value in quotes, for a message.
+/// Returns a part of a setting's value in quotes, for an error message.
 pub(crate) fn quoted(part: &str) -> String {
     format!("\"{}\"", shown(OsStr::new(part)))
 }
 
-/// Returns the value as text, or a problem if the value is not UTF-8.
+/// Returns the value of a setting as text, or a problem if the value is not UTF-8.
 pub(crate) fn text(value: &OsStr) -> Result<&str, Problem> {
     value
         .to_str()

@@ -1,4 +1,4 @@
-//! Flags: settings that are on or off.
+//! Flags: settings that are either on or off, and the words that users can type for on and off.
 
 use crate::error::Problem;
 

@@ -18,11 +18,11 @@ use std::fmt;
 
 use crate::comparison::ComparisonOperator;
 
-/// Maximum number of different arguments in a set of formulas.
+/// Maximum number of different arguments of the function that a set of formulas can use.
 pub const ARGUMENTS: usize = 4;
-/// Maximum number of variables in nested sums.
+/// Maximum number of variables that sums within each other can have together.
 pub const VARIABLES: usize = 4;
-/// Maximum nesting depth of a formula.
+/// Maximum depth to which formulas may be nested within each other.
 const DEPTH: usize = 32;
 /// Maximum number of operators, attributes and items in a formula. It is limited because each of them can make the
 /// formula's tree deeper by one.
@@ -33,20 +33,21 @@ const LINKS: usize = 64;
 pub enum Node {
     Number(i64),
     Text(usize),
-    /// An argument of the function, as an index of [`Formulas::arguments`].
+    /// An argument of the function. The value is its index in [`Formulas::arguments`].
     Argument(usize),
-    /// A variable of a sum, as the number of its slot.
+    /// A variable of a sum. The value is the number of the slot that stores the variable.
     Variable(usize),
     Attribute(Box<Self>, usize),
-    /// An item of an object: `object[index]`.
+    /// An item of an object: `object[index]`. The two nodes are the object and the index.
     Item(Box<[Self; 2]>),
     Length(Box<Self>),
     Sum(Box<SumExpression>),
-    /// A conditional expression: `value if test else other`, in this order.
+    /// A conditional expression `value if test else other`. The three nodes are in this order.
     If(Box<[Self; 3]>),
-    /// A comparison. Its value is 1 if the comparison holds, otherwise 0.
+    /// A comparison of two values. The result is 1 if the comparison holds, otherwise 0.
     Compares(ComparisonOperator, Box<[Self; 2]>),
-    /// A test whether a value is one of these texts. Its result is 1 if so, otherwise 0.
+    /// A test if a value equals one of several texts, which are given as indices of [`Formulas::names`]. The result is
+    /// 1 if it does, otherwise 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
     Subtracts(Box<[Self; 2]>),
@@ -67,16 +68,16 @@ pub struct SumExpression {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Formulas<const COUNT: usize> {
     pub nodes: [Node; COUNT],
-    /// Attributes and texts that the formulas use.
+    /// Names of attributes, and texts, that the formulas use. Nodes refer to them by index.
     pub names: Vec<String>,
-    /// Names of the function's arguments that the formulas use.
+    /// Names of the function's arguments that the formulas use. Nodes refer to them by index.
     pub arguments: Vec<String>,
 }
 
 /// The error for a text that is not a formula.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoFormula {
-    /// Position of the error in the text, in characters from 0.
+    /// Position of the error in the text, in characters; the first character has position 0.
     pub at: usize,
     pub wanted: &'static str,
 }
@@ -119,11 +120,11 @@ impl<const COUNT: usize> Formulas<COUNT> {
 
 struct Parser<'a> {
     text: &'a str,
-    /// Current position in the text, in bytes.
+    /// Current position of the parser in the text, in bytes.
     at: usize,
     depth: usize,
     links: usize,
-    /// Variables of the enclosing sums. A variable's index is its slot.
+    /// Names of the variables of the enclosing sums. The index of a name is the variable's slot.
     variables: Vec<&'a str>,
     names: &'a mut Vec<String>,
     arguments: &'a mut Vec<String>,
@@ -300,7 +301,7 @@ impl<'a> Parser<'a> {
         self.places_in(node)
     }
 
-    /// Parses the attributes and items that follow a name.
+    /// Parses the attributes (`.name`) and items (`[index]`) that follow a name.
     fn places_in(&mut self, mut node: Node) -> Parsed<Node> {
         loop {
             node = if self.links(".")? {
@@ -393,7 +394,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns the index of a name in the table. Adds the name if it is new.
+/// Returns the index of a name in the table `names`. Adds the name if it is new.
 fn place(names: &mut Vec<String>, name: &str) -> usize {
     names
         .iter()
@@ -404,7 +405,7 @@ fn place(names: &mut Vec<String>, name: &str) -> usize {
         })
 }
 
-/// Returns the position of the `for` that belongs to the bracket opened just before `text`.
+/// Returns the position of the word `for` of the sum whose opening bracket is right before `text`.
 fn find_for(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     let mut is_text = false;

@@ -14,7 +14,7 @@ pub struct PyFunction {
 impl PyFunction {
     const WANTED: &str = "module:function or module:Class.method";
 
-    /// Parses the name of a function.
+    /// Parses the name of a Python function.
     ///
     /// # Errors
     /// Returns an error if the text has no colon, or if a part of it cannot be a Python name.

@@ -4,12 +4,12 @@ use crate::error::Problem;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GpuTimes {
-    /// Measure no iterations.
+    /// Measures the GPU times of no iterations.
     Off,
-    /// Measure all iterations if the measurement is cheap, otherwise only some of them.
+    /// Measures the GPU times of all iterations if the measurement is cheap, otherwise of only some iterations.
     #[default]
     Auto,
-    /// Measure all iterations.
+    /// Measures the GPU times of all iterations.
     All,
 }
 

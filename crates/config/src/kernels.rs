@@ -15,28 +15,29 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
     "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
 
-/// The iterations in which kernels are recorded.
+/// The iterations in which GPU kernels are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelSelection {
-    /// The first N iterations of each window have kernels.
+    /// Kernels are recorded in the first N iterations of each window.
     Windows(u64),
-    /// Windows that open periodically to sample kernels, and windows that request kernels explicitly.
+    /// Kernels are recorded in windows that open periodically to sample kernels, and in windows that request kernels
+    /// explicitly.
     Samples(KernelSamples),
-    /// Iterations at the end of a window with automatic length. Nothing is recorded if other settings or the machine
-    /// make kernel recording impossible.
+    /// Kernels are recorded in the iterations at the end of a window with automatic length, unless other settings or
+    /// the machine make this impossible.
     Auto,
 }
 
-/// A number of iterations whose kernels are recorded periodically.
+/// The setting for samples of kernels: the length of a sample in iterations, and the interval between samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSamples {
     pub steps: u64,
-    /// Time from the start of one sample to the start of the next.
+    /// Time from the start of one sample of kernels to the start of the next sample.
     pub every: Duration,
 }
 
 impl KernelSelection {
-    /// The value of the setting for `TLLMPROF_KERNELS=1`.
+    /// The value of this setting for `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
     /// Parses a value of `TLLMPROF_KERNELS`. Returns `None` if no kernels are to be recorded.
@@ -68,7 +69,8 @@ impl KernelSelection {
         Ok(Some(Self::Samples(KernelSamples { steps, every })))
     }
 
-    /// Returns the number of iterations at the start of each window whose kernels are recorded.
+    /// Returns the number of iterations at the start of each window in which kernels are recorded. `None` if kernels
+    /// are not recorded at the start of windows.
     #[must_use]
     pub const fn steps_of_window(self) -> Option<u64> {
         match self {
@@ -77,8 +79,8 @@ impl KernelSelection {
         }
     }
 
-    /// Returns the limits of the kernels at the end of a window with automatic length: a number of iterations, and
-    /// a time.
+    /// Returns the limits for recording kernels at the end of a window with automatic length: a number of iterations,
+    /// and a time.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

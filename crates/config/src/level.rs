@@ -33,10 +33,10 @@ impl Level {
         }
     }
 
-    /// Parses the name of a level.
+    /// Parses the name of a log level.
     ///
     /// # Errors
-    /// Returns an error if the text is not the name of a level.
+    /// Returns an error if the text is not the name of a log level.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         Self::ALL

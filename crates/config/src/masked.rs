@@ -9,7 +9,7 @@ use std::mem;
 
 const MASK: &str = "***";
 
-/// Parts of names whose values are always secrets.
+/// Parts of names. If a name contains such a part, its value is always a secret.
 const SECRET: &[&str] = &[
     "password",
     "passwd",
@@ -18,7 +18,7 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words of names whose values are secrets, unless the value is a number or a switch.
+/// Words in names. If a name contains such a word, its value is a secret unless the value is a number or a switch.
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -29,7 +29,7 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Words that, at the end of a name, show that the value is not a secret.
+/// Words that show, if they are at the end of a name, that the name's value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
@@ -91,7 +91,7 @@ pub fn text(text: &str) -> String {
     masked
 }
 
-/// A name whose value is a secret, or is likely to be one.
+/// The class of a name whose value is a secret, or is likely to be a secret.
 #[derive(Clone, Copy)]
 enum Secrecy {
     Secret,
@@ -129,7 +129,7 @@ impl Secrecy {
         (is_likely && !is_any(UNLIKELY)).then_some(Self::Likely)
     }
 
-    /// Returns true if a value with a name of this class is a secret.
+    /// Returns true if `value` is a secret when it belongs to a name of this class.
     fn hides(self, value: &str) -> bool {
         match self {
             Self::Secret => !value.is_empty(),
@@ -141,14 +141,14 @@ impl Secrecy {
     }
 }
 
-/// The state of the masking between two words.
+/// The expectation for the next word of a command line, while secrets in it are masked.
 #[derive(Clone, Copy, Default)]
 enum Next {
     #[default]
     Anything,
-    /// The next word is the value for a name of this class.
+    /// The next word is the value that belongs to a name of this class.
     Value(Secrecy),
-    /// All words up to this quote belong to a secret.
+    /// The secret has begun with this quote, and continues until the same quote occurs again.
     Until(char),
 }
 
@@ -164,7 +164,7 @@ impl Masking {
             && !argument.starts_with('-')
             && !is_scheme(argument)
         {
-            // The whole argument is the value, including its spaces.
+            // The whole argument is the value for the name in the argument before it, including its spaces.
             self.next = Next::Anything;
             return self.add_value(name, argument);
         }
@@ -184,7 +184,7 @@ impl Masking {
                 self.line.push_str(&word[end..]);
             }
         }
-        // A quote that is still open at the end of an argument was an ordinary character.
+        // If a quote is still open at the end of an argument, it was an ordinary character.
         if matches!(self.next, Next::Until(_)) {
             self.next = Next::Anything;
         }
@@ -238,7 +238,7 @@ impl Masking {
         {
             self.next = Next::Until(quote);
         }
-        // The character that ends the value is appended unchanged.
+        // The character that ends the secret value is appended unchanged.
         let mut behind = behind.chars();
         self.line.extend(behind.next());
         self.pairs(behind.as_str());
@@ -428,7 +428,7 @@ mod tests {
         ];
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: usize| {
-            // xorshift64
+            // Pseudo-random numbers (xorshift64)
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;

@@ -1,8 +1,8 @@
-//! Suggestions for misspelled words.
+//! Suggests the word that a user meant, for a word that is misspelled.
 
 /// Returns the candidate that differs least from `word`, ignoring case. Returns `None` if no candidate is close.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Names are short, so a longer word is not a misspelled name.
+    // Names of variables and options are short, so a word that is longer than this is not a misspelled name.
     if word.len() > 64 {
         return None;
     }
@@ -35,7 +35,7 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // The values in later rows of the distance table cannot be smaller, so the distance exceeds the limit for sure.
+        // Later rows of the distance table contain no smaller values, so the distance certainly exceeds the limit.
         if least > limit {
             return None;
         }

@@ -2,11 +2,11 @@
 
 use crate::error::{Problem, quoted};
 
-/// Parses a whole number.
+/// Parses a whole number. `wanted` describes valid values, for the error.
 ///
 /// # Errors
-/// Returns an error if the text has a sign, a blank inside, or a character other than `0`–`9`, or if the
-/// number exceeds `u64::MAX`.
+/// Returns an error if the text has a sign, a blank inside, or a character other than `0`–`9`, or if the number exceeds
+/// `u64::MAX`.
 pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
     let text = text.trim();
     if text.is_empty() {

@@ -4,22 +4,20 @@ use std::fmt;
 
 use crate::error::Problem;
 
-/// A template for names, with `{n}` for the iteration's number.
+/// A template for the names of iterations' NVTX ranges, with `{n}` in place of the iteration's number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvtxName {
-    /// The texts before, between and after the numbers. There is one more text than there are
-    /// numbers.
+    /// The texts before, between and after the places of the number. There is one more text than there are such places.
     texts: Vec<String>,
 }
 
 impl NvtxName {
     pub const DEFAULT: &str = "iteration {n}";
 
-    /// Parses a template.
+    /// Parses a template for names.
     ///
     /// # Errors
-    /// Returns an error if the template has no `{n}`, because then all iterations would have the
-    /// same name.
+    /// Returns an error if the template has no `{n}`, because then all iterations would have the same name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let texts: Vec<String> = text.split("{n}").map(str::to_owned).collect();
         if texts.len() < 2 {

@@ -10,7 +10,7 @@ use crate::number;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IterationRange {
     pub first: u64,
-    /// The last iteration. `None` means that the window lasts until the process ends.
+    /// The last iteration of the window. `None` means that the window lasts until the process ends.
     pub last: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ impl IterationRange {
         }
     }
 
-    /// Returns true if some iteration is in both windows.
+    /// Returns true if at least one iteration is in both windows.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.first) || other.contains(self.first)
     }
@@ -38,7 +38,7 @@ impl IterationRange {
                 last: None,
             });
         }
-        // An en dash is accepted too, because the documentation uses it in ranges.
+        // An en dash is also accepted in a range, because the documentation uses en dashes in ranges.
         let is_dash = |c| matches!(c, '-' | '–');
         let Some((first, last)) = text.split_once(is_dash) else {
             let only = number::parse(text, wanted)?;
@@ -93,7 +93,7 @@ impl fmt::Display for IterationRange {
     }
 }
 
-/// Default number of iterations of a steady window.
+/// Default number of iterations of a steady window, that is, a window that starts once iteration times have settled.
 const STEADY: u64 = 50;
 
 /// A list of windows in ascending order, with at least one iteration between two windows.
@@ -178,7 +178,8 @@ impl WindowList {
         self.list.is_empty()
     }
 
-    /// Returns the number of iterations, if the window starts once iteration times have settled and has a fixed length.
+    /// Returns the number of iterations in the window, if the window starts once iteration times have settled and has a
+    /// fixed length. Returns `None` otherwise.
     pub fn steady_iterations(&self) -> Option<u64> {
         let last = self.list.first()?.last?;
         self.is_steady.then(|| last.saturating_add(1))
@@ -239,7 +240,7 @@ impl<I: Iterator<Item = IterationRange> + Clone> fmt::Display for Listed<I> {
 }
 
 impl WindowList {
-    /// Returns the windows as text for messages.
+    /// Returns the windows as one line of text, for messages.
     pub fn listed(&self) -> Listed<impl Iterator<Item = IterationRange> + Clone> {
         Listed(self.list.iter().copied())
     }

@@ -17,7 +17,8 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// Returns the variable for the number of ranks that belongs to the same launcher as `rank`, a variable for the rank.
+/// Returns the name of the variable that contains the number of ranks, from the launcher that sets `rank`, a variable
+/// for the rank.
 fn size_variable(rank: &str) -> Option<&'static str> {
     Some(match rank {
         "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
@@ -29,19 +30,19 @@ fn size_variable(rank: &str) -> Option<&'static str> {
     })
 }
 
-/// The source from which the rank of a process is known.
+/// The source from which the rank of a process was determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankSource {
-    /// An environment variable that the user or a launcher has set.
+    /// The rank comes from an environment variable that the user or a launcher has set.
     Variable(&'static str),
-    /// The process group `WORLD` of `torch.distributed`.
+    /// The rank comes from the process group `WORLD` of `torch.distributed`.
     Torch,
     /// The process group `WORLD` of `torch.distributed`, combined with the number of the engine's replica to which the
     /// process belongs. Each replica has a separate `WORLD`. The text is the engine's name.
     TorchInReplica(&'static str),
     /// The rank that an engine has assigned to its worker process. The text is the engine's name.
     Engine(&'static str),
-    /// The only NCCL communicator of the process.
+    /// The only NCCL communicator of the process, which contains the process's rank.
     Nccl,
 }
 
@@ -57,11 +58,11 @@ impl fmt::Display for RankSource {
     }
 }
 
-/// The rank of a process, once it is known.
+/// The rank of a process, the number of ranks, and the source from which the rank is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranked {
     pub rank: u64,
-    /// Total number of ranks. `None` if unknown.
+    /// Total number of ranks in the job. `None` if it is unknown.
     pub world_size: Option<u64>,
     pub source: RankSource,
 }
@@ -129,7 +130,7 @@ mod tests {
         let torchrun = by(&[("RANK", "3"), ("WORLD_SIZE", "8")]).unwrap();
         assert_eq!((torchrun.rank, torchrun.world_size), (3, Some(8)));
         assert_eq!(torchrun.source.to_string(), "RANK");
-        // The number of ranks must come from the same launcher as the rank.
+        // The number of ranks is used only if the same launcher has set both the rank and the number of ranks.
         let own = by(&[("RANK", "3"), ("WORLD_SIZE", "8"), ("TLLMPROF_RANK", "1")]).unwrap();
         assert_eq!((own.rank, own.world_size), (1, None));
         let unknown = by(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "many")]).unwrap();

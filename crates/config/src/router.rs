@@ -8,7 +8,7 @@ use crate::flag;
 pub enum PerfectRouter {
     Off,
     On,
-    /// Balanced routers are used only inside windows.
+    /// Balanced routers replace the model's routers only inside windows.
     Window,
 }
 

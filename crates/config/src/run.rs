@@ -1,4 +1,5 @@
-//! The identifier of a run. All processes of a run have the same identifier.
+//! The identifier of a run, that is, of one start of a program with all its processes. All processes of a run have the
+//! same identifier.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,12 +22,12 @@ const WANTED: &str = "up to 128 letters, digits, ., _ and -, the first a letter 
 /// interactive shell.
 const SLURM_RESERVED: u32 = 0xffff_fff0;
 
-/// The identifier of a run. It can be a part of a file name.
+/// The identifier of a run. It contains only characters that may be part of a file name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RunId(String);
 
 impl RunId {
-    /// Parses an identifier.
+    /// Parses the identifier of a run.
     ///
     /// # Errors
     /// Returns an error if the text contains characters that a file name should not contain, or is too long.
@@ -48,14 +49,15 @@ impl RunId {
         Ok(Self(text.to_owned()))
     }
 
-    /// Returns the identifier made from the launcher's job, if there is such a job.
+    /// Returns a run's identifier that is made from the identifier of the launcher's job. `None` if no launcher's
+    /// variables are set.
     pub fn from_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         JOB_VARIABLES.iter().find_map(|(launcher, variables)| {
             let mut id = (*launcher).to_owned();
             for variable in *variables {
                 let value = get(variable)?.into_string().ok()?;
                 let is_none = match *variable {
-                    // torchrun sets this value if the user did not name the job.
+                    // torchrun sets the variable to `none` if the user did not name the job.
                     "TORCHELASTIC_RUN_ID" => value == "none",
                     "SLURM_STEP_ID" => value.parse().is_ok_and(|n: u32| n >= SLURM_RESERVED),
                     _ => false,
@@ -72,7 +74,8 @@ impl RunId {
         })
     }
 
-    /// Returns the identifier for the `number`-th run of the same job.
+    /// Returns the identifier of the run with the number `number` in the same job, which has this identifier for its
+    /// first run.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");

@@ -11,7 +11,7 @@ use crate::step;
 /// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
-    /// Native functions selected by regular expressions.
+    /// Native functions that regular expressions select, by the function's and the library's name.
     Native(NativeFunctions),
     Python(PyFunction),
 }
@@ -28,12 +28,11 @@ impl ScopeRule {
     const WANTED: &str =
         "sym:REGEX, sym:REGEX@LIBREGEX or py:MODULE:QUALNAME, or several with commas";
 
-    /// Parses a comma-separated list of rules. A comma that is not followed by the beginning of a
-    /// rule belongs to a regex.
+    /// Parses a comma-separated list of scope rules. A comma that is not followed by the beginning of another rule
+    /// belongs to a regex.
     ///
     /// # Errors
-    /// Returns an error if a rule is of an unknown type, a regex does not compile, or a name cannot
-    /// be a Python name.
+    /// Returns an error if a rule is of an unknown type, a regex does not compile, or a name cannot be a Python name.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         let mut rules = Vec::new();
         let mut rest = text.trim();
@@ -79,7 +78,7 @@ impl ScopeRule {
     }
 }
 
-/// Returns the type of the rule that `text` begins with, and the rest of the text.
+/// Returns the type of the scope rule at the beginning of `text` (`sym` or `py`), and the text after the type.
 fn kind(text: &str) -> Option<(&str, &str)> {
     let (kind, rule) = text.trim_start().split_once(':')?;
     matches!(kind, "sym" | "py").then_some((kind, rule))

@@ -4,10 +4,11 @@
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Names of the variable, in order of precedence; empty for an option that only the command reads.
+    /// Names of the setting's variable, in order of precedence. Empty if the setting has only an option, which the
+    /// command reads.
     pub variables: &'static [&'static str],
     pub reader: Reader,
-    /// The option of `run` and `env`, such as `--window`. Empty if there is none.
+    /// The option of `run` and `env` that sets the variable, such as `--window`. Empty if there is none.
     pub option: &'static str,
     pub value: ValueForm,
     pub heading: Heading,
@@ -21,25 +22,26 @@ pub struct Setting {
     pub default: &'static str,
     /// A description of the behaviour if the variable is not set, for settings whose default depends on other settings.
     pub otherwise: &'static str,
-    /// A description of the behaviour without the option, if that behaviour differs from the one without the variable.
+    /// A description of the behaviour without the option, if that behaviour differs from the behaviour without the
+    /// variable.
     pub without: &'static str,
-    /// A description of the variable's values, if they differ from those of the option.
+    /// A description of the variable's values, if they differ from the values of the option.
     pub values: &'static str,
-    /// A value other than the default, which tests use.
+    /// A value of the setting other than the default, which tests use.
     pub example: &'static str,
-    /// Options that cannot be combined with this option.
+    /// Names of the options that cannot be combined with this option.
     pub conflicts: &'static [&'static str],
     /// Help text of the same option of `attach`; an empty text means that the help is the same. `None` if `attach` does
     /// not have the option.
     pub attach: Option<&'static str>,
 }
 
-/// The program that reads a variable.
+/// The program that reads a setting's variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts, which also set the variable. Users do not set it.
+    /// The library or the project's scripts read the variable, and the project itself sets it. Users do not set it.
     Project,
 }
 
@@ -101,13 +103,14 @@ impl Setting {
         attach: None,
     };
 
-    /// Returns that name of the variable which takes precedence; `None` if there is no variable.
+    /// Returns the name of the variable that takes precedence over the setting's other names. `None` if the setting has
+    /// no variable.
     #[must_use]
     pub fn variable(&self) -> Option<&'static str> {
         self.variables.first().copied()
     }
 
-    /// Returns the value to which the option sets the variable if the option has no value.
+    /// Returns the value to which the option sets the variable if the user types the option without a value.
     #[must_use]
     pub fn switched(&self) -> &'static str {
         match self.default {
@@ -127,7 +130,7 @@ impl Setting {
         }
     }
 
-    /// Returns the full description of the variable.
+    /// Returns the full description of the setting's variable.
     #[must_use]
     pub fn text(&self) -> String {
         self.sentences(self.help)

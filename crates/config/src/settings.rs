@@ -1,4 +1,4 @@
-//! The table of settings. Each row describes a setting: its variables, its option, and the help texts.
+//! The table of settings. Each row describes a setting: its environment variables, its option, and the help texts.
 
 #[cfg(test)]
 mod tests;
@@ -31,12 +31,12 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// Minimum value of `TLLMPROF_KEEP`, in bytes. This size has room for one window and for the first chunks of a few
-/// threads.
+/// Minimum value of `TLLMPROF_KEEP`, in bytes. A record of this size has room for one window and for the first chunks
+/// of a few threads.
 const LEAST_KEPT: u64 = 1 << 20;
-/// Number of iterations that are kept with `TLLMPROF_FLIGHT=1`.
+/// Number of latest iterations that the record keeps with `TLLMPROF_FLIGHT=1`.
 const FLIGHT_STEPS: u64 = 100;
-/// Number of iterations that the record keeps by default until a window with an automatic length opens.
+/// Number of latest iterations that the record keeps by default, until a window with an automatic length opens.
 const LATEST_STEPS: u64 = 64;
 const MOST_FLIGHT_STEPS: u64 = 100_000;
 
@@ -347,9 +347,9 @@ table(env) {
     }
 }
 derived {
-    /// Name of the variable that chose the windows; `None` if no variable did.
+    /// Name of the variable with which the user chose the windows. `None` if the user set no such variable.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the warm-up. If false, the warm-up is the default for the step rule.
+    /// True if the user set the number of warm-up iterations. If false, the warm-up is the default for the step rule.
     warmup_given: bool = env.has(variable::warmup);
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
@@ -357,14 +357,14 @@ derived {
     /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The command evaluates it, because a process that is stuck
     /// ends no iteration.
     stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
-    /// True if `stuck` is set and no command evaluates it.
+    /// True if `stuck` contains a condition and no command evaluates it.
     is_unwatched: bool = stuck.is_some() && !env.has(variable::watched);
-    /// Names of the variables that are `auto`. If such a variable has no effect, no warning is printed.
+    /// Names of the variables that are set to `auto`. If such a variable has no effect, no warning is logged.
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);
-    /// True if the user did not ask for a record. The record then begins with the first window that is requested while
-    /// the process runs, or that opens by itself.
+    /// True if the user did not ask for a record. In that case the record begins with the first window that is
+    /// requested while the process runs, or that opens automatically.
     trace_on_demand: bool = trace.is_some() && !env.has(variable::trace) && flight.is_none();
 }
 }
@@ -389,21 +389,21 @@ pub fn other_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Settings {
-    /// Returns true if the value of this variable is `auto`.
+    /// Returns true if the variable with this name is set to `auto`.
     #[must_use]
     pub fn is_auto(&self, variable: &str) -> bool {
         self.auto.contains(&variable)
     }
 
     /// Returns true if any window can open: a window of `TLLMPROF_START_STOP`, a window that is requested while the
-    /// process runs, or a window that opens by itself.
+    /// process runs, or a window that opens automatically.
     #[must_use]
     pub fn may_open_windows(&self) -> bool {
         self.may_open_unplanned_windows() || !self.windows.is_empty()
     }
 
     /// Returns true if windows can open that were not planned when the process started: windows that are requested
-    /// while the process runs, or that open by themselves.
+    /// while the process runs, or that open automatically.
     #[must_use]
     pub fn may_open_unplanned_windows(&self) -> bool {
         self.when.is_some() || samples(self.kernels) || self.control.is_on()
@@ -465,8 +465,8 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns true if the condition that opens windows uses `name`, such as `gc`. The value with this name must then be
-/// recorded.
+/// Returns true if the condition that opens windows compares the time that is called `name`, such as `gc`. That time
+/// must then be recorded.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
@@ -488,8 +488,9 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// Returns the path of the record if the user named none: a default path if a window can open by itself (`asks`) or if
-/// the process listens for requests, otherwise `None`. An empty `TLLMPROF_TRACE` means that there is no record.
+/// Returns the path of the record if the user named none. It is a default path if a window can open automatically
+/// (`asks`) or if the process listens for requests, otherwise `None`. An empty `TLLMPROF_TRACE` means that there is no
+/// record.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

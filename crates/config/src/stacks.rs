@@ -3,9 +3,9 @@
 use crate::error::Problem;
 use crate::{flag, number};
 
-/// Default rate, in samples per second.
+/// Default rate at which stacks are sampled, in samples per second.
 pub const STACKS_RATE: u64 = 200;
-/// Maximum rate, in samples per second. A higher rate would slow the program down too much.
+/// Maximum rate at which stacks are sampled, in samples per second. A higher rate would slow the program down too much.
 const MAX_RATE: u64 = 1000;
 
 const WANTED: &str = "1 for 200 Hz, 0, a number of Hz up to 1000, or auto";

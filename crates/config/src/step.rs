@@ -34,10 +34,10 @@ pub enum Step {
         domain: Option<String>,
         every: u64,
     },
-    /// A step is that of a known engine. For other programs, a step is learnt as the sequence of calls that recurs once
-    /// per iteration.
+    /// A step is defined by the table of known engines. In a program that is no known engine, a step is learnt as the
+    /// sequence of calls that recurs once per iteration.
     Auto,
-    /// A step is one of the equal parts of an iteration of `Auto`, if an iteration has such parts.
+    /// A step is one of the equal parts into which an iteration of `Auto` can be divided, if it has such parts.
     AutoInner,
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Maximum nesting depth of groups and repetitions in a regex.
+/// Maximum depth to which groups and repetitions in a regex may be nested.
 const NESTED: u32 = 32;
 
 pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
@@ -253,12 +253,14 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
     // Unicode is disabled: symbol names are bytes, and the tables for Unicode classes would make up most of the
     // library's size.
     RegexBuilder::new(pattern)
-        // The nesting is limited, because a regex is compiled recursively on a stack of unknown size.
+        // The nesting depth of a regex is limited, because the regex is compiled recursively on a stack of unknown
+        // size.
         .nest_limit(NESTED)
         .unicode(false)
         .build()
         .map_err(|error| {
-            // The error message shows the pattern over several lines. Only its last line names the mistake.
+            // The error message of the regex parser shows the pattern over several lines. Only its last line names the
+            // mistake.
             let error = error.to_string();
             let last = error.lines().last().unwrap_or_default();
             let reason = last.strip_prefix("error: ").unwrap_or(last);

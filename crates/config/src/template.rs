@@ -21,11 +21,11 @@ enum TemplatePart {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathTemplate(Vec<TemplatePart>);
 
-/// The values of the placeholders for one process.
+/// The values, for one process, of the placeholders in a path template.
 #[derive(Clone, Copy, Debug)]
 pub struct Placeholders<'a> {
     pub pid: u32,
-    /// The rank of the process. A process without a rank uses 0.
+    /// The rank of the process. If it is `None`, the placeholder is replaced by 0.
     pub rank: Option<u64>,
     pub host: &'a OsStr,
 }
@@ -110,7 +110,7 @@ impl PathTemplate {
                 [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
                 [] => return Err(Problem::new("it ends with a single %", WANTED)),
                 [..] => {
-                    // Shows the whole character, even if the character is longer than a byte.
+                    // Shows the whole character after the percent sign, even if that character is longer than a byte.
                     let unknown = shown(OsStr::from_bytes(rest)).chars().next().unwrap_or('?');
                     return Err(Problem::new(format!("%{unknown} means nothing"), WANTED));
                 }
@@ -153,7 +153,7 @@ impl PathTemplate {
                 }
             }
         }
-        // The name is empty if all of its placeholders are empty.
+        // The file name is empty if it consists only of placeholders with empty values.
         if path.last().is_none_or(|byte| *byte == b'/') {
             path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }
@@ -169,7 +169,8 @@ impl PathTemplate {
         PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
     }
 
-    /// Returns the number of slashes after [`PathTemplate::folder`].
+    /// Returns the number of slashes in the template after the part that [`PathTemplate::folder`] returns, that is, the
+    /// depth of subfolders.
     pub fn depth(&self) -> usize {
         let slashes = |piece: &TemplatePart| match piece {
             TemplatePart::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
@@ -207,7 +208,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     };
     let mut name: Vec<u8> = bytes.iter().map(plain).collect();
     if name.len() > LONGEST_VALUE {
-        // The hash is FNV-1a. Because of the hash, two long values with the same beginning still get different names.
+        // The hash is FNV-1a. It makes the names of two long values different, even if the values begin with the same
+        // text.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -281,7 +283,8 @@ mod tests {
             };
             let template = PathTemplate::parse(OsStr::new(template)).unwrap();
             let path = template.fill(&place, |_| Some(value.into()));
-            // The command that started the process must recognize the path.
+            // The command that started the process searches for records with the template, so it must recognize the
+            // path.
             let is_found = template.is_of_some_process(path.as_os_str());
             (path.into_os_string().into_string().unwrap(), is_found)
         };
@@ -308,7 +311,8 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // Two special cases: the folder comes from a variable, and all parts of the file name are empty.
+        // These are two special cases: a folder that comes from a variable, and a file name all of whose parts are
+        // empty.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(filled("d/%q{JOB}", "", ""), nameless("d/"));
         assert_eq!(filled("d/", "", ""), nameless("d/"));
         assert_eq!(filled("%q{JOB}", "", ""), nameless(""));
-        // Long names must be cut between characters, and must stay distinct.
+        // Long values must be cut between characters, and two different values must still result in different names.
         let long = |last: &str| filled("d/%q{JOB}.x", "", &("é".repeat(300) + last));
         let (one, other) = (long("1"), long("2"));
         assert_ne!(one, other);

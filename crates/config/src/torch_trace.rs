@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::error::Problem;
 
-/// A path in two parts, so that the rank and the window can be inserted before the extension.
+/// The path of a trace in two parts, so that the rank and the window can be inserted before the extension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracePath {
-    /// The folder, and the file name without its extension.
+    /// The folder and the file name of the path, without the extension.
     pub stem: String,
     /// The extension with its dot. For compressed files the extension has two parts: `.json.gz`. PyTorch compresses a
     /// file if its name ends in `.gz`.

@@ -1,4 +1,4 @@
-//! The setting `TLLMPROF_WHEN`: windows that open by themselves, on a condition.
+//! The setting `TLLMPROF_WHEN`: windows that open automatically after an iteration for which a condition holds.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use crate::condition::Condition;
 use crate::error::{Problem, quoted};
 use crate::{number, time};
 
-/// Default limit on the number of windows that open by themselves.
+/// Default limit on the number of windows that open automatically.
 const AT_MOST: AtMost = AtMost {
     windows: 10,
     per: Duration::from_secs(3600),
 };
-/// Default number of iterations in a window that opens by itself.
+/// Default number of iterations in a window that opens automatically.
 pub const STEPS: u64 = 50;
 
 /// A trigger, which opens a window after an iteration for which the trigger's condition holds.
@@ -19,11 +19,11 @@ pub const STEPS: u64 = 50;
 pub struct Trigger {
     pub condition: Condition,
     pub at_most: AtMost,
-    /// Number of iterations in a window that the trigger opens.
+    /// Number of iterations in each window that the trigger opens.
     pub steps: u64,
 }
 
-/// A limit on the number of windows in a period of time.
+/// A limit: at most `windows` windows may open within the time `per`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtMost {
     pub windows: u64,
@@ -37,7 +37,7 @@ impl Default for AtMost {
 }
 
 impl AtMost {
-    /// Maximum number of windows in a limit. It is bounded because the times of all these windows are kept in memory.
+    /// Maximum value of `windows` in a limit. It is bounded because the times of all these windows are kept in memory.
     pub const MAX_WINDOWS: u64 = 10_000;
 
     /// Parses a limit such as `10/1h`. Without a time, the limit is per hour.
@@ -61,7 +61,7 @@ impl AtMost {
     }
 }
 
-/// Parses the number of iterations in a window that opens by itself.
+/// Parses the number of iterations in a window that opens automatically.
 ///
 /// # Errors
 /// Returns an error if the text is not a number, or is 0.

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::nearest;
 use crate::settings::{options, other_names, variable_names};
 
-/// Prefix of the variables that the project's tests use.
+/// Prefix of variables that only the project's tests use.
 const TESTS: &str = "TLLMPROF_TEST_";
 
 /// The name of an unknown variable that has a prefix of tllmprof's variables. It is displayed as a sentence that
@@ -14,7 +14,8 @@ const TESTS: &str = "TLLMPROF_TEST_";
 pub struct Unknown<'a>(&'a str);
 
 impl<'a> Unknown<'a> {
-    /// Checks a name. Returns `None` for a known variable, and for a variable without a prefix of tllmprof's variables.
+    /// Checks the name of a variable. Returns `None` for a variable that tllmprof knows, and for a variable without a
+    /// prefix of tllmprof's variables.
     pub fn from_name(name: &'a str) -> Option<Self> {
         let is_known = || {
             variable_names()
@@ -66,7 +67,8 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // The names of these variables differ from the names of their options.
+        // Each of these variables does not exist, but spells an option in capitals. The second name is that of the
+        // variable that this option sets.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),
             ("TLLMPROF_WINDOW", "TLLMPROF_START_STOP"),

@@ -7,7 +7,7 @@ use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warmup {
-    /// This number of iterations is skipped before iteration 0.
+    /// The first iterations, of this number, are skipped. Iteration 0 comes after them.
     Iterations(u64),
     /// The count of iterations restarts at 0 after each stream capture, until the first window opens.
     Capture,

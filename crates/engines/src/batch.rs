@@ -5,13 +5,13 @@
 
 use tllmprof_config::{Formulas, NoFormula};
 
-/// Formulas for the batches of some versions of an engine.
+/// Formulas for the size of batches in some versions of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub requests: &'static str,
-    /// Formula for the scheduled tokens. Tokens that only pad the batch are not included.
+    /// Formula for the number of scheduled tokens. Tokens that only pad the batch are not included.
     pub tokens: &'static str,
-    /// Formula for the tokens that belong to prompts.
+    /// Formula for the number of tokens that belong to prompts.
     pub prefill_tokens: &'static str,
     /// The package versions whose sources the formulas were derived from.
     pub versions: &'static str,

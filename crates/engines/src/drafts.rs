@@ -7,13 +7,13 @@
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
-/// A function that runs passes of a draft model.
+/// A function that runs passes of a draft model in speculative decoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
     /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
     /// begin with this text.
     pub engine: &'static str,
-    /// The function as `MODULE:QUALNAME`.
+    /// The name of the function, as `MODULE:QUALNAME`.
     pub function: &'static str,
     /// Package, versions and file in which the function was found.
     pub source: &'static str,

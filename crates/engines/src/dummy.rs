@@ -8,13 +8,13 @@
 
 use crate::batch::Batch;
 
-/// A function that runs a batch without requests.
+/// A function of an engine that runs the model on a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
     /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
     /// begin with this text.
     pub engine: &'static str,
-    /// The function as `MODULE:QUALNAME`.
+    /// The name of the function, as `MODULE:QUALNAME`.
     pub function: &'static str,
     /// Package, versions and file in which the function was found.
     pub source: &'static str,
@@ -31,7 +31,7 @@ pub const DUMMY_STEPS: &[DummyStep] = &[
     },
 ];
 
-/// The formulas for the batch of a dummy step, which is empty.
+/// The formulas for the batch of a dummy step. The batch is empty, so all sizes are 0.
 pub(crate) const NOTHING: &[Batch] = &[Batch {
     requests: "0",
     tokens: "0",

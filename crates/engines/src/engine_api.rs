@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-/// A function whose calls are marked with ranges.
+/// A Python function of an engine whose calls are marked with NVTX ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Marked {
     pub module: &'static str,
@@ -26,11 +26,11 @@ impl fmt::Display for Marked {
     }
 }
 
-/// The marked functions of one engine.
+/// The functions of one engine whose calls are marked with NVTX ranges.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineApi {
     pub name: &'static str,
-    /// Qualified names by module.
+    /// Qualified names of the functions, by the module that contains them.
     pub functions: &'static [(&'static str, &'static [&'static str])],
     /// Remarks for users: functions that are left out, or work that a range does not include.
     pub note: &'static str,
@@ -38,7 +38,7 @@ pub struct EngineApi {
     pub source: &'static str,
 }
 
-/// Returns the functions of all engines, each once.
+/// Returns the marked functions of all engines. A function that several engines list is returned once.
 pub fn api_functions() -> impl Iterator<Item = Marked> {
     ENGINE_APIS
         .iter()
@@ -118,8 +118,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // In each step, both model runners call one of these functions once. That call contains all passes of the draft
-    // model.
+    // Each model runner of vLLM calls one of the following functions once in each step. That call contains all passes
+    // of the draft model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
         functions: &[

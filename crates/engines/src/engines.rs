@@ -14,7 +14,7 @@ use tllmprof_config::PyFunction;
 use crate::batch::{self, Batch};
 use crate::dummy::{DUMMY_STEPS, NOTHING};
 
-/// The sign by which an engine is recognized in a process.
+/// The sign by which it is recognized that a process runs an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
     /// A shared library is loaded whose file name begins with this text.
@@ -56,7 +56,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Returns the step function as `MODULE:QUALNAME`, if it is a Python function.
+    /// Returns the engine's step function as `MODULE:QUALNAME`, if it is a Python function.
     pub fn python_step(&self) -> Option<&'static str> {
         self.step.strip_prefix("py:")
     }
@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method as in the row above, in the module that had it before that module became a package. The package
-    // still exports the class under this name.
+    // This is the same method as in the row above. It is listed with the module that contained it before the module
+    // became a package. The package still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -311,8 +311,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
-    // No step function can be named: the only exported function, OrtGetApiBase, returns a table of function pointers,
-    // and the library in the wheel has no .symtab.
+    // For ONNX Runtime no step function can be named: its only exported function, OrtGetApiBase, returns a table of
+    // function pointers, and the library in the wheel has no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
@@ -358,7 +358,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "5.17.0, H200, 2026-11-26 and 27: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
-    // In 4.57 the manager's step function runs only twice, to capture a graph. Replays of the graph do not call it.
+    // In transformers 4.57, the step function of the batching manager runs only twice, to capture a graph. Replays of
+    // the graph do not call it.
     Engine {
         name: "transformers continuous batching, 4.57",
         seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),
@@ -370,8 +371,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. The step function is part of
-    // the user's program, so no rule can name it.
+    // Calls reach JAX's CUDA plugin through a table of function pointers that GetPjrtApi returns. The step function is
+    // part of the user's program, so no rule can name it.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),
@@ -383,7 +384,7 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Returns the first engine whose sign `seen` returns true for.
+/// Returns the first engine in the list whose sign the process shows, that is, for whose sign `seen` returns true.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }

@@ -5,19 +5,19 @@
 //!
 //! `docs/engines.md` shows the tables in this file to users, and a test compares that page with this file.
 
-/// The location of the groups of ranks in an engine's worker process. Each group is a Python object with the
-/// attributes `rank_in_group`, `world_size` and `ranks`.
+/// The location of the groups of ranks in an engine's worker process. Each group is a Python object with the attributes
+/// `rank_in_group`, `world_size` and `ranks`.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineGroups {
     pub engine: &'static str,
     pub module: &'static str,
-    /// The name of each group, and the module's variable that contains it.
+    /// The name of each group of ranks, and the variable of the module that contains the group.
     pub groups: &'static [(&'static str, &'static str)],
     /// Package, versions and files in which the location was found.
     pub source: &'static str,
 }
 
-/// The engines, in the order in which they are tried.
+/// The engines whose groups of ranks can be found, in the order in which their locations are tried.
 pub const ENGINE_GROUPS: &[EngineGroups] = &[
     EngineGroups {
         engine: "vLLM",
@@ -46,7 +46,8 @@ pub const DESCRIBED_GROUPS: &[(&str, &str, &str)] = &[
     ("DP", "DATA_PARALLEL_GROUP", "Megatron Core"),
 ];
 
-/// The names of groups, in the order in which reports show them.
+/// The names of the groups of ranks (tensor, pipeline, expert and data parallelism), in the order in which reports show
+/// them.
 pub const GROUPS: [&str; 4] = ["TP", "PP", "EP", "DP"];
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
-/// A function in which an engine waits for requests.
+/// A Python function in which an engine waits for requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleWait {
     pub engine: &'static str,
@@ -21,7 +21,8 @@ pub struct IdleWait {
 }
 
 pub const IDLE_WAITS: &[IdleWait] = &[
-    // This function blocks in queue.get() while the scheduler has no requests, and then takes the new requests.
+    // In vLLM, this function blocks in queue.get() while the scheduler has no requests, and then takes the new
+    // requests.
     IdleWait {
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
@@ -43,8 +44,8 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // This function runs when the scheduler's loop has no batch and no batch is in progress. The loop then checks for
-    // requests again immediately.
+    // In SGLang, this function runs when the scheduler's loop has no batch and no batch is in progress. The loop then
+    // checks for requests again immediately.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",
@@ -71,16 +72,16 @@ pub const IDLE_WAITS: &[IdleWait] = &[
 /// An engine whose thread sleeps between two steps only if there are no requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleSleep {
-    /// The beginning of the engine's name, as reports show it.
+    /// The beginning of the engine's name, as reports show this name.
     pub engine: &'static str,
-    /// The function in which the thread sleeps.
+    /// The function in which the engine's thread sleeps while there are no requests.
     pub function: &'static str,
     pub source: &'static str,
 }
 
 pub const IDLE_SLEEPS: &[IdleSleep] = &[
-    // The server's loop waits on a condition variable until a task is posted. Other programs of llama.cpp wait for
-    // the user's next line.
+    // In llama.cpp, the server's loop waits on a condition variable until a task is posted. Other programs of llama.cpp
+    // wait for the user's next line.
     IdleSleep {
         engine: "llama.cpp",
         function: "server_queue::start_loop",
@@ -98,7 +99,7 @@ pub fn sleeps_for_requests(engine: &str) -> bool {
 }
 
 impl IdleWait {
-    /// Returns the function as `MODULE:QUALNAME`.
+    /// Returns the name of the function, as `MODULE:QUALNAME`.
     #[must_use]
     pub fn function(&self) -> String {
         format!("{}:{}", self.module, self.qualname)

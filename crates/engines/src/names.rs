@@ -14,8 +14,8 @@ pub struct ProcessName {
     pub source: &'static str,
 }
 
-/// The known names. If several rows match processes of an engine, only the processes that match the first of these rows
-/// drive the GPU.
+/// The known names of processes. If several rows match processes of an engine, only the processes that match the first
+/// of these rows drive the GPU.
 pub const PROCESS_NAMES: &[ProcessName] = &[
     ProcessName {
         engine: "vLLM",

@@ -9,12 +9,13 @@
 
 use std::fmt;
 
-/// The object at which a path of attributes and dictionary entries starts.
+/// The object at which a path of attributes and dictionary entries begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// The module with this name, if it is imported.
+    /// The path starts at the Python module with this name, if the module is imported.
     Module(&'static str),
-    /// The arguments, by name, of the function that `multiprocessing` runs in the process.
+    /// The arguments of the function that `multiprocessing` runs in the process. The path continues with the name of an
+    /// argument.
     Arguments,
 }
 
@@ -35,19 +36,19 @@ impl fmt::Display for ValuePath {
     }
 }
 
-/// The locations of an engine's data about replicas, in a worker process.
+/// The locations, in a worker process, of an engine's data about its replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     pub engine: &'static str,
     /// The number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// The number of replicas, if each replica has a separate world.
+    /// The number of replicas. It is needed if each replica has a separate world.
     pub count: Option<ValuePath>,
     /// The number of ranks in a replica. If the world is larger than this number, the world contains all replicas.
     pub size: Option<ValuePath>,
     /// A value that is true if all replicas share one world.
     pub share: Option<ValuePath>,
-    /// The rank in the replica, for processes without a world.
+    /// The process's rank in its replica, for processes without a `torch.distributed` world.
     pub rank: Option<ValuePath>,
     /// Package, versions and files in which the locations were found.
     pub source: &'static str,
@@ -63,9 +64,9 @@ const fn of_context(names: &'static [&'static str]) -> ValuePath {
     ValuePath { from, names }
 }
 
-/// The engines, in the order in which they are tried.
+/// The engines whose replicas can be found, in the order in which their locations are tried.
 pub const REPLICAS: &[Replicas] = &[
-    // The replicas of a mixture-of-experts model share one world; those of a dense model do not. For a dense
+    // In vLLM, the replicas of a mixture-of-experts model share one world; those of a dense model do not. For a dense
     // model, `data_parallel_rank` is always 0, so the replica's number is read from `data_parallel_index`.
     Replicas {
         engine: "vLLM",
@@ -77,7 +78,7 @@ pub const REPLICAS: &[Replicas] = &[
         source: "vllm 0.18.0, 0.26.0, 0.33.0: vllm/config/parallel.py, vllm/distributed/parallel_state.py, \
                  vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0: one world always)",
     },
-    // With data-parallel attention, one world contains all replicas, and `dp_size` is 1.
+    // In SGLang with data-parallel attention, one world contains all replicas, and `dp_size` is 1.
     Replicas {
         engine: "SGLang",
         index: of_context(&["_PARALLEL", "_stamp", "dp_rank"]),
@@ -116,9 +117,11 @@ mod tests {
                     "{place}"
                 );
             }
-            // To compute the rank of a process without a world, the size of a replica is needed.
+            // A row that gives the rank of a process without a world must also give the size of a replica, because the
+            // rank in the job is computed from both.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // Without either of these values, it cannot be decided if the world contains only one replica.
+            // A row must give the number of replicas or their size. Without both, it cannot be decided if the world
+            // contains only one replica.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }
     }

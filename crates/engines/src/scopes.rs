@@ -3,7 +3,7 @@
 //! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), each of these functions is a
 //! scope, to which the GPU work that it launches is attributed. None of the functions calls the model.
 
-/// Functions of one module that are scopes.
+/// Functions of one Python module that are scopes.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleScopes {
     pub module: &'static str,
@@ -53,7 +53,7 @@ pub const SCOPES: &[ModuleScopes] = &[
 ];
 
 impl ModuleScopes {
-    /// Returns the functions as `MODULE:QUALNAME`.
+    /// Returns the names of the functions, as `MODULE:QUALNAME`.
     pub fn functions(&self) -> impl Iterator<Item = String> + '_ {
         let names = self.qualnames.iter();
         names.map(|name| format!("{}:{name}", self.module))

@@ -6,7 +6,7 @@ use tllmprof_timeline::{Category, Item, Iterations, Key, Kind, LaunchEnd};
 
 use crate::record::Record;
 
-/// The value of an argument, which a viewer shows with an item.
+/// The value of an argument. A viewer shows an item's arguments when the user selects the item.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum ArgumentValue {
     Number(u64),
@@ -14,11 +14,11 @@ pub(crate) enum ArgumentValue {
     Yes,
 }
 
-/// A text that many items share, as its number.
+/// A text that many items share, given by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SharedText {
     String(StringId),
-    /// The name of a scope, by the scope's number.
+    /// The name of a scope, given by the scope's number.
     Scope(u32),
 }
 
@@ -36,9 +36,9 @@ impl SharedText {
 pub(crate) struct Activity {
     pub item: Item,
     pub category: Category,
-    /// The start in nanoseconds of the common clock.
+    /// The start of the item, in nanoseconds of the common clock.
     pub start: u64,
-    /// The duration in nanoseconds. `None` for an item that is only a moment.
+    /// The duration in nanoseconds. `None` for an item without a duration.
     pub duration: Option<u64>,
     /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is itself an
     /// iteration or a window.
@@ -50,17 +50,17 @@ pub(crate) struct Activity {
 /// of its kernels to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
-    /// Number of the launch, unique in its record.
+    /// Number of the launch, which no other launch in the same record has.
     pub launch: u32,
     /// True if this point is the launch call, at which the arrow begins.
     pub begins: bool,
 }
 
 impl Activity {
-    /// Returns the item's arguments.
+    /// Returns the arguments that a viewer shows with the item.
     pub(crate) fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
         let item = &self.item;
-        // The number 0 of the default stream is not shown.
+        // Stream 0 is the default stream of CUDA, so its number is not shown.
         let key = item.kind.row().value;
         let value = key.filter(|key| *key != Key::Stream || item.value != 0);
         let flag = |is_set: bool, key| is_set.then_some((key, ArgumentValue::Yes));
@@ -70,7 +70,7 @@ impl Activity {
                 Key::Domain,
                 ArgumentValue::Text(SharedText::String(item.domain)),
             )),
-            // A kernel that was launched in no scope has scope 0, which is not shown.
+            // Scope 0 means that a kernel was launched in no scope, so it is not shown.
             item.scope
                 .filter(|scope| *scope != 0)
                 .map(|scope| (Key::Scope, ArgumentValue::Text(SharedText::Scope(scope)))),
@@ -84,7 +84,7 @@ impl Activity {
     }
 }
 
-/// Converts the items of a record to activities.
+/// A converter, which converts the items of a record to activities.
 pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,
@@ -117,13 +117,14 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Returns the start of an item on the common clock, in nanoseconds.
+    /// Returns the start of an item, in nanoseconds of the common clock.
     pub(crate) fn at(&self, item: &Item) -> u64 {
         placed(item.start, 0, self.shift).0
     }
 
-    /// Returns the arrow point at an item, if any. Because the host and the GPU have separate clocks, a kernel may seem
-    /// to begin before its launch. In this case there is no arrow, because an arrow would point back in time.
+    /// Returns the point of an arrow at an item, or `None` if the item belongs to no arrow. Because the host and the
+    /// GPU have separate clocks, a kernel may seem to begin before its launch. In this case there is no arrow, because
+    /// it would point back in time.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
         let begins = item.kind.row().end == Some(LaunchEnd::Call);

@@ -15,16 +15,16 @@ use crate::record::Record;
 use crate::sink::Sink;
 use crate::trace::{Group, TraceFormat, TrackLine};
 
-/// Maximum number of argument texts that are cached.
+/// Maximum number of argument texts whose JSON form is cached.
 const MAX_TEXTS: usize = 1 << 16;
 
 pub(crate) struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
-    /// Cache of the current record's argument texts, in JSON form.
+    /// Cache of the JSON form of texts of arguments in the current record.
     texts: HashMap<SharedText, String>,
-    /// Number of records begun so far. This number makes the ids of arrows unique.
+    /// Number of records whose output has begun. It makes the ids of arrows unique.
     records: u64,
 }
 
@@ -216,7 +216,7 @@ fn number(to: &mut Vec<u8>, before: &str, value: u64) {
     to.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes a time in nanoseconds as microseconds, without rounding.
+/// Writes a time in nanoseconds as microseconds with three decimals.
 fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
     number(to, before, ns / 1000);
     let rest = (ns % 1000) as u16;
@@ -225,7 +225,7 @@ fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
 }
 
 fn string(to: &mut Vec<u8>, text: &str) {
-    // Writing to memory cannot fail.
+    // Writing to memory cannot fail, so the result is ignored.
     let _ = write_json_text(text, to);
     // For a text that ends with a backslash, the JSON ends in `\\"`. Perfetto mistakes these characters for an escaped
     // quote, so the backslash is written as `\u005c`.

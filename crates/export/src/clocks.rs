@@ -12,12 +12,12 @@ use crate::record::Record;
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,
-    /// Nanoseconds since 1970 minus the common clock.
+    /// The time of day at which the common clock is 0, in nanoseconds since 1970.
     pub unix: i64,
 }
 
 impl Clocks {
-    /// Returns the offsets for these records, in the same order.
+    /// Returns the offsets from the clocks of these records to the common clock, in the order of the records.
     #[must_use]
     pub fn from_records(records: &[Record]) -> Self {
         Self::new(records.iter().map(|record| {

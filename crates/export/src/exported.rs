@@ -1,9 +1,9 @@
-//! The result of an export.
+//! The number of events or rows that an export wrote.
 
-/// Counts of the events or rows that an export wrote.
+/// Numbers of events or rows that an export wrote and left out.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
-    /// Number of events, or of rows of tables.
+    /// Number of events that were written, or of rows if the export writes tables.
     pub events: u64,
     /// Number of events that were left out because there were too many threads, or too many events at
     /// the same time.

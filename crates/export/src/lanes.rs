@@ -4,7 +4,7 @@
 //! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a span
 //! is nested, the span goes to another line, so a track may get one line more than necessary.
 
-/// Maximum number of lines of one track.
+/// Maximum number of lines to which the events of one track are distributed.
 const MAX_LINES: usize = 1024;
 
 /// Returns the maximum number of spans that each line keeps separately, for a record that has this number of lines. If
@@ -21,7 +21,7 @@ struct LaneSpan {
     batch: u32,
 }
 
-/// The lines of one track.
+/// The lines of one track. Events that overlap are on different lines.
 #[derive(Default, Debug)]
 pub(crate) struct Lanes {
     lines: Vec<Line>,
@@ -127,7 +127,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // Spans in the order of their starts can also share a line if they do not overlap.
+        // Spans in the order of their starts, rather than of their ends, can also share a line if they do not overlap.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 

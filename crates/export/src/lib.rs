@@ -56,7 +56,7 @@ pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Re
 
 pub use tables::{TABLES, parquet};
 
-/// A format to which records can be exported.
+/// A format to which records can be exported, with the function that writes it.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportFormat {
     /// The name by which users select the format.
@@ -70,7 +70,7 @@ pub struct ExportFormat {
     pub write: FormatWriter,
 }
 
-/// The function that writes a format.
+/// The function that writes records in a format, to one file or into a folder.
 #[derive(Clone, Copy, Debug)]
 pub enum FormatWriter {
     /// A function that writes to a file or a pipe, compressed if the last argument is true.
@@ -79,7 +79,7 @@ pub enum FormatWriter {
     Folder(fn(&[Record], &Path) -> io::Result<Exported>),
 }
 
-/// All formats.
+/// All formats to which records can be exported.
 pub const FORMATS: &[ExportFormat] = &[
     ExportFormat {
         name: "chrome",

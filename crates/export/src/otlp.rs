@@ -17,13 +17,13 @@ use tllmprof_report::{Change, Difference, Process, Slow, Window};
 
 use crate::record::Record;
 
-/// Maximum number of spans in a request.
+/// Maximum number of spans that are sent in one request.
 const MAX_SPANS: usize = 1000;
 
-/// A request: the spans that are sent to a collector together.
+/// A request to an OpenTelemetry collector: spans that are sent together.
 #[derive(Debug)]
 pub struct Request {
-    /// An encoded `ExportTraceServiceRequest`.
+    /// The request in encoded form (`ExportTraceServiceRequest`).
     pub bytes: Vec<u8>,
     pub spans: u64,
 }
@@ -187,8 +187,8 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The ids of a window's spans. These ids are the same in every export, so that a second export of a record adds no
-/// spans.
+/// The id of a window's trace, and a number for the process. The ids of the window's spans are made from them, and are
+/// the same in every export, so that a second export of a record adds no spans.
 struct Ids {
     trace: [u8; 16],
     process: u64,

@@ -19,23 +19,23 @@ use crate::private::private_file;
 pub struct Output {
     target: PathBuf,
     temporary: PathBuf,
-    /// The file, if it has no name yet.
+    /// The output file, if it has no name yet.
     unnamed: OnceLock<File>,
     force: bool,
     kept: bool,
 }
 
-/// The reason why an output cannot be created or kept.
+/// The reason why the output of an export cannot be created or cannot get its final name.
 #[derive(Debug)]
 pub enum OutputError {
-    /// The target exists, and the user did not ask to replace it.
+    /// The target of the export exists, and the user did not ask to replace it.
     Exists,
     /// The target is a folder that was not created by an export. The value is the name of an entry that no export
     /// creates.
     Foreign(OsString),
-    /// The target is a device or a pipe.
+    /// The target of the export is a device or a pipe.
     Special,
-    /// The folder in which the output would be does not exist.
+    /// The folder that should contain the output does not exist. The value is its path.
     NoFolder(PathBuf),
     Io(io::Error),
 }
@@ -148,8 +148,8 @@ impl Output {
                 RenameFlags::NOREPLACE,
             );
             match renamed {
-                // This file system cannot check for an existing target and rename in one step, so the check is made
-                // separately.
+                // This file system cannot check that the target does not exist and rename the output in one step, so
+                // the check is made separately.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                     if fs::symlink_metadata(&self.target).is_ok() {
                         return Err(OutputError::Exists);
@@ -180,7 +180,7 @@ impl Drop for Output {
         if self.kept {
             return;
         }
-        // The temporary name may refer to a file, to a folder or to nothing.
+        // The temporary name may refer to a file or to a folder, or may not exist, so errors are ignored.
         let _ = fs::remove_file(&self.temporary);
         let _ = fs::remove_dir_all(&self.temporary);
     }

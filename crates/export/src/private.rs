@@ -1,4 +1,4 @@
-//! The permissions of exported files.
+//! Creates exported files with permissions that only let their owner read them.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -15,7 +15,7 @@ pub const PASSES: u64 = 4;
 /// error, reading ends with that error.
 pub type OnRead = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
-/// A source that calls a progress function for each read.
+/// A source of a record's bytes that calls a progress function for each read.
 struct MeteredSource {
     source: Box<dyn Source + Send + Sync>,
     progress: OnRead,
@@ -29,11 +29,11 @@ impl Source for MeteredSource {
     }
 }
 
-/// A record that can be exported.
+/// A record that is open for export, with the tables that are needed to interpret it.
 pub struct Record {
     /// The properties of the process, its windows and its iterations, as the record contains them.
     pub process: Process,
-    /// The tables that are needed to interpret the record's events.
+    /// The tables, such as scopes and names, that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,
     reader: Reader<MeteredSource>,
 }
@@ -67,7 +67,7 @@ impl Record {
         })
     }
 
-    /// Returns the texts from which the names of items are made.
+    /// Returns the tables of texts from which the names of items are made.
     pub(crate) const fn texts(&self) -> Texts<'_> {
         self.interpreter.texts(&self.process)
     }
@@ -87,7 +87,8 @@ impl Record {
         result.and(read.map(|_| ()))
     }
 
-    /// Returns the name of a scope in which kernels were launched.
+    /// Returns the name of the scope with the number `scope`. A scope is a part of the program in which kernels were
+    /// launched.
     pub(crate) fn scope(&self, scope: u32) -> String {
         self.interpreter.scope(&self.process, scope)
     }

@@ -8,19 +8,19 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Size from which on a block is passed to the writer thread, in bytes.
+/// Minimum size, in bytes, at which a block is passed to the writer thread.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Maximum number of blocks that wait for the writer thread.
+/// Maximum number of blocks that can wait for the writer thread. If more are produced, the producer waits.
 const MAX_WAITING_BLOCKS: usize = 4;
 
-/// The current block of output, and the channel to the writer thread.
+/// The output of a trace: the current block, and the channel to the writer thread.
 pub(crate) struct Sink {
     block: Vec<u8>,
     writer: SyncSender<Vec<u8>>,
 }
 
 impl Sink {
-    /// Returns the current block, to which the next bytes are to be appended.
+    /// Returns the current block of output. The caller appends the next bytes to it.
     pub(crate) const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.block
     }
@@ -47,7 +47,7 @@ impl Sink {
     }
 }
 
-/// Writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
+/// Calls `make`, and writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
 /// true. Returns the result of `make`.
 ///
 /// # Errors

@@ -21,12 +21,12 @@ use crate::sink;
 struct ThreadStacks {
     process: String,
     name: String,
-    /// The requested time between two samples, in nanoseconds. `None` if unknown.
+    /// The requested time between two samples, in nanoseconds. `None` if the record does not contain it.
     interval: Option<u64>,
     samples: Vec<Vec<usize>>,
 }
 
-/// A table of function names without duplicates.
+/// A table of function names without duplicates. Stacks refer to a function by its index in the table.
 #[derive(Default)]
 struct Functions {
     all: Vec<String>,
@@ -119,7 +119,8 @@ fn exported(threads: &[ThreadStacks]) -> Exported {
     }
 }
 
-/// Returns a frame in speedscope's format. If the name ends in `(FILE:LINE)`, file and line become separate fields.
+/// Returns a stack frame in speedscope's format. If the name ends in `(FILE:LINE)`, file and line become separate
+/// fields.
 fn frame(name: &str) -> serde_json::Value {
     let parts = || {
         let (function, place) = name.strip_suffix(')')?.rsplit_once(" (")?;

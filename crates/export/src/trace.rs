@@ -13,7 +13,7 @@ use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
-/// Number of events that are sorted together.
+/// Number of events that are sorted by time together.
 const BATCH_EVENTS: usize = 4096;
 
 /// Maximum number of tracks of a record. The number of lines of all its tracks together has the same limit.
@@ -23,30 +23,30 @@ const MAX_TRACKS: usize = 1 << 16;
 /// process and thread ids are below 2^22.
 const FIRST_INVENTED: u32 = 10_000_000;
 
-/// Number of a process or of a line, unique over all records of the trace.
+/// Number of a group or of a line, which is unique in the whole trace.
 pub(crate) type Id = u32;
 
 /// A group of tracks: a process, or the GPUs that it used.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub id: Id,
-    /// The process id, if no other process of the trace has the same id. Otherwise an invented number.
+    /// The process id, if no other process in the trace has the same id. Otherwise an invented number.
     pub pid: u32,
     pub title: String,
     /// The rank of the process, which determines the group's position among other groups.
     pub rank: u64,
 }
 
-/// One line of a track.
+/// One line of a track, on which a trace viewer draws events.
 #[derive(Clone, Debug)]
 pub(crate) struct TrackLine {
     pub id: Id,
     pub track: Track,
-    /// For the first line of a thread's track, the thread id. Otherwise an invented number.
+    /// For the first line of a thread's track, the thread's id. For all other lines, an invented number.
     pub tid: u32,
     pub name: String,
-    /// The main line of the thread, if this line shows something of the thread other than the main line does. Otherwise
-    /// `None`.
+    /// The main line of the thread to which this line belongs. `None` if this is the main line, or if the line belongs
+    /// to no thread.
     pub thread: Option<Id>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) trait TraceFormat {
     fn end(&mut self) -> io::Result<()>;
 }
 
-/// Writes records in a format.
+/// Writes records in a trace format.
 ///
 /// # Errors
 /// Returns an error if a record cannot be read, and the errors of the format.
@@ -98,7 +98,7 @@ pub(crate) fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Re
     Ok(exported)
 }
 
-/// The numbers that have been assigned so far.
+/// The numbers of groups, lines, processes and threads that have been assigned so far.
 #[derive(Default)]
 struct Numbers {
     ids: Id,
@@ -140,13 +140,13 @@ struct Page<'a, F> {
     last: Option<(Track, usize)>,
     lines: Vec<TrackLine>,
     waiting: Vec<Activity>,
-    /// A buffer for `flush`, kept so that the memory is reused.
+    /// A buffer that only `flush` uses. It is kept so that its memory is reused.
     placed: Vec<Placed>,
     batch: u32,
     exported: Exported,
 }
 
-/// The start and end of a waiting item, and the line for the item.
+/// The start and end of an item that waits to be written, and the line for the item.
 struct Placed {
     start: u64,
     end: u64,
@@ -154,7 +154,7 @@ struct Placed {
     line: Option<usize>,
 }
 
-/// The lines of a track, and the index of each in [`Page::lines`].
+/// The lines of one track, and the index of each line in [`Page::lines`].
 #[derive(Default)]
 struct Drawing {
     lanes: Lanes,
@@ -301,7 +301,7 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         }
     }
 
-    /// Adds another line to a track.
+    /// Adds another line to a track. Returns `None` if there is no room for another line.
     fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {

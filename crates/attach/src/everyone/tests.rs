@@ -7,7 +7,7 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program with several threads: this test binary, started again as another process, which runs until it is
+/// A test program with several threads: this test binary, started again as another process, which runs until it is
 /// killed. The second field reads the lines of its output.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
@@ -25,7 +25,7 @@ impl Program {
         Self(child, lines)
     }
 
-    /// Kills the program. Returns the number of lines of its output that are equal to `said`.
+    /// Kills the test program. Returns the number of lines of its output that are equal to `said`.
     fn ended(mut self, said: &str) -> usize {
         self.0.kill().unwrap();
         let lines = self.1.by_ref();
@@ -36,7 +36,8 @@ impl Program {
         self.0.id().cast_signed()
     }
 
-    /// Asserts that all threads run again soon. The kernel resumes them some time after their tracer was joined.
+    /// Asserts that all threads of the test program run again soon. The kernel resumes them some time after their
+    /// tracer was joined.
     #[track_caller]
     fn goes_on(&self) {
         let since = Instant::now();
@@ -59,7 +60,7 @@ impl Drop for Program {
     }
 }
 
-/// A word that each thread puts on its stack, plus the thread's number. No other word of the stack has this value.
+/// A number that no other word on a stack has. Each thread puts this number plus the thread's index on its stack.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]
@@ -73,7 +74,7 @@ fn sleepers() {
                 let words = std::hint::black_box([MARK + number; 4]);
                 std::hint::black_box(&words);
                 are_there.wait();
-                // The threads end after a minute even if nothing kills the program.
+                // The threads end after a minute, in case nothing kills this test program.
                 for _ in 0..60_000 {
                     std::thread::sleep(Duration::from_millis(1));
                     std::hint::black_box(&words);
@@ -85,11 +86,11 @@ fn sleepers() {
     });
 }
 
-/// The line that the program prints when one of its waits ends too early.
+/// The line that the test program prints when one of its waits ends too early.
 const CUT_SHORT: &str = "cut short";
 
-/// A program with two groups of threads: some wait for events that never come, others create and reap children
-/// all the time.
+/// A test program with two groups of threads: threads of one group wait for events that never come, those of the other
+/// create and reap child processes all the time.
 #[test]
 #[ignore = "the program that other tests start"]
 fn waiters() {
@@ -127,8 +128,8 @@ fn waiters() {
     });
 }
 
-/// A program whose thread is in uninterruptible sleep until standard input ends: it waits for a child made with
-/// `CLONE_VFORK`.
+/// A test program whose thread is in uninterruptible sleep until standard input ends, because it waits for a child made
+/// with `CLONE_VFORK`.
 #[test]
 #[ignore = "the program that other tests start"]
 fn lender() {
@@ -161,7 +162,7 @@ fn threads_in_uninterruptible_sleep_are_waited_for() {
     assert!(waits.join().unwrap());
 }
 
-/// Runs `act` on a separate thread, which may trace the program, and waits until the program is no longer traced.
+/// Runs `act` on a separate thread, which may trace the test program. Then waits until the program is no longer traced.
 fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
     let result = scope(|scope| scope.spawn(act).join().unwrap());
     process::await_untraced(program.pid());
@@ -212,9 +213,9 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     program.goes_on();
 }
 
-/// A few waits that return early are tolerated, because a thread may create a child at the very moment when it is
-/// stopped. If threads were stopped and resumed one after the other instead, one in ten stops would make a wait
-/// return early.
+/// Checks that waits of the program do not return early because a child process ends. A few early returns are
+/// tolerated, because a thread may create a child at the very moment when it is stopped. If threads were stopped and
+/// resumed one after the other, one in ten stops would make a wait return early.
 #[test]
 fn waits_do_not_end_because_a_child_does() {
     let program = Program::start("waiters");

@@ -17,7 +17,7 @@ pub(crate) const MEMSET: ActivityKind = 2;
 pub(crate) const CONCURRENT_KERNEL: ActivityKind = 10;
 pub(crate) const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
-/// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
+/// One kernel, copy or memset that CUPTI reports. Times are in nanoseconds of CUPTI's clock.
 pub(crate) struct Activity {
     pub start: u64,
     pub end: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Activity {
 
 pub(crate) enum ActivityDetails {
     Kernel {
-        /// The mangled name, which may be null.
+        /// The mangled name of the kernel, which may be null.
         name: *const c_char,
         grid: [u32; 3],
         /// The node of the executable graph that launched the kernel; 0 if no graph did.
@@ -45,13 +45,13 @@ pub(crate) enum ActivityDetails {
 }
 
 impl Activity {
-    /// Reads one of CUPTI's records. Returns `None` if it is not about a kernel, a copy or a memset.
+    /// Reads one of CUPTI's records. Returns `None` if the record is not about a kernel, a copy or a memset.
     ///
     /// # Safety
     /// CUPTI must have handed over `record`, in a buffer that is still in use.
     pub(crate) unsafe fn read(record: *const u8) -> Option<Self> {
-        // SAFETY: CUPTI has written a whole record there. The first word of each record is its kind. All fields lie
-        // within the shortest record of that kind, the one of CUDA 11.8.
+        // SAFETY: CUPTI has written a whole record at this address. The first word of each record is its kind. All
+        // fields lie within the shortest record of that kind, the one of CUDA 11.8.
         let (word, long) = unsafe {
             (
                 |at: usize| record.add(at).cast::<u32>().read_unaligned(),

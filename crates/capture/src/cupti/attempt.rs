@@ -13,21 +13,21 @@
 
 use tllmprof_sync::States;
 
-/// The state of an attempt. The value is the attempt's number.
+/// The state of an attempt to attach or detach CUPTI. The value in each state is the attempt's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// A thread of the program waits for the attempt.
+    /// A thread of the program has requested the attempt and waits for its end.
     Wanted(u32),
     /// The worker has committed to the attempt, which can no longer be abandoned.
     Committed(u32),
-    /// No thread waits for the attempt any more, so it must have no effect.
+    /// The requesting thread has abandoned the attempt, so the attempt must have no effect.
     Abandoned(u32),
 }
 
-/// An event that changes the state of the attempt.
+/// An event that changes the state of an attempt to attach or detach CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEvent {
-    /// A thread requests a new attempt.
+    /// A thread of the program requests a new attempt.
     Begins,
     /// The thread that requested the attempt no longer waits for it.
     Abandons,
@@ -38,7 +38,7 @@ pub(crate) enum AttemptEvent {
 const MAX_NUMBER: u32 = u32::MAX >> 2;
 
 impl Attempt {
-    /// Returns the number of the attempt.
+    /// Returns the number of the attempt, in whatever state the attempt is.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Wanted(number) | Self::Committed(number) | Self::Abandoned(number) => number,

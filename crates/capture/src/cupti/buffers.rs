@@ -5,13 +5,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// Size of a buffer in bytes.
+/// Size of each buffer for CUPTI's records, in bytes.
 pub(crate) const SIZE: usize = 1 << 20;
 /// Number of buffers that are allocated in advance, so that usually no thread of the program has to
 /// allocate one.
 const PREPARED_BUFFERS: usize = 8;
-/// Maximum number of buffers. If they are not enough, CUPTI drops records and counts the dropped
-/// ones.
+/// Maximum number of buffers. If CUPTI needs more, it drops records and counts the dropped ones.
 const MAX_BUFFERS: usize = 256;
 
 struct Free {
@@ -53,7 +52,7 @@ pub(crate) fn take() -> Option<*mut u8> {
     make()
 }
 
-/// Returns a buffer to the list of free buffers.
+/// Puts a buffer that is no longer used back into the list of free buffers.
 pub(crate) fn give_back(buffer: *mut u8) {
     let mut free = FREE.lock();
     let count = free.count;
@@ -69,8 +68,8 @@ pub(crate) fn shrink() {
     while free.count > PREPARED_BUFFERS {
         free.count -= 1;
         let place = free.places[free.count];
-        // SAFETY: this is one of our mappings, and no code uses it any more because it is in the
-        // list of free buffers.
+        // SAFETY: this address is that of one of our mappings, and no code uses the mapping any more because it is in
+        // the list of free buffers.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(place), SIZE) };
         MADE.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;
 
-/// One moment as both clocks show it: nanoseconds of CUPTI's clock, and the record's ticks.
+/// One moment as both clocks show it: in nanoseconds of CUPTI's clock, and in ticks of the record's clock.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ClockReading {
     pub ns: u64,
@@ -14,7 +14,7 @@ pub(crate) struct ClockReading {
 }
 
 impl ClockReading {
-    /// Reads both clocks several times, and returns the pair that took the least time to read. `read` returns the
+    /// Reads both clocks several times, and returns the pair of readings that took the least time. `read` returns the
     /// time of CUPTI's clock in nanoseconds.
     pub(crate) fn new(mut read: impl FnMut() -> u64) -> Self {
         const MAX_TRIES: usize = 8;
@@ -35,7 +35,7 @@ impl ClockReading {
         best.1
     }
 
-    /// Returns the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
+    /// Returns a reading of both clocks at the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
     pub(crate) fn now() -> Self {
         Self::new(|| nanoseconds(SystemClock::Realtime))
     }

@@ -26,7 +26,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::{Lock, Machine};
 
-/// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
+/// Error code `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler has subscribed to CUPTI.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
 /// Maximum time for which the gate, which is in front of the driver's functions, stays closed while another thread is
 /// still in the driver. The time is short because that thread may wait for work that a thread at the closed gate has
@@ -37,10 +37,10 @@ const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 /// that were loaded while CUPTI was attached. The time is long because some driver calls load and compile kernels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// Result of an attempt to detach CUPTI.
+/// Result of an attempt to detach CUPTI from the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// CUPTI is detached.
+    /// CUPTI is detached from the driver.
     Yes,
     /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
     Busy,
@@ -48,9 +48,9 @@ pub(crate) enum Left {
     Early,
     /// CUPTI cannot be detached safely, because some calls bypass the gate.
     Unseen,
-    /// Another profiler uses CUPTI.
+    /// CUPTI was not detached, because another profiler uses it.
     Shared,
-    /// CUPTI returned this error.
+    /// CUPTI returned this error code when it was asked to detach.
     Failed(c_int),
     /// CUPTI began to detach, but did not finish in time.
     Hangs,
@@ -59,13 +59,13 @@ pub(crate) enum Left {
 lifecycle::global! {
     stage: Sinks;
 
-    /// State of CUPTI in the driver: detached, attached, or enabled.
+    /// State of CUPTI in the driver: not attached, attached but disabled, or enabled.
     #[fork(in_child)]
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Values of [`gate::passes`], the number of calls through the gate, when CUPTI was last enabled and when it was
-    /// last disabled.
+    /// Values of [`gate::passes`], the number of driver calls through the gate: first when CUPTI was last enabled, then
+    /// when it was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// True if a stream capture is active while the process ends.
@@ -79,12 +79,12 @@ lifecycle::global! {
     /// The attempt to attach or detach CUPTI that a thread of the program waits for.
     #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
-    /// Time for which the gate was last closed, in microseconds.
+    /// Duration of the latest closure of the gate, in microseconds.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if CUPTI is attached to the driver, enabled or not.
+/// Returns true if CUPTI is attached to the driver, whether it is enabled or disabled.
 pub(crate) fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }
@@ -94,7 +94,7 @@ pub(crate) fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
-/// Takes the reason why the last attempt to attach failed, if it failed.
+/// Removes and returns the reason why the last attempt to attach CUPTI failed. `None` if it succeeded.
 pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
@@ -110,12 +110,13 @@ pub(crate) fn left() -> Left {
     *LEFT.lock()
 }
 
-/// Returns the time for which the gate was last closed, in microseconds.
+/// Returns the duration of the latest closure of the gate, in microseconds.
 pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins an attempt to attach or detach CUPTI.
+/// Begins a new attempt to attach or detach CUPTI. The result of detaching is `Busy` until the worker has stored
+/// another result.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
@@ -157,7 +158,8 @@ pub(crate) fn work(job: Job) {
     }
 }
 
-/// Commits to the attempt with this number. Returns false if the requesting thread has abandoned it.
+/// Commits to the attempt with this number, so that it can no longer be abandoned. Returns false if the requesting
+/// thread has already abandoned the attempt.
 fn commit(number: u32) -> bool {
     ATTEMPT.on(attempt::AttemptEvent::Commits(number)).is_some()
 }
@@ -181,14 +183,14 @@ fn attach() -> Result<(), KernelsRefusal> {
         gate::forget_new();
     }
     let _held = gate::hold();
-    // If there is no context, the free memory is unknown, and the check is skipped.
+    // If there is no CUDA context, the free memory of the GPU is unknown. Then the check for enough memory is skipped.
     if let Some(free) = driver.free_memory().filter(|free| *free < MIN_FREE_MEMORY) {
         return Err(KernelsRefusal::Memory { free });
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI writes the handle to a local. The callback does nothing, and remains valid because this
-        // library is never unloaded.
+        // SAFETY: CUPTI writes the handle to a local variable. The callback does nothing, and remains valid because
+        // this library is never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
@@ -215,7 +217,7 @@ fn attach() -> Result<(), KernelsRefusal> {
     check("cuptiActivityRegisterCallbacks", status)?;
     PRESENCE.on(presence::PresenceEvent::Enabled);
     for kind in KINDS {
-        // SAFETY: the call takes no pointer, and `KINDS` are values of `CUpti_ActivityKind`.
+        // SAFETY: the call takes no pointer, and each `kind` is a value of `CUpti_ActivityKind`.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
     }
     log::say!(
@@ -250,7 +252,7 @@ fn ahead(cupti: &Cupti) -> i64 {
     })
 }
 
-/// Asks CUPTI for its numbers of the program's executable graphs. CUPTI's records refer to graphs by these numbers.
+/// Asks CUPTI for the numbers by which its records refer to the program's executable graphs.
 fn name_graphs(cupti: &Cupti) {
     let Some(graph_exec_id) = cupti.graph_exec_id else {
         log::once!(
@@ -291,7 +293,8 @@ fn switch_off() {
     }
 }
 
-/// Returns true if CUPTI is disabled and it is still too early to detach it.
+/// Returns true if CUPTI is disabled and must not be detached yet, because calls that bypassed the gate may still be in
+/// the driver.
 pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
@@ -324,7 +327,7 @@ fn leave() -> Left {
         switch_off();
         return Left::Busy;
     };
-    // The requesting thread may have abandoned the attempt before the gate was closed.
+    // The thread that requested the attempt may have abandoned it before the gate was closed.
     if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
@@ -421,7 +424,8 @@ mod tests {
     use super::*;
     use crate::made::record;
 
-    /// Checks that a window's events attach, enable and detach CUPTI without a driver.
+    /// Checks that CUPTI is disabled and flushed when it is attached and the process ends. A stand-in replaces CUPTI,
+    /// because the test process has no driver.
     #[test]
     fn what_is_switched_off_hands_over_what_it_has_once() {
         let _record = record();

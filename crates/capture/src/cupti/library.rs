@@ -14,7 +14,7 @@ use super::refusal::KernelsRefusal;
 use tllmprof_platform::{elf, function};
 
 pub(crate) type CuptiResult = c_int;
-/// An activity kind (`CUpti_ActivityKind`).
+/// An activity kind (`CUpti_ActivityKind`), that is, a type of GPU work that CUPTI records, such as kernels.
 pub(crate) type ActivityKind = c_int;
 pub(crate) type Subscriber = *mut c_void;
 pub(crate) type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
@@ -86,7 +86,7 @@ lifecycle::global! {
 }
 
 impl Cupti {
-    /// Returns CUPTI if [`Cupti::load`] has loaded it.
+    /// Returns the CUPTI that [`Cupti::load`] has loaded; `None` if none is loaded.
     pub(crate) fn get() -> Option<&'static Self> {
         // SAFETY: the pointer is null or a value that `load` has leaked, which is never changed or freed.
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
@@ -135,7 +135,7 @@ fn is_cupti(module: &elf::ElfModule) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Returns true if `name` has no path and is the module's soname: the loader found the module by this name.
+/// Returns true if `name` is the soname of the module and contains no path. The loader found such a module by its name.
 fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
@@ -232,7 +232,7 @@ mod tests {
     }
 }
 
-/// A stand-in for CUPTI, for tests.
+/// A stand-in for CUPTI, for tests. It implements the functions of CUPTI without a driver or a GPU.
 #[cfg(test)]
 pub(crate) mod made {
     use std::collections::BTreeSet;
@@ -240,14 +240,14 @@ pub(crate) mod made {
 
     use super::*;
 
-    /// Size of one record of the stand-in, in bytes.
+    /// Size of one record of the stand-in for CUPTI, in bytes.
     pub(crate) const RECORD: usize = 128;
 
-    /// The activity kinds that are enabled in the stand-in.
+    /// The activity kinds (types of GPU work) that are enabled in the stand-in for CUPTI.
     pub(crate) static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
-    /// Number of times that the stand-in was asked to flush.
+    /// Number of times that the stand-in for CUPTI was asked to flush.
     pub(crate) static FLUSHES: Mutex<u32> = Mutex::new(0);
-    /// Number of records that the stand-in reports as dropped.
+    /// Number of records that the stand-in for CUPTI reports as dropped.
     pub(crate) static DROPPED: Mutex<usize> = Mutex::new(0);
 
     /// # Safety
@@ -327,7 +327,7 @@ pub(crate) mod made {
         0
     }
 
-    /// Makes the stand-in the process's CUPTI.
+    /// Makes the stand-in the CUPTI library that this test process uses.
     pub(crate) fn load() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {

@@ -48,12 +48,12 @@ use tllmprof_recorder::Edge;
 use tllmprof_recorder::What;
 use tllmprof_sync::Lock;
 
-/// Free GPU memory required for attaching, in bytes. CUPTI uses up to 14 MB.
+/// Free GPU memory, in bytes, that is required before CUPTI is attached. CUPTI uses up to 14 MB.
 const MIN_FREE_MEMORY: usize = 32 << 20;
 /// Maximum time that a thread of the program waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time to wait for the device to become idle before the gate is closed, and maximum time for the worker to
-/// detach CUPTI with the gate closed.
+/// First, the maximum time to wait for an idle device before the gate is closed. Second, the maximum time for the
+/// worker to detach CUPTI while the gate is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
@@ -73,7 +73,7 @@ lifecycle::global! {
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Set of the reasons for recording no kernels that have been reported. The bit of each reason is its
+    /// Set of the reasons for recording no kernels that have already been logged. The bit of each reason is its
     /// [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
@@ -82,7 +82,7 @@ lifecycle::global! {
     pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
-/// Returns true if the settings request kernels and nothing in the environment rules them out.
+/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -138,8 +138,8 @@ pub(crate) fn start(settings: &Settings) {
     }
 }
 
-/// Prepares to record kernels in the first `kernels` iterations of a window that opens, or of the part of the window
-/// that has kernels. `None` means that no kernels are recorded.
+/// Prepares to record kernels in the first `kernels` iterations of a window, or of a part of a window, that opens.
+/// `None` means that no kernels are recorded.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -238,7 +238,7 @@ fn yield_to_another() {
 }
 
 /// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle, unless `capturing` is
-/// true.
+/// true, that is, a stream capture is active.
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -263,8 +263,8 @@ pub(crate) fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Returns the state of CUPTI. In contrast to [`presence`], one of the states is that the worker is attaching CUPTI
-/// now.
+/// Returns the state of CUPTI. In contrast to [`presence`], there is also a state in which the worker is attaching
+/// CUPTI at this moment.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -275,7 +275,7 @@ fn whereabouts() -> Where {
     }
 }
 
-/// Reports why there are no kernels. Each reason is reported once.
+/// Logs the reason why no kernels are recorded. Each reason is logged once.
 fn say_refusal(refusal: &KernelsRefusal) {
     let bit = 1 << refusal.number();
     if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
@@ -325,7 +325,7 @@ fn flush_at_exit() {
 }
 
 impl AttachPlan {
-    /// Handles `event`: changes the plan, and returns the action that is required.
+    /// Changes the plan for CUPTI as `event` requires. Returns the action that the calling thread must perform.
     pub(crate) fn on(&mut self, event: PlanEvent) -> Action {
         let (next, action) = self.next(event);
         *self = next;
@@ -333,7 +333,7 @@ impl AttachPlan {
         action
     }
 
-    /// Attaches CUPTI and begins to record kernels with `iteration`. Returns true on success.
+    /// Attaches CUPTI, so that the recording of kernels begins with `iteration`. Returns true on success.
     fn attach(&mut self, iteration: u64) -> bool {
         jobs::begin_attempt();
         let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOAD_TIMEOUT);
@@ -361,7 +361,7 @@ impl AttachPlan {
         true
     }
 
-    /// Tries to detach CUPTI when `iteration` begins, and logs the result.
+    /// Tries to detach CUPTI at the beginning of `iteration`, and logs the result.
     fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
@@ -416,11 +416,11 @@ fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;
     }
-    // The program may use another context now than when the window opened.
+    // The program may use another CUDA context now than when the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
-    // Wait for the work launched so far. Other threads continue meanwhile.
+    // Waits for the GPU work that has been launched so far. Other threads of the program continue in the meantime.
     if !worker::run(worker::Job::Drain, DRAIN_TIMEOUT) {
         return Left::Busy;
     }
@@ -488,6 +488,6 @@ pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
 /// Resets the plan in the child process after a fork.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
-    // A CUPTI that the parent process has loaded refers to the parent's threads, so the child cannot use it.
+    // If the parent process has loaded CUPTI, that CUPTI refers to the parent's threads, so the child cannot use it.
     *PLAN.lock() = AttachPlan::of_child(library::Cupti::get().is_some());
 }

@@ -10,7 +10,7 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls by which another profiler takes CUPTI, and which have not returned yet.
+    /// Number of unfinished calls by which other profilers take CUPTI.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.
@@ -21,7 +21,7 @@ lifecycle::global! {
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if another profiler is about to use CUPTI.
+/// Returns true if a call by which another profiler takes CUPTI has begun and not yet returned.
 pub(crate) fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }
@@ -65,7 +65,8 @@ pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Decrements a count, but not below 0: a subscription that began before this library was loaded may end.
+/// Subtracts 1 from a count, unless it is 0. It can be 0 if a subscription ends that began before this library was
+/// loaded.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

@@ -27,7 +27,7 @@ const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The state of the plan.
+/// The state of the plan: the next steps for recording kernels and for detaching CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttachPlan {
     /// Kernels are neither recorded nor to be recorded, and CUPTI does not have to be detached.
@@ -40,23 +40,24 @@ pub(crate) enum AttachPlan {
     /// Kernels were recorded until another profiler took CUPTI in the middle of an iteration. The end of the
     /// recording has not been written yet.
     Cut,
-    /// CUPTI has to be detached.
+    /// No kernels are recorded any more, and CUPTI has to be detached.
     Leaving(Leave),
     /// Kernels can never be recorded again in this process. CUPTI may still have to be detached.
     Hopeless { leave: Option<Leave> },
 }
 
-/// A detachment of CUPTI that is pending.
+/// A detachment of CUPTI that still has to be performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leave {
-    /// Number of attempts to detach CUPTI so far.
+    /// Number of attempts to detach CUPTI that have been made so far.
     pub tries: u32,
     /// The iteration at which CUPTI is to be detached next.
     pub at: u64,
 }
 
 impl Leave {
-    /// Returns the detachment that is pending after an attempt at it, if there is to be another attempt.
+    /// Returns the detachment that is still pending after an attempt with the result `event`. `None` if there is to be
+    /// no further attempt.
     fn after(self, event: PlanEvent) -> Option<Self> {
         match event {
             PlanEvent::Busy { iteration } => {
@@ -73,21 +74,21 @@ impl Leave {
     }
 }
 
-/// State of CUPTI, including that the worker is attaching it.
+/// State of CUPTI: not attached, being attached by the worker, or attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Out,
-    /// The worker is attaching CUPTI.
+    /// The worker thread is attaching CUPTI at this moment.
     Coming,
     In,
 }
 
-/// An event that changes the plan.
+/// An event that changes the plan for recording kernels and detaching CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanEvent {
     /// A window opens.
     Opens,
-    /// The settings, or another tool, rule out the recording of kernels.
+    /// The settings or another tool make the recording of kernels impossible.
     Obstructed,
     /// `iteration` is about to begin. If `capturing` is true, a stream capture is active, so CUPTI can be neither
     /// attached nor detached.
@@ -115,13 +116,13 @@ pub(crate) enum PlanEvent {
     },
     /// CUPTI was detached, or it stays attached but disabled until the process ends.
     Left,
-    /// Another profiler takes CUPTI.
+    /// Another profiler in this process takes CUPTI.
     Yields,
-    /// CUPTI could not be detached this time. The detachment is tried again.
+    /// CUPTI could not be detached this time, because the driver or the device was busy. The detachment is tried again.
     Busy { iteration: u64 },
-    /// It is too early to detach CUPTI. This does not count as an attempt.
+    /// CUPTI must not be detached yet. This check does not count as an attempt to detach it.
     Early { iteration: u64 },
-    /// CUPTI could not be detached, and can no longer be used.
+    /// CUPTI could not be detached, and cannot be used any more in this process.
     Broken,
     /// The process ends.
     Ends,
@@ -146,7 +147,7 @@ pub(crate) enum Action {
 }
 
 impl AttachPlan {
-    /// Returns the iteration at which something has to be done next; [`NEVER`] if nothing.
+    /// Returns the next iteration at which the plan may require an action; [`NEVER`] if there is none.
     pub(crate) const fn due(self) -> u64 {
         match self {
             Self::Waiting { .. } | Self::Cut => 0,
@@ -166,7 +167,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns true if CUPTI still has to be detached.
+    /// Returns true if a detachment of CUPTI is pending.
     pub(crate) const fn is_leaving(self) -> bool {
         self.pending().is_some()
     }
@@ -179,7 +180,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state without a window and with `leave` as its pending detachment.
+    /// Returns the state without an open window and with `leave` as its pending detachment of CUPTI.
     const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },
@@ -188,7 +189,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state after `event`, and the action that is required.
+    /// Returns the state of the plan after `event`, and the action that is required.
     pub(crate) fn next(self, event: PlanEvent) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
@@ -270,7 +271,8 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state and the action after the iterations for which kernels are recorded, before `iteration`.
+    /// Ends the recording of kernels before `iteration`, because it has lasted for the requested number of iterations.
+    /// Returns the new state and the action.
     fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         if capturing {
             // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
@@ -289,7 +291,8 @@ impl AttachPlan {
         Self::Leaving(Leave { tries: 0, at: over })
     }
 
-    /// Checks at the beginning of `iteration` if a pending detachment is due. Returns the new state and the action.
+    /// Checks at the beginning of `iteration` if a pending detachment of CUPTI is due. Returns the new state and the
+    /// action.
     fn look(self, iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         let Some(leave) = self.pending().filter(|leave| leave.at <= iteration) else {
             return (self, Action::Nothing);
@@ -302,8 +305,8 @@ impl AttachPlan {
             )
         };
         match cupti {
-            // The worker still attaches CUPTI for an abandoned attempt. Once CUPTI is attached, a later check
-            // detaches it.
+            // The worker is still attaching CUPTI for an attempt that was abandoned. Once CUPTI is attached, a later
+            // check detaches it.
             Where::Coming => later(LATE_RETRY_ITERATIONS),
             Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),

@@ -11,11 +11,11 @@
 
 use tllmprof_sync::States;
 
-/// The state of CUPTI in the driver.
+/// The state of CUPTI in the driver: not attached, disabled or enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Presence {
-    /// CUPTI is not attached, or another profiler uses it.
+    /// CUPTI is not attached by this library. Another profiler may use it.
     Out,
     /// CUPTI is attached but disabled. Launches are still slower than without CUPTI.
     In,
@@ -23,14 +23,14 @@ pub(crate) enum Presence {
     On,
 }
 
-/// An event that changes the state of CUPTI.
+/// An event that changes the state of CUPTI in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresenceEvent {
     Subscribed,
     Enabled,
     SwitchedOff,
     Finalised,
-    /// CUPTI was released for another profiler.
+    /// This library has released CUPTI, so that another profiler can use it.
     Released,
 }
 

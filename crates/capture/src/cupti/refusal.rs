@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A reason why no kernels are recorded.
+/// A reason why no kernels are recorded with CUPTI.
 #[derive(Clone, Debug)]
 pub(crate) enum KernelsRefusal {
     NoRecord,
@@ -38,7 +38,7 @@ pub(crate) enum KernelsRefusal {
 }
 
 impl KernelsRefusal {
-    /// Returns true if the reason may be gone at the next window.
+    /// Returns true if the reason may no longer apply at the next window.
     pub(crate) const fn may_pass(&self) -> bool {
         matches!(
             self,

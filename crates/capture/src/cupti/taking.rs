@@ -1,5 +1,5 @@
-//! Writes the work that CUPTI reports into the record. This runs on the thread on which CUPTI hands over a buffer,
-//! usually CUPTI's thread.
+//! Writes the GPU work that CUPTI reports into the record. This runs on the thread on which CUPTI hands over a buffer,
+//! usually a thread of CUPTI itself.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ lifecycle::global! {
 
     #[fork(reset)]
     static TAKING: Lock<Option<Taking>> = Lock::new(None);
-    /// Totals since [`begin`], in this order: kernels, copies, memsets, records that CUPTI dropped because it had no
-    /// buffer, and records without times.
+    /// Totals since the recording of kernels began ([`begin`]), in this order: kernels, copies, memsets, records that
+    /// CUPTI dropped because it had no buffer, and records without times.
     #[fork(keep = "cleared where the taking begins")]
     static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 }
@@ -35,12 +35,14 @@ lifecycle::global! {
 struct Taking {
     /// A reading of both clocks (CUPTI's and the record's) when the recording began.
     since: ClockReading,
-    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0.
+    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0 because both are the same
+    /// clock.
     ahead: i64,
     names: HashMap<usize, KernelName>,
-    /// The era of the record (`recorder::era`) for which the string numbers in `names` are valid.
+    /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. A new era begins when
+    /// the record's strings are numbered anew.
     era: u32,
-    /// Correlation ids of the CUDA calls that submitted the recorded work.
+    /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
     /// The graph nodes whose kernels have run. Used only while scopes (the modules, ranges and functions in which
@@ -56,7 +58,7 @@ struct KernelName {
     hash: u64,
 }
 
-/// Totals of the GPU work that was recorded so far.
+/// Totals of the GPU work that CUPTI has reported in this recording so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordedCounts {
     pub kernels: u64,
@@ -64,13 +66,13 @@ pub(crate) struct RecordedCounts {
     pub sets: u64,
     /// Number of records that CUPTI dropped because it had no buffer.
     pub dropped: u64,
-    /// Number of records without times.
+    /// Number of CUPTI's records that contain no times.
     pub untimed: u64,
     /// Number of CUDA calls that submitted the recorded work.
     pub calls: u64,
 }
 
-/// Begins a recording. `since` is a reading of both clocks made now.
+/// Begins a recording of GPU work. `since` is a reading of both clocks at this moment.
 pub(crate) fn begin(since: ClockReading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
@@ -89,7 +91,7 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns the graph nodes whose kernels have been recorded so far to scopes, and writes the result into the record.
+/// Assigns to scopes those graph nodes whose kernels have been recorded so far, and writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -99,14 +101,14 @@ pub(crate) fn judge() {
     }
 }
 
-/// Ends the recording. CUPTI hands over nothing more.
+/// Ends the recording of GPU work. CUPTI hands over no further buffers.
 pub(crate) fn end() {
     if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;
     }
 }
 
-/// Returns the totals since [`begin`].
+/// Returns the totals since the recording of GPU work began ([`begin`]).
 pub(crate) fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -136,7 +138,7 @@ pub(crate) extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most:
     }
 }
 
-/// Receives a buffer that CUPTI has filled.
+/// Receives a buffer that CUPTI has filled with records. CUPTI calls this function, usually on its own thread.
 pub(crate) extern "C" fn completed(
     context: *mut c_void,
     stream: u32,
@@ -151,7 +153,7 @@ pub(crate) extern "C" fn completed(
     }
 }
 
-/// Writes the contents of a buffer that CUPTI has filled into the record.
+/// Writes the work that the records in a buffer of CUPTI describe into tllmprof's record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
@@ -185,7 +187,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
 }
 
 impl Taking {
-    /// Writes one kernel, copy or memset into the record. Returns false if it has no times.
+    /// Writes one kernel, copy or memset into the record. Returns false if CUPTI gives no times for this work.
     fn take(&mut self, activity: &Activity, now: &ClockReading) -> bool {
         if self.calls.is_empty() || self.last != activity.correlation {
             self.last = activity.correlation;
@@ -249,7 +251,7 @@ impl Taking {
         true
     }
 
-    /// Returns the string number of a name in the record, and the name's hash.
+    /// Returns the number under which tllmprof's record stores a kernel's name, and a hash of the name.
     fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
             return (recorder::id_of("?"), 0);

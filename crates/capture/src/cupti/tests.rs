@@ -13,7 +13,7 @@ use super::*;
 use crate::made::{record, settings};
 use tllmprof_record::contents::on_a_thread;
 
-/// One record in CUPTI's format.
+/// One record in CUPTI's binary format.
 #[repr(C, align(8))]
 struct Bytes([u8; RECORD]);
 
@@ -64,7 +64,7 @@ fn moved(kind: ActivityKind, bytes: u64, times: [u64; 2], correlation: u32) -> B
         .word(44, correlation)
 }
 
-/// Hands over the records in a buffer, like CUPTI does.
+/// Passes the records to the library in a buffer, as CUPTI does.
 fn hand_over(records: &[Bytes]) {
     let (mut buffer, mut size, mut most) = (core::ptr::null_mut(), 0, 1);
     taking::requested(&raw mut buffer, &raw mut size, &raw mut most);
@@ -134,7 +134,7 @@ fn what_cupti_hands_over_is_in_the_record() {
     assert_eq!((totals.dropped, totals.untimed, totals.calls), (2, 1, 6));
     log_totals();
     taking::end();
-    // After the end, nothing is recorded, but a buffer that is handed over still becomes free again.
+    // After the recording has ended, no work is recorded, but a buffer that is handed over becomes free again.
     hand_over(&[kernel(None, [1, 2], 9)]);
     let contents = record.read();
     let events = contents.find_events(thread);
@@ -262,7 +262,7 @@ fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
     assert_eq!(jobs::left(), Left::Busy);
     assert!(jobs::abandon_attempt());
     assert!(!jobs::abandon_attempt());
-    // Without a driver in this process, CUPTI cannot be detached.
+    // CUPTI cannot be detached in this test, because the process has no CUDA driver.
     work(Job::Leave);
     assert_eq!(jobs::left(), Left::Unseen);
 }
@@ -294,7 +294,7 @@ fn the_variables_may_stand_against_kernels() {
     assert!(wanted(&[KERNELS, WINDOW, TRACE]));
     assert!(!wanted(&[WINDOW, TRACE]));
     assert!(!wanted(&[KERNELS, TRACE]));
-    // A window for a sample of kernels opens by itself, so no window has to be planned.
+    // A window for a sample of kernels opens automatically, so the settings need no window.
     assert!(wanted(&[("TLLMPROF_KERNELS", "2@5s"), TRACE]));
     assert!(wanted(&[
         KERNELS,

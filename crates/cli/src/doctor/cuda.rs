@@ -6,7 +6,7 @@ use super::search::{Closure, Loaded};
 const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
-/// Describes how the program reaches CUDA, judging from the files that it loads.
+/// Describes how the program reaches CUDA, judging from the libraries that the program loads.
 pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {
@@ -66,7 +66,7 @@ pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     );
 }
 
-/// Returns whether a module looks as if it contained a statically linked CUDA runtime. Such a runtime opens the driver
+/// Returns true if a module looks as if it contained a statically linked CUDA runtime. Such a runtime opens the driver
 /// by name and gets all other functions from `cuGetProcAddress`.
 fn asks_the_driver(loaded: &Loaded) -> bool {
     const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];

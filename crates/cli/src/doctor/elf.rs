@@ -21,21 +21,21 @@ pub(crate) struct Elf {
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
-    /// Size of the address space that the file takes when it is loaded, in bytes.
+    /// Size of the address space that the file's segments take when the file is loaded, in bytes.
     pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
     /// The highest `GLIBC_x.y` version that the file requires.
     pub glibc_demanded: Option<Version>,
-    /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not a C
-    /// library.
+    /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not glibc.
     pub glibc_provided: Option<Version>,
     /// True if the file's symbol tables have names that begin with `cuda`. False for a stripped
     /// file.
     pub has_cuda_symbols: bool,
     /// The kind of the CPython module, if the file exports CPython's C API.
     pub python: Option<CPython>,
-    /// Offset and size of the file's `.rodata` section, in bytes.
+    /// Offset of the `.rodata` section in the file, and the section's size, both in bytes. `None` if the file has no
+    /// such section.
     rodata: Option<(u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum CPython {
     /// CPython has audit hooks, and the module has the GOT slot that libtllmprof.so patches to attach to the
     /// interpreter.
     Attachable,
-    /// CPython has no audit hooks: Python 3.7 and earlier.
+    /// CPython is too old to have audit hooks: Python 3.7 or earlier.
     TooOld,
     /// The module does not import `pthread_cond_init`. To attach to the interpreter, libtllmprof.so needs the GOT slot
     /// of that function.
@@ -69,7 +69,7 @@ impl Elf {
     /// The file cannot be read, is not an ELF file, or is damaged.
     pub(crate) fn read(path: &Path) -> Result<Self, NotRead> {
         let file = File::open(path).map_err(NotRead::Io)?;
-        // Programs can be gigabytes large, so only the parts that are needed are read.
+        // Programs can be gigabytes large, so only the parts of the file that are used below are read.
         let cache = ReadCache::new(file);
         let parsed = match FileKind::parse(&cache) {
             Ok(FileKind::Elf64) => read_as::<elf::FileHeader64<Endianness>, _>(&cache),
@@ -83,7 +83,7 @@ impl Elf {
         self.is_64 == other.is_64 && self.machine == other.machine
     }
 
-    /// Returns whether this file is a dynamic linker of glibc.
+    /// Returns true if this file is a dynamic linker of glibc.
     pub(crate) fn is_loader(&self) -> bool {
         let name = self.soname.as_deref();
         name.is_some_and(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"))
@@ -102,7 +102,7 @@ impl Elf {
         }
     }
 
-    /// Returns whether all of these strings occur in the file's constants (`.rodata`).
+    /// Returns true if all of these strings occur in the file's constants (`.rodata`).
     pub(crate) fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
         let Some((start, size)) = self.rodata else {
             return Ok(false);
@@ -127,7 +127,7 @@ impl Elf {
     }
 }
 
-/// Returns whether `needle` occurs in `haystack`.
+/// Returns true if `needle` occurs in `haystack`.
 pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     let Some((&first, _)) = needle.split_first() else {
         return true;

@@ -12,7 +12,7 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// Describes the machine. Returns whether the machine has an NVIDIA driver. `runtimes` are the folders of the CUDA
+/// Describes the machine. Returns true if the machine has an NVIDIA driver. `runtimes` are the folders of the CUDA
 /// runtimes that the program is linked to.
 pub(crate) fn describe(
     section: &mut Section,

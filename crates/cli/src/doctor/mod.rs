@@ -61,7 +61,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the reason why a file cannot be preloaded as the library, or `None` if it can.
+/// Returns the reason why the file `library` cannot be preloaded as the tllmprof library. `None` if it can be
+/// preloaded.
 pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
@@ -75,7 +76,7 @@ pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
 /// Checks a program before it is started. Logs a warning if the program would run without libtllmprof.so.
 ///
 /// # Errors
-/// The program would not start, or would not start with the library preloaded.
+/// The program cannot start at all, or cannot start with the library preloaded.
 pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     let program = match Program::from_command(command) {
         Ok(program) => program,

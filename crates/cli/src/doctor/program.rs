@@ -17,7 +17,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
 const DEPTH: usize = 5;
 
-/// The executable that a command runs, and the scripts that lead to it.
+/// The executable that a command finally runs, and the scripts that lead to it.
 #[derive(Debug)]
 pub(crate) struct Program {
     /// The script, its interpreter, that interpreter's own interpreter if it is a script too, and so on. The executable
@@ -29,11 +29,11 @@ pub(crate) struct Program {
     pub loader: Option<Loader>,
 }
 
-/// The reason why a command cannot start, or cannot be examined.
+/// The reason why a command cannot start, or why `doctor` cannot examine it.
 #[derive(Debug)]
 pub(super) struct StartRefusal {
     pub why: String,
-    /// The exit status that a shell would report. `None` if it is not certain that the command does not start.
+    /// The exit status with which a shell would report the refusal. `None` if it is possible that the command starts.
     pub status: Option<u8>,
 }
 
@@ -52,11 +52,11 @@ impl From<String> for StartRefusal {
     }
 }
 
-/// A dynamic linker that the command line names.
+/// A dynamic linker that the user's command line names, as in `ld.so PROGRAM`.
 #[derive(Debug)]
 pub(crate) struct Loader {
     pub path: PathBuf,
-    /// The value of `--library-path`, which replaces `LD_LIBRARY_PATH`.
+    /// The value of the linker's option `--library-path`, which replaces `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
 }
 
@@ -72,10 +72,10 @@ impl Program {
             .unwrap_or_default()
     }
 
-    /// Finds the executable of a command.
+    /// Finds the executable that a command runs.
     ///
     /// # Errors
-    /// The reason why the command cannot start.
+    /// The command cannot start, for the reason that the error gives.
     pub(super) fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
@@ -120,7 +120,7 @@ impl Program {
     }
 }
 
-/// Returns whether a file is a dynamic linker that can be run itself, which means that it requests no other linker.
+/// Returns true if a file is a dynamic linker that can be run as a command. Such a file requests no other linker.
 fn is_loader(path: &Path, elf: &Elf) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
@@ -158,7 +158,7 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),
                 Some((name, _)) if WITH_VALUE.contains(&name) => {}
-                // All other options list something, check something or show help, so the linker runs no program.
+                // With any other option, the linker lists or checks something or shows help. It runs no program then.
                 _ => return None,
             },
         }
@@ -223,7 +223,7 @@ fn interpreter(script: &Path) -> Result<PathBuf, StartRefusal> {
 /// The message for a file that neither the kernel nor a shell executes.
 pub(crate) const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
 
-/// Returns true if this machine's kernel can start files of further formats (binfmt_misc).
+/// Returns true if this machine's kernel can start files of other formats than ELF and scripts (binfmt_misc).
 fn has_other_formats() -> bool {
     let registered = fs::read_dir("/proc/sys/fs/binfmt_misc");
     let mut names = registered

@@ -18,15 +18,15 @@ use super::program::Program;
 use super::search::Search;
 use super::version::Version;
 
-/// The file in which the loader looks up the paths of the system's libraries.
+/// The file in which the dynamic loader looks up the paths of the system's libraries.
 const CACHE: &str = "/etc/ld.so.cache";
 /// The oldest glibc version that is supported. `scripts/build-portable` builds the library for this version.
 const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit of the memory that is mapped before any library, in addition to the program, its loader and its stack,
-/// in bytes. It includes the arguments and variables, the vDSO, and the loader's data.
+/// Upper limit of the memory, in bytes, that is mapped before any library in addition to the program, its loader and
+/// its stack. It is for the arguments and variables, the vDSO, and the loader's data.
 const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
@@ -63,8 +63,8 @@ pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Opt
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // A program without an interpreter is static, so nothing is preloaded into it, or it is the loader itself. The
-        // loader preloads the library into the program that it runs.
+        // A program without an interpreter is static or is the loader itself. Nothing is preloaded into a static
+        // program. The loader preloads the library into the program that the loader runs.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -232,7 +232,8 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// Returns the program that runs this test. It certainly starts, because this machine's loader has loaded it.
+    /// Returns the program that runs this test. It can certainly be started, because this machine's loader has just
+    /// loaded it.
     fn here() -> Program {
         Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }

@@ -14,7 +14,7 @@ use super::program::Program;
 /// A file that the dynamic linker would load.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// The name by which the program or another library requests the file.
+    /// The name by which the program or another library requests this file.
     pub name: String,
     pub path: PathBuf,
     pub elf: Elf,
@@ -37,7 +37,7 @@ impl Closure {
     }
 }
 
-/// The folders in which libraries are searched.
+/// The folders in which the dynamic linker searches for libraries, and the cache of library paths.
 #[derive(Debug)]
 pub(crate) struct Search {
     library_path: Vec<PathBuf>,
@@ -124,7 +124,8 @@ impl Search {
             .find(|path| fits(path, like))
     }
 
-    /// Returns a library that lies in the same folder as a program's loader.
+    /// Returns the path of the library `name` in the folder of the dynamic linker that `like` requests, if that library
+    /// fits `like`.
     pub(crate) fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         let path = loader_folder(like)?.join(name);
         fits(&path, like).then_some(path)

@@ -42,7 +42,7 @@ pub(crate) fn describe(section: &mut Section) {
 }
 
 /// Reports settings that prevent the recording of kernels. A missing path of the record is only a problem without
-/// `tllmprof run`, which sets that path itself.
+/// `tllmprof run`, because `tllmprof run` sets that path itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;
@@ -90,7 +90,8 @@ fn ranks(section: &mut Section, settings: &Settings) {
     }
 }
 
-/// Reports variables whose names begin with a prefix of tllmprof's variables, but do not exist.
+/// Reports variables that no part of tllmprof reads although their names begin with a prefix of tllmprof's variables.
+/// They are probably misspelled.
 fn misspelled(section: &mut Section) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set {

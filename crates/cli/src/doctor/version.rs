@@ -1,4 +1,4 @@
-//! Versions of the C library.
+//! Versions of glibc, the C library.
 
 use std::fmt;
 

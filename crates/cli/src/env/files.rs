@@ -11,14 +11,14 @@ use super::{Variables, text};
 use crate::failure::usage;
 use crate::output::json;
 
-/// The default folder of records, as a path in a container.
+/// The default folder of records for containers, as a path in the container.
 pub(crate) const RECORDS: &str = "/tllmprof-records";
 /// The default folder of records for a systemd unit. The unit creates it (`LogsDirectory=`).
 pub(crate) const LOGS: &str = "/var/log/tllmprof";
 /// The folder of a pod into which an init container copies the library.
 const MOUNT: &str = "/tllmprof";
 
-/// Returns whether the variables direct records into `folder`.
+/// Returns true if the variables direct records into `folder`.
 pub(crate) fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
@@ -88,7 +88,7 @@ pub(crate) fn k8s(container: &str, image: &str, variables: &Variables) -> Result
     Ok(out.into_bytes())
 }
 
-/// Returns an override file for docker compose.
+/// Returns an override file for docker compose, with the variables for the service `service`.
 pub(crate) fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let service = scalar(service);
     let library = scalar(text("LD_PRELOAD", library.as_os_str())?).replace('$', "$$");
@@ -117,7 +117,7 @@ pub(crate) fn compose(service: &str, library: &Path, variables: &Variables) -> R
     Ok(out.into_bytes())
 }
 
-/// Returns a drop-in file for a systemd unit.
+/// Returns a drop-in file for a systemd unit, with the variables for the unit's program.
 pub(crate) fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let mut out = String::from(
         "# /etc/systemd/system/NAME.service.d/tllmprof.conf, then: systemctl daemon-reload && systemctl restart NAME\n\
@@ -161,7 +161,7 @@ pub(crate) fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
 }
 
-/// Returns whether the value contains a variable such as `$NAME`, which a shell or a similar program would expand.
+/// Returns true if the value contains a variable such as `$NAME`, which a shell or a similar program would expand.
 fn names_variable(value: &str) -> bool {
     let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
     value
@@ -207,7 +207,7 @@ mod tests {
             yaml.contains("          value: \"it's {n} $$(X) 5%\"\n"),
             "{yaml}"
         );
-        // If no variable sends records to the folder, no volume is mounted for them.
+        // If no variable sends records to the container's folder for records, no volume is mounted for records.
         assert!(!yaml.contains(RECORDS), "{yaml}");
         assert_eq!(scalar("a\"\\\n\u{1}"), "\"a\\\"\\\\\\u000a\\u0001\"");
         let bad = vec![("X", OsStr::from_bytes(b"\xff").to_owned())];

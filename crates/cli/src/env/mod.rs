@@ -150,7 +150,7 @@ impl EnvArguments {
         })
     }
 
-    /// Checks that the format uses all given options.
+    /// Checks that the format of the output uses all options that the user gave.
     ///
     /// # Errors
     /// The format does not use one of the options.
@@ -289,7 +289,7 @@ fn variables(given: &[Given]) -> Variables {
         .collect()
 }
 
-/// Returns the value of `LD_PRELOAD` in this environment, without our library.
+/// Returns the value of `LD_PRELOAD` in this environment, without the entries for the library of tllmprof.
 fn own_preload() -> OsString {
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
     library::without(&existing)

@@ -1,4 +1,4 @@
-//! Finds the rank for which other ranks wait.
+//! Finds the rank for which other ranks wait in calls of NCCL.
 
 use tllmprof_record::{Collective, Operation};
 use tllmprof_report::Time;
@@ -9,23 +9,22 @@ use super::state::RankState;
 use super::verdict::{Answer, HangVerdict, VerdictKind};
 use super::wording::{arguments, communicator, names, numbered};
 
-/// A call that some ranks have entered and others have not.
+/// A call of NCCL that some ranks have entered and others, which should also enter it, have not.
 struct MissingCall {
     communicator: u64,
-    /// The call, as the ranks that have not entered it would make it. `None` if it is a collective that no ring contains
-    /// any more.
+    /// The missing call, as the late ranks would make it. `None` if it is a collective that no ring contains any more.
     collective: Option<Collective>,
     number: u64,
-    /// The other rank of a send or receive, as its number in the communicator.
+    /// The other rank of a send or receive, by its number in the communicator. `None` for a collective.
     peer: Option<u32>,
-    /// The arguments with which another rank has entered the call.
+    /// The arguments with which a rank that is ahead has entered the call.
     operation: Option<Operation>,
     late: Vec<usize>,
     ahead: Vec<usize>,
 }
 
 impl MissingCall {
-    /// Finds the collective that not all users of a communicator have entered.
+    /// Finds the collective that some users of the communicator `id` have entered and others have not.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
         let sequence = |index: &usize| ranks[*index].sequence(id);
         let least = users.iter().filter_map(sequence).min()?;
@@ -76,7 +75,7 @@ impl MissingCall {
         found
     }
 
-    /// Returns a description of the call.
+    /// Returns a description of the missing call, for the verdict.
     fn text(&self, ranks: &[RankState]) -> String {
         let rank = &ranks[self.late[0]];
         let (id, number) = (self.communicator, self.number);

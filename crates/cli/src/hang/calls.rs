@@ -28,12 +28,12 @@ pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<u
     users
 }
 
-/// Returns the state of a communicator that a rank uses.
+/// Returns the state of the communicator `id` in the ring of a rank. `None` if the rank does not use that communicator.
 pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
     rank.ring.communicators.iter().find(|one| one.id == id)
 }
 
-/// Returns all ordered pairs of ranks whose sends and receives in a communicator are counted.
+/// Returns all ordered pairs of those ranks in `users` whose sends and receives in the communicator `id` are counted.
 pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
     let is_counted = |index: &&usize| {
         let member = member(&ranks[**index], id);
@@ -46,7 +46,8 @@ pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize
     each.filter(|[one, other]| one != other).collect()
 }
 
-/// Returns the sends of the first rank to the second that its ring still contains, or the receives from it, by number.
+/// Returns the sends of the first rank of a pair to the second, or the first rank's receives from the second, by
+/// number. Only calls that the first rank's ring still contains are returned.
 pub(super) fn transfers(
     ranks: &[RankState],
     id: u64,
@@ -66,7 +67,8 @@ pub(super) fn transfers(
         .collect()
 }
 
-/// Returns the number of sends of the first rank to the second, or of receives from it.
+/// Returns the number of sends of the first rank of a pair to the second, or of the first rank's receives from the
+/// second.
 pub(super) fn transferred(
     ranks: &[RankState],
     id: u64,

@@ -3,15 +3,15 @@
 use super::state::{ProcessThread, RankState};
 use super::verdict::VerdictKind;
 
-/// The reason why a rank does not make progress.
+/// The reason why a rank does not make progress, as a kind and as a text for the user.
 pub(crate) struct StuckCause {
     pub kind: VerdictKind,
     pub text: String,
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
-    /// `None` if nothing is known about that thread.
+    /// Finds why the thread that makes the steps does not continue. The search follows locks and the GIL from each
+    /// waiting thread to the thread that holds them. `None` if the reason is not known.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];

@@ -13,12 +13,12 @@ use crate::beyond;
 use crate::failure::{usage, worded};
 use crate::output;
 
-/// A ring, and the process that writes it.
+/// A ring (a file with the latest steps and collectives of a process), and the process that writes it.
 pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
     /// not known.
     pub pid: Option<u64>,
-    /// The path of the ring.
+    /// The path of the ring's file.
     pub path: PathBuf,
     pub ring: Ring,
 }
@@ -41,7 +41,7 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a ring.
+/// Reads the ring file `path`.
 ///
 /// # Errors
 /// The file does not exist, or is not a ring.
@@ -77,7 +77,7 @@ fn mapped(pid: u64) -> Option<PathBuf> {
     paths.next()
 }
 
-/// Returns the rings of all processes on this machine.
+/// Returns the rings that running processes on this machine have mapped.
 pub(super) fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;

@@ -143,7 +143,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
-/// Judges a group whose processes have all ended.
+/// Judges a group of ranks all of whose processes have ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
@@ -162,7 +162,7 @@ fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     HangVerdict::new(Answer::CannotTell, kind, its, text)
 }
 
-/// Judges ranks that have all entered the same collectives.
+/// Judges ranks that have all entered the same collectives, so that no rank is late.
 fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()
@@ -217,7 +217,7 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns the cause for which a rank is stuck as text, and since when.
+/// Returns the cause for which a rank is stuck as text, and the time since when the rank has been stuck.
 fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     let quiet = rank.quiet_ns.map(Time);
     let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
@@ -263,7 +263,7 @@ fn waiting_for_gpu(
     HangVerdict::new(answer, VerdictKind::Gpu, waiting, text)
 }
 
-/// Returns the duration of the longest of the latest steps of some ranks, in nanoseconds.
+/// Returns the duration of the longest step, in nanoseconds, among the latest steps of the ranks in `part`.
 fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
     let steps = part.iter().filter_map(|index| ranks[*index].longest_step());
     steps.max()

@@ -48,7 +48,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // The order is swapped if one rank's next collective is the operation that the other rank called first.
+        // If one rank's next collective is the operation that the other rank called first, the ranks called the same
+        // operations in another order.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -75,7 +76,7 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
     None
 }
 
-/// Finds a send whose receive has another size.
+/// Finds a send whose matching receive, on the other rank, has another size.
 fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerdict> {
     let pairs = pairs(ranks, id, users);
     pairs.into_iter().find_map(|[sender, receiver]| {
@@ -116,7 +117,8 @@ pub(super) fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<H
         let list = |index: &usize| {
             let all = &ranks[*index].ring.captured;
             let mut its: Vec<(Operation, u64)> = Vec::new();
-            // The other ranks of sends and receives differ, so these are left out.
+            // The collectives of all ranks in a communicator must be the same on each rank. Sends and receives differ
+            // between ranks, so they are left out.
             for one in all
                 .iter()
                 .filter(|one| one.communicator == *id && one.operation.collective.is_of_all_ranks())

@@ -40,7 +40,8 @@ pub(crate) use watch::StuckWatch;
 /// Time between the two readings of each process's ring and threads. A process is not stuck if anything changed between
 /// the two readings.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// The same, if the rings have not changed for much longer. It suffices to see whether a thread uses the processor.
+/// Time between the two readings if the rings have not changed for much longer than that. The readings then only have
+/// to show if a thread uses the processor.
 const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -79,7 +80,8 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
-/// Reads the states of these processes, and what changed in them in the time `between`.
+/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the later states, with what
+/// has changed since the first reading.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
@@ -133,7 +135,7 @@ pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64>
 }
 
 impl HangArguments {
-    /// Finds the rings that the arguments select.
+    /// Finds the rings that the arguments of the command select.
     ///
     /// # Errors
     /// No ring was found, or several runs have rings and the arguments do not say which run is meant.
@@ -207,7 +209,7 @@ impl HangArguments {
     }
 }
 
-/// Finds the processes that write the ring files which the user named.
+/// Finds the running processes that write the ring files which the user named, and stores their numbers in `found`.
 fn find_processes(found: &mut [ProcessRing]) {
     if found.iter().all(|one| one.pid.is_some()) {
         return;

@@ -19,18 +19,20 @@ const CONTENDED: u64 = 2;
 /// Offset from a mutex's lock word to the thread number of its owner, in bytes.
 const OWNER: u64 = 8;
 
-/// Returns the state letter of a process or thread, and its processor time in clock ticks. `path` is a `stat` file.
+/// Returns the state letter of a process or thread, and its processor time in clock ticks, both read from the `stat`
+/// file `path`.
 fn stat(path: &str) -> Option<(char, u64)> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // The process's name may contain parentheses itself, so it ends at the last closing parenthesis.
+    // The name of the process ends at the last closing parenthesis, because the name itself may contain parentheses.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
     Some((words.first()?.chars().next()?, number(11)? + number(12)?))
 }
 
-/// Returns the letter of a process's state. `None` if the process has ended, even if it is still a zombie.
+/// Returns the letter with which `/proc` shows the state of a process. `None` if the process has ended, even if it is
+/// still a zombie.
 pub(crate) fn state(pid: u64) -> Option<char> {
     let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
@@ -131,9 +133,9 @@ impl SystemCallState {
     }
 }
 
-/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads that the main
-/// thread waits for. `before` is the processor time of each thread at the first of two readings. If the process's
-/// memory cannot be read, returns the reason.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
+/// thread waits. `before` is the processor time of each thread at the first of two readings. Returns the reason if the
+/// process's memory cannot be read.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
@@ -192,7 +194,7 @@ pub(crate) fn look(
     Ok(())
 }
 
-/// Reads the stacks of the main thread, and of the threads that it waits for.
+/// Reads the stacks of the main thread, and of the threads for which the main thread waits.
 fn read_stacks(
     pid: u64,
     view: &ProcessView,

@@ -8,9 +8,9 @@ use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 /// Maximum number of threads that are read. This limit and the next two are needed because another process's memory may
 /// contain anything, such as a loop of pointers.
 const MAX_THREADS: usize = 4096;
-/// Maximum number of frames of a stack that are read.
+/// Maximum number of frames that are read of a Python stack.
 const MAX_FRAMES: usize = 4096;
-/// Maximum number of characters of a name that are read.
+/// Maximum number of characters that are read of a Python name.
 const MAX_CHARACTERS: usize = 4096;
 /// Number of bytes from the `holder` field of a GIL to the end of the GIL's condition variables and mutexes.
 const GIL_BYTES: u64 = 256;
@@ -28,7 +28,8 @@ pub(crate) struct PythonState<'a> {
     interpreter: u64,
 }
 
-/// The GIL of an interpreter, while a thread holds it.
+/// The GIL of a Python interpreter, while a thread holds it: the holder's thread number, and the addresses where other
+/// threads wait for the GIL.
 pub(crate) struct Gil {
     pub holder: u32,
     /// The addresses of the condition variables and mutexes in which threads wait for the GIL.
@@ -36,7 +37,8 @@ pub(crate) struct Gil {
 }
 
 impl<'a> PythonState<'a> {
-    /// Finds the main interpreter of the process.
+    /// Finds the main Python interpreter of the process. `None` if the process has none, or a Python of an unknown
+    /// version.
     pub(crate) fn find(view: &'a ProcessView) -> Option<Self> {
         let runtime = view.variable("_PyRuntime")?;
         let minor = minor(view)?;
@@ -85,7 +87,7 @@ impl<'a> PythonState<'a> {
         })
     }
 
-    /// Returns the GIL, or `None` if no thread holds it.
+    /// Returns the GIL of the interpreter, or `None` if no thread holds it.
     pub(crate) fn gil(&self) -> Option<Gil> {
         let place = match self.threads.holder {
             Holder::InRuntime(at) => self.runtime + at as u64,

@@ -1,12 +1,13 @@
-//! The state of a rank, from its ring and from `/proc`. The verdict is based on these states.
+//! The state of a rank, read from its ring and from `/proc`. The verdict of `tllmprof hang` is based on the states of
+//! all ranks.
 
 use tllmprof_record::Ring;
 
-/// The state of a process of a run.
+/// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
-    /// The number of the process on this machine. If the process does not run on this machine, the number that the ring
-    /// contains.
+    /// The number of the process on this machine. If the process does not run on this machine, this is the number that
+    /// the ring contains.
     pub pid: u32,
     pub life: Life,
     /// The process's ring at the second of the two readings.
@@ -17,11 +18,11 @@ pub(crate) struct RankState {
     /// boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
-    /// The number of the thread that holds the GIL. `None` if no thread holds it, or if the holder is not known.
+    /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
 }
 
-/// The state of a process: whether it runs, is stopped, has ended, or is out of sight.
+/// The state of a process: it runs, is stopped, has ended, or cannot be seen from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Runs,
@@ -32,29 +33,30 @@ pub(crate) enum Life {
     Elsewhere,
 }
 
-/// A thread of a running process.
+/// A thread of a running process: its state, and the functions in which it is.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct ProcessThread {
     pub id: u32,
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
     pub state: char,
-    /// True if the thread used processor time between the two readings.
+    /// True if the thread used processor time between the two readings of its state.
     pub ran: bool,
     /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call.
     pub call: Option<String>,
-    /// The native functions that the thread is in, the innermost first, as pairs of a function's name and the file name
+    /// The native functions on the thread's stack, the innermost first, as pairs of a function's name and the file name
     /// of its module.
     pub native: Vec<(String, String)>,
-    /// The Python functions that the thread is in, the innermost first, as `NAME (FILE:LINE)`.
+    /// The Python functions on the thread's stack, the innermost first, as `NAME (FILE:LINE)`.
     pub python: Vec<String>,
-    /// The number of the thread that owns the mutex for which this thread waits.
+    /// The number of the thread that owns the mutex for which this thread waits. `None` if this thread waits for no
+    /// mutex, or the owner is not known.
     pub mutex_owner: Option<u32>,
     pub waits_for_gil: bool,
 }
 
 impl RankState {
-    /// Returns the name of the rank for messages.
+    /// Returns the name of the rank for messages, such as `rank 3`.
     pub(crate) fn name(&self) -> String {
         match self.number() {
             Some(rank) => format!("rank {rank}"),
@@ -69,7 +71,7 @@ impl RankState {
         self.ring.rank.or(largest.map(|(rank, _)| rank.into()))
     }
 
-    /// Returns whether a step or a collective began or ended between the two readings.
+    /// Returns true if a step or a collective began or ended between the two readings of the ring.
     pub(crate) fn has_moved(&self) -> bool {
         let ends = |ring: &Ring| {
             let steps = ring.steps.iter().filter_map(|step| step.end_ns);
@@ -83,7 +85,8 @@ impl RankState {
             || ends(now) != ends(before)
     }
 
-    /// Returns the number of collectives that the process has begun in a communicator.
+    /// Returns the number of collectives that the process has begun in this communicator. `None` if it does not use the
+    /// communicator.
     pub(crate) fn sequence(&self, communicator: u64) -> Option<u64> {
         let mut all = self.ring.communicators.iter();
         Some(all.find(|one| one.id == communicator)?.sequence)
@@ -103,7 +106,7 @@ impl RankState {
         self.threads.iter().find(|thread| thread.id == id)
     }
 
-    /// Returns whether the thread that makes the steps is in a function in which a known engine waits for requests.
+    /// Returns true if the thread that makes the steps is in a function in which a known engine waits for requests.
     pub(crate) fn waits_for_requests(&self) -> bool {
         let functions = self.main_thread().map(|thread| &thread.python);
         let mut names = functions
@@ -113,7 +116,8 @@ impl RankState {
         names.any(tllmprof_engines::is_idle_wait)
     }
 
-    /// Returns the duration of the longest of the latest steps, in nanoseconds. Steps that have not ended do not count.
+    /// Returns the duration, in nanoseconds, of the longest step among the latest steps in the ring. Steps that have
+    /// not ended do not count.
     pub(crate) fn longest_step(&self) -> Option<u64> {
         let steps = self.ring.steps.iter();
         steps
@@ -143,12 +147,13 @@ impl ProcessThread {
         if python.is_some() && self.native.is_empty() {
             return Some("the driver");
         }
-        // The search begins with the outermost function, because that is the function which the program has called.
+        // The search begins with the outermost native function, because that is the function which the program has
+        // called.
         let mut names = self.native.iter().rev().map(|(name, _)| name.as_str());
         names.find(|name| is_wait(name))
     }
 
-    /// Returns the function that the thread is in: a Python function if there is one, otherwise a native function that
+    /// Returns the function in which the thread is: a Python function if there is one, otherwise a native function that
     /// does not belong to a system library.
     pub(crate) fn function(&self) -> Option<String> {
         let is_system = |module: &str| {

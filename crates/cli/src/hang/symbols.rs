@@ -9,7 +9,7 @@ use tllmprof_symbols::{Image, demangle, short};
 
 use crate::beyond;
 
-/// The functions of a module. The key is the address, and the value is the size and the name.
+/// The functions of a module by address. Each value is the function's size in bytes and its name.
 type FileFunctions = BTreeMap<u64, (u64, String)>;
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! Tests of the verdicts, on states of ranks that are made here.
+//! Tests of the verdicts of `tllmprof hang`, on states of ranks that the tests make.
 
 use tllmprof_record::{
     Called, CapturedCollective, CapturedGroup, Collective, Operation, Ring, RingCommunicator,
@@ -38,7 +38,7 @@ fn call(communicator: u64, sequence: u64, operation: Operation) -> Called {
     }
 }
 
-/// Returns a thread that waits for the GPU.
+/// Returns the state of a thread that waits for the GPU.
 fn waiting(id: u32) -> ProcessThread {
     let names = [
         ("clock_nanosleep", "libc.so.6"),
@@ -65,7 +65,7 @@ fn asleep(id: u32, function: &str) -> ProcessThread {
     }
 }
 
-/// Returns a rank that has entered 10 all-reduces, the last of which is #9, and waits for the GPU.
+/// Returns the state of a rank that has entered 10 all-reduces, the last of which is #9, and that waits for the GPU.
 fn rank(number: u32) -> RankState {
     let pid = 100 * (number + 1);
     let ring = Ring {
@@ -116,7 +116,8 @@ fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
     act(&mut rank.before);
 }
 
-/// Returns ranks of which rank 3 has not entered the last `count` collectives.
+/// Returns the states of ranks of which rank 3 has not entered the last `count` collectives that the others have
+/// entered.
 fn without_last(count: usize) -> Vec<RankState> {
     let mut ranks = ranks();
     change(&mut ranks[3], |ring| {
@@ -144,7 +145,7 @@ fn a_rank_that_sleeps_before_a_collective_is_named_with_its_function() {
         text.to_owned(),
     );
     assert_eq!(judged(&ranks), expected);
-    // If the Python function is known, the text names it, because that is code which the user wrote.
+    // If the Python function of the thread is known, the verdict names it, because the user wrote that function.
     ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
     assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
     // Ranks that have been quiet for only a second are not called stuck.
@@ -238,7 +239,8 @@ fn a_rank_that_is_gone_or_stopped_is_named_at_once() {
         "{text}"
     );
     ranks[3].life = Life::Stopped;
-    // Other ranks may still begin steps, as long as these need no rank that is stopped.
+    // If a rank is stopped, the ranks are stuck, although other ranks may still begin steps that do not need the
+    // stopped rank.
     ranks[0].ring.steps_begun += 1;
     let (answer, kind, its, text) = judged(&ranks);
     assert_eq!(
@@ -292,7 +294,7 @@ fn the_gil_is_followed_to_the_thread_that_holds_it() {
         text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
         "{text}"
     );
-    // The holder of the lock now waits for a lock that the first thread owns.
+    // In this case, the holder of the lock waits for a lock that the first thread owns.
     ranks[3].threads[1].mutex_owner = Some(400);
     assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
 }
@@ -311,7 +313,8 @@ fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
         ring.steps[0].end_ns = Some(30 * SECOND)
     });
     assert_eq!(judged(&slow).0, Answer::NotStuck);
-    // After short steps, it may be a long prefill.
+    // A wait for the GPU that is longer than the latest steps may be a long prefill, so it must last 10 s before the
+    // ranks are called stuck.
     let mut prefill = self::ranks();
     for (quiet, answer) in [(9, Answer::NotStuck), (10, Answer::Stuck)] {
         prefill
@@ -370,7 +373,7 @@ fn a_rank_that_is_at_work_for_long_may_as_well_wait() {
     assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Busy));
     ranks[0].quiet_ns = Some(61 * SECOND);
     assert_eq!(judged(&ranks).0, Answer::CannotTell);
-    // With the Python function it is clear that the thread waits for the GPU.
+    // The Python function shows that the thread waits for the GPU.
     let python = "Event.synchronize (/lib/torch/cuda/streams.py:226)".to_owned();
     ranks
         .iter_mut()
@@ -416,7 +419,8 @@ fn ranks_that_move_or_wait_for_work_are_not_stuck() {
 
 #[test]
 fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
-    // Rank 0 waits in the first communicator for rank 1, which waits in the second for rank 2.
+    // In this case, rank 0 waits in the first communicator for rank 1, which waits in the second communicator for rank
+    // 2.
     let mut ranks: Vec<_> = (0..3).map(rank).collect();
     let use_of = |ring: &mut Ring, id, sequence| {
         ring.communicators.push(RingCommunicator {
@@ -448,13 +452,13 @@ fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
         text.starts_with("rank 2 did not enter collective #8"),
         "{text}"
     );
-    // Now rank 2 also waits for rank 0, so the waits form a circle.
+    // In this case, rank 2 also waits for rank 0, so that all three ranks wait for each other in a circle.
     change(&mut ranks[0], |ring| use_of(ring, 3, 1));
     change(&mut ranks[2], |ring| use_of(ring, 3, 2));
     assert_eq!(judged(&ranks).1, VerdictKind::Order);
 }
 
-/// Adds sends or receives of 1 MiB to a rank's ring.
+/// Adds sends or receives of 1 MiB to a rank's ring. `peer` is the other rank.
 fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
     change(rank, |ring| {
         let directions = ring.communicators[0].directions.as_mut().unwrap();
@@ -474,7 +478,8 @@ fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64)
 
 #[test]
 fn a_rank_that_does_not_send_or_receive_is_named() {
-    // A pipeline: rank 0 has sent twice to rank 1, which has received once and sent that on to rank 2.
+    // The ranks form a pipeline: rank 0 has sent twice to rank 1. Rank 1 has received once, and has sent the received
+    // data to rank 2.
     let mut ranks = ranks();
     transfer(&mut ranks[0], Collective::Send, 1, 2);
     transfer(&mut ranks[1], Collective::Receive, 0, 1);
@@ -488,7 +493,7 @@ fn a_rank_that_does_not_send_or_receive_is_named() {
     );
     let expected = "rank 1 did not enter recv #1 from rank 0 of TP (1.00 MiB, bfloat16): sleeps in futex, in hold_up";
     assert!(text.starts_with(expected), "{text}");
-    // Now rank 1 waits for rank 3, which has not sent.
+    // In this case, rank 1 waits for data from rank 3, which has not sent any.
     transfer(&mut ranks[1], Collective::Receive, 3, 1);
     ranks[1].threads[0] = waiting(200);
     ranks[3].threads[0] = asleep(400, "hold_up");
@@ -498,12 +503,12 @@ fn a_rank_that_does_not_send_or_receive_is_named() {
         text.starts_with("rank 3 did not enter send #0 to rank 1 of TP"),
         "{text}"
     );
-    // Rank 3 waits for rank 0 before it sends, which waits for rank 1.
+    // In this case, rank 3 waits for rank 0 before it sends, and rank 0 waits for rank 1.
     transfer(&mut ranks[3], Collective::Receive, 0, 1);
     let (_, kind, _, text) = judged(&ranks);
     assert_eq!(kind, VerdictKind::Order);
     assert!(text.starts_with("ranks wait for each other"), "{text}");
-    // If the calls of a rank are not all counted, they are not compared.
+    // If not all sends and receives of a rank are counted, they are not compared with those of other ranks.
     for rank in &mut ranks {
         change(rank, |ring| ring.communicators[0].directions = None);
     }

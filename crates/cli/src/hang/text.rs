@@ -1,4 +1,4 @@
-//! Prints the verdict and the state of the ranks, as text or as JSON.
+//! Prints the verdict of `tllmprof hang` and the states of the ranks, as text or as JSON.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{Answer, HangVerdict};
 use super::wording;
 
-/// Returns a text with the verdict, and a line for each rank.
+/// Returns a text with the verdict of `tllmprof hang`, and a line for each rank.
 pub(crate) fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
     let answer = match verdict.answer {
         Answer::Stuck => "stuck",

@@ -1,4 +1,4 @@
-//! A verdict: the answer to the question whether ranks are stuck, and the reason.
+//! The verdict of `tllmprof hang`: the answer to the question if ranks are stuck, and the reason.
 
 use serde::Serialize;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum VerdictKind {
-    /// Steps or collectives began or ended between the two readings.
+    /// Steps or collectives began or ended between the two readings, so the ranks are not stuck.
     Moves,
-    /// All processes have ended regularly.
+    /// All processes have ended regularly, so no rank is stuck.
     Ended,
     /// The ranks have entered the same collectives, and wait for work, such as requests.
     Idle,
-    /// A rank for which the others wait is using the processor.
+    /// The other ranks wait for a rank that is using the processor.
     Busy,
     /// The ranks were quiet for too short a time, or too little is known about them.
     Unclear,
     /// Ranks called different collectives where they should have called the same one.
     Mismatch,
-    /// Ranks called the same collectives in a different order.
+    /// Ranks called the same collectives, but in different orders.
     Order,
     Dead,
     Stopped,
@@ -28,11 +28,11 @@ pub(crate) enum VerdictKind {
     Deadlock,
     Lock,
     Gil,
-    /// The GPU does not finish its work.
+    /// The ranks wait for the GPU, which does not finish its work.
     Gpu,
 }
 
-/// The answer to the question whether the ranks are stuck.
+/// The answer of a verdict to the question whether the ranks are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -45,7 +45,7 @@ pub(crate) enum Answer {
 pub(crate) struct HangVerdict {
     pub answer: Answer,
     pub kind: VerdictKind,
-    /// The ranks that the verdict is about, as indices into the list of all ranks.
+    /// The ranks that the verdict blames or describes, as indices into the list of all ranks.
     pub ranks: Vec<usize>,
     pub text: String,
 }

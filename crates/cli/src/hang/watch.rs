@@ -18,15 +18,17 @@ use super::{BETWEEN, examine, is_elsewhere, quiet, text};
 use crate::failure::worded;
 use crate::output;
 
-/// Names of the files that contain the verdict.
+/// Names of the files to which the verdict of `tllmprof hang` is written.
 const JSON: &str = "hang.json";
 const TEXT: &str = "hang.txt";
-/// Time between two readings of the rings. Searching for the rings uses at most 1/`SHARE` of a processor's time.
+/// Time between two readings of the rings. The search for the rings uses at most 1/`SHARE` of a processor's time.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SHARE: u32 = 50;
-/// Time between two verdicts on processes that have not moved since, such as a server without requests.
+/// Time between two verdicts on processes that have made no step or collective since the last verdict, such as a server
+/// without requests.
 const RECHECK: Duration = Duration::from_secs(10);
-/// Largest rounding error of file times.
+/// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
+/// the times of files.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// A thread that watches the processes of a run, until this value is dropped.
@@ -35,8 +37,8 @@ pub(crate) struct StuckWatch {
 }
 
 impl StuckWatch {
-    /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
-    /// receives none.
+    /// Starts the thread that watches the run. Returns `None` if the thread cannot be started. The caller has blocked
+    /// all signals, so the new thread receives no signals.
     pub(crate) fn start(condition: Condition, run: RunId) -> Option<Self> {
         let (runs, ended) = mpsc::channel::<()>();
         let mut watcher = Watcher {
@@ -66,12 +68,13 @@ struct Watcher {
     condition: Condition,
     run: RunId,
     since: SystemTime,
-    /// The time of the latest verdict, and the numbers of steps and collectives of each process then.
+    /// The time of the latest verdict, and the number of steps and of collectives that each process had made at that
+    /// time.
     judged: Option<(Instant, Vec<[u64; 2]>)>,
 }
 
 impl Watcher {
-    /// Finds the running processes of the run.
+    /// Finds the rings of the processes of this run that are running.
     fn find(&self) -> Vec<ProcessRing> {
         let mut found = find::running();
         found.retain(|one| one.ring.run == self.run.as_str());
@@ -82,8 +85,8 @@ impl Watcher {
         self.condition.holds_if_stuck(quiet_ns)
     }
 
-    /// Judges these processes, if one of them has made no step or collective for the time of the condition. Returns the
-    /// folder of the rings and the verdict if they are stuck.
+    /// Judges the processes in `found`, if one of them has made no step or collective for the time that the condition
+    /// requires. Returns the folder of the rings and the verdict if the processes are stuck.
     fn judge(
         &mut self,
         mut found: Vec<ProcessRing>,
@@ -121,8 +124,8 @@ impl Watcher {
         is_stuck.then_some((folder, verdict, ranks))
     }
 
-    /// Writes the verdict to files, and one line to standard error. Does nothing if another command has done that for
-    /// the same run.
+    /// Writes the verdict to files, and one line about it to standard error. Does nothing if another command has
+    /// already done this for the same run.
     fn report(&self, folder: &Path, verdict: &HangVerdict, ranks: &[RankState]) {
         let json = format!("{}\n", output::json(&text::json(verdict, ranks)));
         let written = self.create(&folder.join(JSON)).and_then(|mut file| {

@@ -1,11 +1,11 @@
-//! Names for ranks, communicators and calls, for the texts of verdicts.
+//! Names for ranks, communicators and calls, for the texts of the verdicts of `tllmprof hang`.
 
 use tllmprof_record::{Called, Collective, Operation};
 use tllmprof_report::Bytes;
 
 use super::state::RankState;
 
-/// Returns the names of some ranks as text, such as `rank 3 and rank 5`.
+/// Returns the names of the ranks `which` as text, such as `rank 3 and rank 5`.
 pub(super) fn names(ranks: &[RankState], which: &[usize]) -> String {
     const SHOWN: usize = 4;
     let mut names: Vec<_> = which.iter().map(|index| ranks[*index].name()).collect();
@@ -28,7 +28,7 @@ pub(super) fn last_of(rank: &RankState) -> String {
     }
 }
 
-/// Returns a name for a communicator of this rank, for messages.
+/// Returns a name for the communicator `id` of this rank, for messages.
 pub(crate) fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);

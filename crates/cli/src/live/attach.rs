@@ -26,10 +26,10 @@ use crate::{doctor, library, manners, output};
 /// The step rules that can be used in a process that is already running, for messages.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
-/// Time that a process has to open its control socket. A process opens the socket at its first CUDA call that is
-/// intercepted.
+/// Time that a process has to open its control socket after the library was attached. The process opens the socket at
+/// its first CUDA call that is intercepted.
 const LISTENING: Duration = Duration::from_secs(5);
-/// Time that a process has to answer a request.
+/// Time that a process has to answer a request on its control socket.
 const ANSWERING: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -92,7 +92,8 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<ExitCode> {
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // With `--engine` a process that does not listen is not a failure, because it may drive no GPU.
+                // With `--engine`, a process that does not listen on a control socket is not a failure, because it may
+                // drive no GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
         }
@@ -155,7 +156,8 @@ fn attach_one(
     }
 }
 
-/// Returns the variables that are passed to the library, which uses them instead of the process's environment.
+/// Returns the variables that are passed to the library. In an attached process, the library uses them instead of the
+/// process's environment.
 fn variables(arguments: &AttachArguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
@@ -382,8 +384,9 @@ fn is_there(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(tllmprof_attach::is_there)
 }
 
-/// Waits up to `patience` until processes listen. Returns the processes that listen, and those that do not. Once one
-/// process listens, the other processes get only [`LISTENING`] more, which is enough for the processes of one engine.
+/// Waits up to `patience` until the processes listen on their control sockets. Returns the processes that listen, and
+/// those that do not. Once one process listens, the other processes get only [`LISTENING`] more, which is enough for
+/// the processes of one engine.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,
@@ -411,7 +414,8 @@ fn await_processes(
     }
 }
 
-/// Captures the next iterations, and prints their report. Returns whether all processes were captured completely.
+/// Captures the next iterations of `processes`, and prints their report. Returns true if all processes were captured
+/// completely.
 fn take(
     processes: Vec<ListeningProcess>,
     wanted: &capture::CaptureRequest,

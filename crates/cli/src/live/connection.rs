@@ -19,26 +19,26 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
     reader: BufReader<UnixStream>,
-    /// The beginning of a line whose rest has not arrived yet.
+    /// The beginning of a line that was received, if the rest of the line has not arrived yet.
     begun: Vec<u8>,
-    /// The number of the process in the PID namespace of this command. `None` if the process has no number in that
-    /// namespace.
+    /// The number of the process at the other end, in the PID namespace of this command. `None` if the process has no
+    /// number in that namespace.
     peer: Option<u64>,
 }
 
 /// The users who may own the other end of a socket, and the user as whom to connect.
 pub(crate) struct Who {
-    /// The users whose processes are trusted.
+    /// The numbers of the users whose processes are trusted.
     pub allowed: [u32; 3],
     /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
     /// `None` to connect as the current user.
     pub connect_as: Option<u32>,
 }
 
-/// The result of connecting to a socket file.
+/// The result of trying to connect to the socket file of a process.
 pub(crate) enum Reached {
     Listens(Connection),
-    /// No process listens any more. The file is left over.
+    /// No process listens on the socket any more. The socket file was left by a process that has ended.
     Nobody,
 }
 
@@ -65,7 +65,7 @@ impl Connection {
         Ok(Reached::Listens(connection))
     }
 
-    /// Returns whether `pid` is the process's number in this PID namespace, as the kernel reports it.
+    /// Returns true if the kernel reports `pid` as the number of the connected process in this PID namespace.
     pub(crate) fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
@@ -86,7 +86,7 @@ impl Connection {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
 
-    /// Sets the longest time that [`Connection::next`] waits. `None` means no limit.
+    /// Sets the longest time that [`Connection::next`] waits for an event. `None` means no limit.
     ///
     /// # Errors
     /// The system refuses the timeout.
@@ -162,7 +162,7 @@ impl Connection {
         self.wait_for(Some(ANSWER_TIMEOUT))
     }
 
-    /// Sends a request.
+    /// Sends a request to the process.
     ///
     /// # Errors
     /// The process has ended.
@@ -226,7 +226,7 @@ fn knock(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Returns the process and user at the other end, as the kernel reports them.
+/// Returns the process and the user at the other end of a socket, as the kernel reports them.
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -254,7 +254,7 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
 pub(crate) struct Writer(UnixStream);
 
 impl Writer {
-    /// Sends a request.
+    /// Sends a request to the process.
     ///
     /// # Errors
     /// The process has ended.
@@ -263,13 +263,13 @@ impl Writer {
     }
 }
 
-/// Returns whether an error of a connection means that the process has ended.
+/// Returns true if this error of a connection means that the process has ended.
 pub(crate) fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Returns whether no process listens at a socket.
+/// Returns true if no process listens on the socket.
 pub(crate) fn is_nobodys(socket: &Path) -> bool {
     connect(socket, None).is_err_and(|error| is_nobody(&error))
 }

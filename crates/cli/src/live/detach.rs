@@ -12,7 +12,7 @@ use super::{attach, each, engine, missing, pid, stop};
 use crate::beyond;
 use crate::{library, output};
 
-/// Time that a process has to answer a request.
+/// Time that a process has to answer a request on its control socket.
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -63,7 +63,10 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Returns the process that was found. Fails if no process was found, or if the library is detached already.
+/// Returns the process in `found`.
+///
+/// # Errors
+/// No process was found, or the library is detached from the process already.
 fn listening(pid: u64, found: Option<ListeningProcess>) -> Result<ListeningProcess> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {

@@ -14,10 +14,10 @@ use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
 
-/// Time over which the processor use of each process is measured.
+/// Time over which the processor time that each process uses is measured.
 const MEASURED: Duration = Duration::from_millis(300);
-/// A process counts as busy if it uses at least this number of ticks of processor time during [`MEASURED`]. A thread
-/// that never waits uses 30 ticks.
+/// The minimum processor time, in clock ticks during [`MEASURED`], for which a process counts as busy. A thread that
+/// never waits uses 30 ticks.
 const BUSY: u64 = 5;
 
 /// Names of programs that start unrelated programs, such as shells. Processes whose common ancestor is such a program
@@ -55,13 +55,13 @@ const STARTERS: [&str; 30] = [
     "supervisord",
 ];
 
-/// A process, as its `stat` file describes it.
+/// The parent, the name and the processor time of a process, from its `stat` file.
 #[derive(Clone, Debug)]
 struct One {
     parent: u64,
     name: String,
     state: char,
-    /// Processor time since the process started, in ticks.
+    /// Processor time since the process started, in clock ticks.
     ticks: u64,
 }
 
@@ -70,7 +70,7 @@ impl One {
         Some(Self {
             state: status.state()?,
             parent: status.parent()?,
-            // Fields 14 and 15 are user and system time.
+            // Fields 14 and 15 of the `stat` file are the user and system time.
             ticks: status.field::<u64>(14)? + status.field::<u64>(15)?,
             name: status.name,
         })
@@ -81,7 +81,7 @@ impl One {
     }
 }
 
-/// A process that has mapped the CUDA driver.
+/// A process that has mapped the CUDA driver, and its use of GPUs and of the processor.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
     pub pid: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Driver {
     /// The numbers of the GPUs whose device files the process has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// Processor time during the measurement, in ticks. It is part of `ticks`.
+    /// Processor time that the process used during [`MEASURED`], in clock ticks. It is also part of `ticks`.
     lately: u64,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// All processes, by number.
+/// All processes that `/proc` shows, by number.
 struct Processes(BTreeMap<u64, One>);
 
 impl Processes {
@@ -123,7 +123,7 @@ impl Processes {
         }
     }
 
-    /// Returns a process and its ancestors, the process first.
+    /// Returns the numbers of a process and all its ancestors. The process itself comes first.
     fn line(&self, pid: u64) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(Some(pid), |pid| {
             let parent = self.0.get(pid)?.parent;
@@ -135,7 +135,8 @@ impl Processes {
         tops.is_empty() || self.line(pid).any(|one| tops.contains(&one))
     }
 
-    /// Returns the process that started the engine: the highest ancestor below a program of [`STARTERS`].
+    /// Returns the process that started the engine to which `pid` belongs: the highest ancestor that is below a program
+    /// of [`STARTERS`].
     fn top(&self, pid: u64) -> u64 {
         let is_starter = |pid: &u64| {
             let one = self.0.get(pid);
@@ -182,8 +183,8 @@ impl Processes {
     }
 }
 
-/// Selects the processes of one engine that drive the GPU. Titles that the engine gives to such processes decide.
-/// Without such titles, the processes that use most processor time are selected.
+/// Selects the processes of one engine that drive the GPU. They are recognized by the titles that engines give to such
+/// processes. If no process has such a title, the processes that use most processor time are selected.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -231,7 +232,8 @@ fn gpus(pid: u64) -> Vec<u32> {
     numbers
 }
 
-/// Returns whether a process has mapped the driver's library. Returns false for a process that this user may not trace.
+/// Returns true if a process has mapped the CUDA driver's library. Returns false for a process that this user may not
+/// trace.
 fn has_driver(pid: u64) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {

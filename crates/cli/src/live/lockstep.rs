@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// The largest difference between the step counts of two processes in lockstep, if both are counted at the same time.
+/// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
+/// same time.
 const APART: u64 = 2;
 
-/// The step counts of all processes, read at nearly the same time.
+/// The step counts of all processes, which were read at nearly the same time.
 pub(crate) struct Sample {
     pub counts: Vec<Status>,
-    /// Time from sending the first request to receiving the last answer.
+    /// Time from the first request for the step counts to the last answer.
     pub took: Duration,
 }
 
 /// The step with which the windows of the processes in lockstep open, and the processes that are in lockstep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The first step of the windows of the processes in lockstep.
+    /// The first step of the windows that open in the processes in lockstep.
     pub first: u64,
     /// True for each process that is in lockstep. The window of any other process opens at that process's next step.
     pub members: Vec<bool>,
@@ -51,8 +52,8 @@ impl Plan {
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process that has the most other processes in lockstep with it. If several have equally many,
-        // chooses the one of these that has made the most steps.
+        // Finds the process with which most other processes are in lockstep. If this is true of several processes,
+        // chooses the one that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -88,7 +89,7 @@ mod tests {
         }
     }
 
-    /// Returns three samples for the given step counts. Each sample took 4 ms.
+    /// Returns three samples with the given step counts, each of which took 4 ms to read.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second process answered late in the second sample, and had made 40 more steps until then. In the first
-        // sample both processes had the same count.
+        // In the first sample, both processes have the same count. In the second sample, the second process answered
+        // late, when it had made 40 more steps.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
@@ -134,7 +135,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // A single process is always in lockstep with itself.
+        // A process that is the only one is always in lockstep with itself.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

@@ -60,8 +60,7 @@ pub(crate) fn why(pid: u64) -> String {
     }
 }
 
-/// Returns whether the library was attached to the running process, and not preloaded when it
-/// started.
+/// Returns true if the library was attached to the running process, and not preloaded when the process started.
 pub(crate) fn was_attached(pid: u64) -> bool {
     let preloaded = beyond::variable(pid, "LD_PRELOAD").unwrap_or_default();
     beyond::has_library(pid) && !has(preloaded.as_bytes(), b"tllmprof")

@@ -44,7 +44,7 @@ pub(crate) fn look() -> Vec<SeenProcess> {
         thread::sleep(BETWEEN);
     }
     let again = |mut process: sockets::ListeningProcess| {
-        // A process that has ended between the two readings is left out.
+        // A process that has ended between the two readings has no status any more, and is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
         let p50 = status
@@ -86,7 +86,7 @@ pub(crate) fn rate(before: &Status, now: &Status) -> Option<f64> {
     Some(steps as f64 * 1e9 / nanoseconds as f64)
 }
 
-/// Returns a process as a JSON object.
+/// Returns the status of a process, its rate and its median step time as a JSON object.
 pub(crate) fn json(seen: &SeenProcess) -> Object {
     let SeenProcess { status, rate, p50 } = seen;
     Object::default()
@@ -126,7 +126,7 @@ fn table(all: &[SeenProcess]) -> String {
             text(&status.record),
         ]);
     }
-    // Numbers are aligned to the right. The columns with these indices contain numbers.
+    // These are the indices of the columns that contain numbers. Numbers are aligned to the right.
     shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 

@@ -20,20 +20,21 @@ pub(crate) fn reachable(record: &Path, pid: u64) -> PathBuf {
     }
 }
 
-/// Figures of a process since its start. A figure is `None` if the process does not measure it.
+/// Figures from the header of a process's record, counted since the process started. A figure is `None` if the process
+/// does not measure it.
 pub(crate) struct Figures {
     header: Header,
     ns_per_tick: f64,
 }
 
 impl Figures {
-    /// Reads the figures of a process. Returns `None` if its record cannot be read here.
+    /// Reads the figures of a process from its record. Returns `None` if this command cannot read the record.
     pub(crate) fn from_status(status: &Status) -> Option<Self> {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // The process number is compared, because another process may have written a record with this name. A process
-        // in a container writes the number that it has in the container.
+        // The process number in the record is compared, because another process may have written a record with this
+        // name. A process in a container writes the number that it has in the container.
         let writer = u64::from(header.pid);
         let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
         is_it.then(|| Self {

@@ -1,4 +1,4 @@
-//! Formats tables of processes.
+//! Formats rows of cells as the table that `ps` and `top` print.
 
 use std::fmt::Display;
 

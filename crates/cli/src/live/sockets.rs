@@ -18,19 +18,19 @@ use crate::beyond;
 use crate::failure::worded;
 use crate::output;
 
-/// Delay before another attempt to connect to a socket.
+/// Delay before a second attempt to connect to a control socket.
 const AGAIN: Duration = Duration::from_millis(100);
-/// A process in another container is assumed to finish the creation of its socket within this time.
+/// Maximum time that a process in another container is assumed to need to create its control socket.
 const MAKING: Duration = Duration::from_secs(60);
 
-/// A listening process, and its status at the time when it was found.
+/// A process that listens on a control socket, and its status at the time when it was found.
 pub(crate) struct ListeningProcess {
     pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
 }
 
-/// A folder of sockets, and the user who owns it.
+/// A folder that contains control sockets, and the user who owns the folder.
 struct Folder {
     path: PathBuf,
     owner: u32,
@@ -146,8 +146,8 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Returns the process that created a file in a folder of sockets. `None` if the process belongs to another container
-/// or machine.
+/// Returns the process that created a file in a folder of sockets, if it is a process of this container on this
+/// machine. Returns `None` otherwise.
 fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     let host = rustix::system::uname();
     let host = OsStr::from_bytes(host.nodename().to_bytes());
@@ -155,8 +155,8 @@ fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
 }
 
-/// Returns whether the process that began to create a socket has ended. It is not known whether a process of another
-/// container has ended. But the creation of a socket takes less than a minute, so an older file is left over.
+/// Returns true if the process that began to create a socket has ended. For a process of another container, this is
+/// assumed if the file is older than [`MAKING`], because creating a socket takes less time.
 fn is_left(entry: &fs::DirEntry) -> bool {
     match process_here(entry) {
         Some(pid) => !beyond::has_library(pid.into()),
@@ -168,12 +168,13 @@ fn is_left(entry: &fs::DirEntry) -> bool {
     }
 }
 
-/// Returns the key by which processes are sorted.
+/// Returns the key by which processes are sorted: run, host, rank and number.
 pub(crate) fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 
-/// Connects to a socket and asks for the process's status. Returns `None` if no process listens there.
+/// Connects to a control socket and asks the process for its status. Returns `None` if no process listens on the
+/// socket.
 fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)>> {
     match Connection::open(socket, who)? {
         Reached::Listens(mut connection) => {
@@ -184,7 +185,8 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
     }
 }
 
-/// Returns the process that listens on a socket. If no process listens and `is_ours` is true, removes the socket file.
+/// Returns the process that listens on a control socket. If no process listens and `is_ours` is true, removes the
+/// socket file. If `says` is true, logs an error.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
         // The program may have closed the library's listening socket. After a failed attempt to connect, the library
@@ -216,7 +218,7 @@ fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Listen
     }
 }
 
-/// Returns the folder that the variable `TLLMPROF_CONTROL` names.
+/// Returns the folder of control sockets that the variable `TLLMPROF_CONTROL` names. `None` if it names none.
 fn named() -> Option<PathBuf> {
     let value = env::var_os("TLLMPROF_CONTROL")?;
     match Control::parse(&value) {
@@ -243,7 +245,8 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// Returns folders of sockets that are safe to use: those of [`own_places`], and those in other containers.
+/// Returns the folders of control sockets whose owners can be trusted: those of [`own_places`], and those in other
+/// containers.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()
@@ -273,7 +276,7 @@ fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     folders
 }
 
-/// Returns the folder at `path`, if it exists and its owner can be trusted.
+/// Returns the folder of sockets at `path`, if it exists and its owner can be trusted.
 fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();

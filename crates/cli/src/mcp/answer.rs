@@ -11,7 +11,7 @@ use crate::output::json;
 
 /// Maximum length of an answer in bytes. An answer then has at most as many characters.
 const LONGEST: usize = 8000;
-/// The part of the maximum length that is for messages, in bytes.
+/// The part of an answer's maximum length that is for messages, in bytes.
 const MESSAGES: usize = 1000;
 /// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
 /// the messages and the result.
@@ -35,7 +35,8 @@ impl Page {
     const TOP: usize = 20;
 }
 
-/// Returns a page of rows as JSON: as many rows as fit, and the offset of the next row. `about` comes before the rows.
+/// Returns a page of rows as JSON: as many rows as the maximum length allows, and the offset of the next row. `about`
+/// comes before the rows.
 ///
 /// # Errors
 /// The page is empty or begins after the last row.
@@ -83,8 +84,8 @@ pub(crate) fn list<T: Serialize>(
     Ok(text)
 }
 
-/// Returns a value as JSON of at most `longest` bytes, if possible. Leaves out `null`. Shortens texts more and more,
-/// and if that is not enough, leaves out lists and objects.
+/// Returns a value as JSON of at most `longest` bytes, if possible. Leaves out `null`. Shortens texts step by step to
+/// the lengths of [`TEXTS`]; if the JSON is still too long, leaves out lists and objects.
 fn fitted(value: &Value, longest: usize) -> String {
     for most in TEXTS {
         let text = json(&shortened(value, most));
@@ -152,7 +153,7 @@ pub(crate) fn messages(messages: &[String]) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns an error as one line.
+/// Returns the text of an error as one line of at most [`MESSAGES`] bytes.
 pub(crate) fn error(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut_middle(&line, MESSAGES)

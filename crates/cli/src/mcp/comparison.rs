@@ -1,4 +1,4 @@
-//! The tool that compares two runs.
+//! The tool of `tllmprof mcp` that compares two runs.
 
 use std::path::PathBuf;
 

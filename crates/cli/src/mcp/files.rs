@@ -1,4 +1,4 @@
-//! The tool that lists the runs below a folder.
+//! The tool of `tllmprof mcp` that lists the runs below a folder.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ use super::answer::{self, Page};
 use super::shared::Shared;
 use crate::{output, processes};
 
-/// The maximum depth of subfolders that are examined.
+/// The maximum depth of subfolders in which records and traces are searched for.
 const MAX_DEPTH: usize = 6;
-/// The maximum number of files and folders that are examined.
+/// The maximum number of files and folders that one search examines.
 const MAX_ENTRIES: usize = 20_000;
 /// The maximum number of file names that are listed for a folder.
 const MAX_NAMES: usize = 4;
@@ -38,7 +38,7 @@ struct RecordFolder {
     folder: PathBuf,
     /// The number of files of each type, such as "tllmprof record".
     holds: BTreeMap<&'static str, usize>,
-    /// The names of the first files, in alphabetical order.
+    /// The names of the folder's first files, in alphabetical order; at most [`MAX_NAMES`].
     files: Vec<String>,
     bytes: u64,
     /// The time of the latest change of any record or trace in the folder, as text.
@@ -66,7 +66,7 @@ pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 
 struct FolderSearch {
     found: Vec<RecordFolder>,
-    /// The number of files and folders that may still be examined.
+    /// The number of files and folders that this search may still examine.
     left: usize,
 }
 

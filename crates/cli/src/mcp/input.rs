@@ -1,4 +1,4 @@
-//! Standard input of the server. When it ends, the capture in progress is stopped.
+//! Standard input of the MCP server. When the input ends, the capture in progress is stopped.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Requests that the capture in progress stops.
+    /// Requests that the capture in progress stop.
     pub(crate) fn stop(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The tools that list and capture running processes.
+//! The tools of `tllmprof mcp` that list and capture running processes.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::live::capture::{self, CaptureRequest};
 use crate::live::{ps, targets};
 use crate::output;
 
-/// The maximum number of iterations of a capture.
+/// The maximum number of iterations that an assistant can capture at once.
 const MAX_STEPS: u64 = 10_000;
 
 #[derive(Deserialize, JsonSchema, Default)]

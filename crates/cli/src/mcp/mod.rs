@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &McpArguments) -> Result<ExitCode> {
         .build()
         .context("no thread can be started to answer requests")?;
     let served = runtime.block_on(server::serve(arguments.allow_capture));
-    // Does not wait for the thread that reads standard input, which may block forever.
+    // This call does not wait for the thread that reads standard input, because the read may block forever.
     runtime.shutdown_background();
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),

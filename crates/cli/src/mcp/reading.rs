@@ -1,4 +1,4 @@
-//! The tools that show parts of a run's report.
+//! The tools of `tllmprof mcp` that show parts of a run's report.
 
 use anyhow::{Result, bail};
 use schemars::JsonSchema;
@@ -86,7 +86,7 @@ fn tables() -> Vec<&'static str> {
     TABLES.into_iter().chain([ITERATIONS]).collect()
 }
 
-/// A row of a table, with the index of its process.
+/// A row of a table in the answer, and the index of the process to which the row belongs.
 #[derive(Serialize)]
 struct Of<T> {
     process: usize,
@@ -225,7 +225,7 @@ pub(crate) fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
     }
 }
 
-/// Returns true if a layer has this name, or lies within the layer of this name.
+/// Returns true if `layer` is the layer that is called `name`, or lies within that layer.
 fn is_within(layer: &GpuLayerPattern, name: &str) -> bool {
     let rest = layer.name.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))

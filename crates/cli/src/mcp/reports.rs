@@ -1,4 +1,4 @@
-//! Makes the reports for the tools, and keeps the latest report in memory.
+//! Makes the reports for the tools of `tllmprof mcp`, and keeps the latest report in memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) struct RunOf {
 #[derive(PartialEq, Eq)]
 struct ReportInputs {
     of: RunOf,
-    /// The path, length in bytes, and modification time of each file.
+    /// The path, length in bytes, and modification time of each file of the report.
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn step(text: Option<&str>) -> Result<Option<Step>> {
     text.map(parse).transpose()
 }
 
-/// Reads the processes of one run from these files.
+/// Reads the processes of one run from `files`.
 fn read(of: &RunOf, files: &[PathBuf]) -> Result<Vec<Process>> {
     let step = step(of.step.as_deref())?;
     let reading = ReadOptions::with_step(step.as_ref(), files)?;

@@ -1,4 +1,4 @@
-//! The server, which answers requests of the Model Context Protocol with the tools.
+//! The server of `tllmprof mcp`. It answers requests of the Model Context Protocol by calling the tools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

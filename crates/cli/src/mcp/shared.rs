@@ -1,4 +1,4 @@
-//! The state that all tools share.
+//! The state that all tools of `tllmprof mcp` share.
 
 use super::input::Interrupts;
 use super::reports::Reports;

@@ -1,4 +1,4 @@
-//! The list of tools, and the check of their arguments.
+//! The list of the tools that `tllmprof mcp` offers, and the check of their arguments.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{comparison, files, live, reading};
 /// A tool that an assistant can call.
 pub(crate) struct Tool {
     pub name: &'static str,
-    /// The description with which an assistant decides whether to use the tool.
+    /// The description of the tool. An assistant reads it to decide whether to use the tool.
     pub about: &'static str,
     /// True if the tool changes nothing, neither files nor processes.
     pub is_read_only: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Tool {
     call: fn(Value, &mut Shared) -> Result<String>,
 }
 
-/// Defines a tool that changes nothing.
+/// Defines a tool that reads data and changes neither files nor processes.
 macro_rules! reads {
     ($name:literal, $module:ident::$call:ident, $arguments:ident, $about:literal) => {
         Tool {
@@ -97,7 +97,7 @@ const TOOLS: [Tool; 9] = [
     },
 ];
 
-/// Returns the tools that are offered to the assistant.
+/// Returns the tools that are offered to the assistant. The capturing tool is among them if `allow_capture` is true.
 pub(crate) fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
     TOOLS
         .iter()

@@ -1,4 +1,4 @@
-//! The processes below the command, and which of them use CUDA.
+//! The descendant processes of the command `tllmprof`, and which of these processes use CUDA.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::fs;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// The driver's library. A process that maps it can use a GPU.
+/// The beginning of the file name of the CUDA driver's library. A process that maps this library can use a GPU.
 const DRIVER: &[u8] = b"libcuda.so";
 
-/// The processes below the command.
+/// The descendant processes of the command, as found by the latest search.
 pub(crate) struct ProcessFamily {
-    /// The process number of the command.
+    /// The process number of the command whose descendants are searched for.
     command: u64,
-    /// The processes. The flag is true if the process has loaded the driver.
+    /// The descendant processes of the command, by number. The flag is true if the process has loaded the CUDA driver.
     members: HashMap<u64, bool>,
 }
 
@@ -25,12 +25,13 @@ impl ProcessFamily {
         }
     }
 
-    /// Finds the processes that now run below the command.
+    /// Finds the processes that are now descendants of the command.
     pub(crate) fn search(&mut self) {
         let parent = |number| Some((number, ProcessStatus::read(number)?.parent()?));
         let parents: HashMap<_, _> = process_numbers().filter_map(parent).collect();
         let is_below = |number: &u64| {
-            // The bound ends the search if numbers were reused while they were read.
+            // At most as many ancestors are followed as there are processes. This ends the search if process numbers
+            // were reused while they were read, which can make the chain of parents a loop.
             let above = std::iter::successors(parents.get(number), |above| parents.get(above));
             above
                 .take(parents.len())
@@ -46,12 +47,12 @@ impl ProcessFamily {
             .collect();
     }
 
-    /// Returns true if a process belongs to the family.
+    /// Returns true if process `number` is a descendant of the command.
     pub(crate) fn contains(&self, number: u32) -> bool {
         self.members.contains_key(&number.into())
     }
 
-    /// Returns the processes that have loaded the driver.
+    /// Returns the numbers of those descendant processes that have loaded the CUDA driver.
     pub(crate) fn users(&self) -> impl Iterator<Item = u64> {
         let users = self.members.iter().filter(|(_, has_driver)| **has_driver);
         users.map(|(number, _)| *number)

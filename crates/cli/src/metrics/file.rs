@@ -47,7 +47,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record, with data about the machine and the run.
+/// Begins the record of GPU metrics, with data about the machine and the run.
 pub(crate) fn begin(
     file: File,
     pid: u32,

@@ -22,26 +22,27 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// NVML's samples of the utilization by processes count for this time, in microseconds. NVML takes them up to six times a
-/// second.
+/// Age, in microseconds, up to which NVML's samples of the utilization by processes are used. NVML takes such samples
+/// up to six times a second.
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
 pub(super) type MetricValue = (Metric, u64);
 
-/// A GPU that is sampled.
+/// A GPU whose metrics are sampled.
 pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA in the profiled program.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last GPM sample. `None` if GPM was not requested, if the GPU has none (it exists since Hopper), or if this
-    /// user may not read it.
+    /// The last GPM sample. `None` if GPM was not requested, if the GPU does not support GPM (only GPUs since Hopper
+    /// do), or if this user may not read it.
     counts: Option<GpmSample<'nvml>>,
-    /// True to sample utilization and used memory, too (`--gpu-metrics`).
+    /// True if utilization and used memory are sampled, too (`--gpu-metrics`).
     has_load: bool,
-    /// True if the GPU is divided into parts (MIG). Its clocks, power and processes are those of all parts.
+    /// True if the GPU is divided into parts (MIG). In that case its clocks, power and processes are those of all parts
+    /// together.
     is_divided: bool,
-    /// The GPU's energy counter at the last sample, in millijoules. `None` if it cannot be read.
+    /// The GPU's energy counter at the last sample, in millijoules. `None` if the counter cannot be read.
     energy: Option<u64>,
     /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
@@ -55,7 +56,8 @@ pub(crate) struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Returns the reason if the state of this GPU says nothing about the program, or says it only in part.
+    /// Returns a message if the GPU's state cannot be attributed to the program or is incomplete: because the GPU is
+    /// divided (MIG), or because it does not report the reasons for its clocks.
     pub(crate) fn refusal(&self) -> Option<String> {
         let ordinal = self.ordinal;
         if self.is_divided {
@@ -69,10 +71,11 @@ impl<'nvml> Gpu<'nvml> {
         ))
     }
 
-    /// Returns the processes that use the GPU, with their shares of the SMs' time in percent, if they are known.
+    /// Returns the processes that use the GPU. Each comes with its share of the SMs' time in percent, if the share is
+    /// known.
     ///
     /// # Errors
-    /// The driver does not list them.
+    /// The driver does not list the processes.
     pub(crate) fn processes(&self) -> Result<Vec<(u32, Option<u8>)>, NvmlError> {
         if self.is_divided {
             return Ok(Vec::new());
@@ -81,7 +84,7 @@ impl<'nvml> Gpu<'nvml> {
         let listed = device.running_compute_processes()?;
         let since = clock::unix_us().saturating_sub(LOAD_US);
         let loads = match device.process_utilization_stats(since) {
-            // No process was busy.
+            // NVML reports `NotFound` if no process was busy on the GPU.
             Err(NvmlError::NotFound) => Some(Vec::new()),
             loads => loads.ok(),
         };
@@ -105,8 +108,8 @@ impl<'nvml> Gpu<'nvml> {
         ))
     }
 
-    /// Begins to sample a GPU: its load if `has_load` is true, and always its state. Also returns the reason if its GPM
-    /// metrics are missing.
+    /// Begins to sample a GPU: always its state (clocks, power, energy), and its load if `has_load` is true. Also
+    /// returns a reason if the GPU's GPM metrics are missing.
     pub(crate) fn new(
         ordinal: u8,
         device: Device<'nvml>,
@@ -135,8 +138,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// Returns the metrics since the last call. An error means that the GPM counters could not be read. After an error,
-    /// these counters are not read again.
+    /// Returns the GPU's metrics since the last call. The error means that the GPM counters could not be read; after
+    /// such an error these counters are not read again.
     pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -150,7 +153,8 @@ impl<'nvml> Gpu<'nvml> {
         if self.has_load {
             self.load(&mut values);
         }
-        // Without --gpu-metrics the samples are only for findings, which cannot use those of several parts.
+        // Without `--gpu-metrics`, the samples are used only for findings about the program. Samples of a divided GPU
+        // do not help there, because they are those of all parts together.
         if self.has_load || !self.is_divided {
             self.state(&mut values);
         }
@@ -173,8 +177,8 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // If this GPU does not have a metric, such as those of NVLink, only the result of that metric is an error. The
-        // metric is then left out.
+        // If this GPU does not have a metric, for example one of NVLink, only the result for that metric is an error.
+        // The metric is then left out.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));
@@ -184,7 +188,8 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// Adds the load that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
+    /// Adds the utilization and used memory, which every GPU reports, to `values`. NVML averages the utilization over
+    /// the last 1/6 s to 1 s.
     fn load(&self, values: &mut Vec<MetricValue>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
@@ -195,7 +200,7 @@ impl<'nvml> Gpu<'nvml> {
         }
     }
 
-    /// Adds clocks, power, temperature and energy.
+    /// Adds the GPU's clocks, power, temperature and energy to `values`.
     fn state(&mut self, values: &mut Vec<MetricValue>) {
         let device = &self.device;
         if let Ok(milliwatts) = device.power_usage() {

@@ -28,28 +28,28 @@ use tllmprof_config::{Level, RunId};
 use crate::supervised::HeldSignals;
 use crate::{inherited, output};
 
-/// Time to wait for the last message of the sampling process, which may still be loading NVML. The second one is for
-/// samples that the user did not ask for.
+/// Time to wait for the last message of the sampling process, which may still be loading NVML. The second, shorter time
+/// applies if the user did not ask for the samples.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The samples that are taken.
+/// The measurements that the sampling process takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SampleScope {
     /// Clocks, power, energy and processes of the GPUs, and the nodes of threads. Nothing is logged.
     State,
-    /// These, and the load of the GPUs (`--gpu-metrics`).
+    /// The measurements of [`State`](Self::State), and also the load of the GPUs (`--gpu-metrics`).
     All,
 }
 
-/// The settings of the sampling process.
+/// The settings of the process that samples the GPUs.
 struct SamplingPlan {
     path: PathBuf,
-    /// The process number of the command.
+    /// The process number of the command that started the sampling process.
     pid: u32,
     run: RunId,
     log: Level,
-    /// Largest size of the record, in bytes.
+    /// Maximum size of the record, in bytes.
     limit: u64,
     sampled: SampleScope,
 }
@@ -64,8 +64,9 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Starts a process that samples, once [`Sampler::begin`] is called, into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
-    /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
+    /// Starts a process that samples GPUs after [`Sampler::begin`] is called. The samples go into a record in `folder`
+    /// of at most `limit` bytes. GPUs and metrics that cannot be sampled are logged and left out. Requires that the
+    /// calling process has a single thread.
     pub(crate) fn start(
         folder: &Path,
         run: &RunId,
@@ -102,13 +103,13 @@ impl Sampler {
         }
     }
 
-    /// Begins the sampling: the program has started.
+    /// Lets the sampling process begin to sample. Called when the program has started.
     pub(crate) fn begin(&mut self) {
-        // If the sampling process has ended, it has logged the reason.
+        // A failed write means that the sampling process has ended. It has then logged the reason.
         let _ = self.orders.write_all(&[0]);
     }
 
-    /// Ends the sampling. Returns the path of the record, or `None` if there are no samples.
+    /// Ends the sampling. Returns the path of the record, or `None` if no samples were taken.
     pub(crate) fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
@@ -143,7 +144,8 @@ impl Sampler {
     }
 }
 
-/// Forks the sampling process. Returns its process number, and this process's end of the socket.
+/// Forks the sampling process. Returns its process number, and the command's end of the socket between the two
+/// processes.
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The child keeps all signals blocked. Signals of the terminal are meant for the program, and the child has to
@@ -177,7 +179,7 @@ fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
     }
 }
 
-/// Logs the reason why there are no GPU metrics, or why the metrics end early.
+/// Logs why there are no GPU metrics, or why the metrics end early.
 fn say(log: Level, error: &anyhow::Error) {
     if log >= Level::Warn {
         let text = format!("{error:#}");

@@ -1,4 +1,4 @@
-//! NUMA nodes: of the GPUs, and of the processors that threads run on.
+//! NUMA nodes of the GPUs, and of the processors on which the program's threads run.
 
 use std::collections::HashMap;
 use std::env;
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 
 use crate::process_status::ProcessStatus;
 
-/// Number of fields in `/proc/PID/stat`: time in user mode, time in the kernel, and the processor.
+/// Numbers of the fields in `/proc/PID/stat`, counted from 1, that contain the time in user mode, the time in the
+/// kernel, and the processor.
 const USER_TIME: usize = 14;
 const SYSTEM_TIME: usize = 15;
 const PROCESSOR: usize = 39;
-/// A thread is busy if it runs at least this number of ticks between two looks at all threads.
+/// The minimum run time, in clock ticks between two examinations of all threads, for which a thread counts as busy.
 const MIN_BUSY_TICKS: u64 = 5;
-/// Maximum number of threads of a process that are looked at.
+/// Maximum number of threads that are examined in a process.
 const MAX_THREADS: usize = 1024;
 
-/// The NUMA nodes of the machine.
+/// The NUMA nodes of the machine, and the nodes on which threads were last seen.
 pub(crate) struct NumaNodes {
     root: PathBuf,
-    /// The node of each processor. Empty if the machine has only one node.
+    /// The NUMA node of each processor. Empty if the machine has only one node.
     of_processor: Vec<Option<u16>>,
     threads: HashMap<(u64, u64), WatchedThread>,
 }
@@ -32,7 +33,7 @@ struct WatchedThread {
     is_busy: bool,
 }
 
-/// A thread that runs on a node, and ran on another one when it was last seen.
+/// A thread that was found on one NUMA node, and on another node in the examination before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MovedThread {
     pub pid: u32,
@@ -41,7 +42,7 @@ pub(crate) struct MovedThread {
 }
 
 impl NumaNodes {
-    /// Reads the machine's nodes from `/sys`, or from the folder that a variable names.
+    /// Reads the machine's NUMA nodes from `/sys`, or from the folder that the variable `TLLMPROF_SYSFS` names.
     pub(crate) fn read() -> Self {
         Self::under(env::var_os("TLLMPROF_SYSFS").map_or_else(|| "/sys".into(), PathBuf::from))
     }
@@ -65,8 +66,8 @@ impl NumaNodes {
         }
     }
 
-    /// Returns a GPU's node and the distances from it, in the form of [`tllmprof_record::Info::GpuNode`]. `None` if the
-    /// machine does not say which node the GPU belongs to.
+    /// Returns the NUMA node of a GPU and the distances from this node to all nodes, in the form of
+    /// [`tllmprof_record::Info::GpuNode`]. `None` if the machine does not report which node the GPU belongs to.
     pub(crate) fn of_gpu(&self, ordinal: u8, address: &str) -> Option<String> {
         let read = |path: PathBuf| fs::read_to_string(path).ok();
         let node = self
@@ -74,7 +75,7 @@ impl NumaNodes {
             .join("bus/pci/devices")
             .join(address)
             .join("numa_node");
-        // The file contains -1 if the firmware does not say it.
+        // The file contains -1 if the firmware does not report the GPU's node. Then the parse fails.
         let node: u16 = read(node)?.trim().parse().ok()?;
         let folder = self.root.join(format!("devices/system/node/node{node}"));
         let distances = read(folder.join("distance"))?;
@@ -89,8 +90,8 @@ impl NumaNodes {
         Some(text)
     }
 
-    /// Returns the threads of some processes that are on another node than when they were last seen. If `all` is false,
-    /// only threads that were busy at the last look at all threads are examined.
+    /// Returns the threads of `processes` that have moved to another NUMA node since they were last examined. If `all`
+    /// is false, only threads that were busy at the last examination of all threads are examined.
     pub(crate) fn moved(
         &mut self,
         processes: impl Iterator<Item = u64>,
@@ -148,7 +149,7 @@ impl NumaNodes {
     }
 }
 
-/// Returns the numbers of the nodes, in order.
+/// Returns the numbers of the machine's NUMA nodes, in ascending order.
 fn numbers(root: &Path) -> Vec<u16> {
     let entries = fs::read_dir(root.join("devices/system/node"));
     let names = entries
@@ -163,9 +164,9 @@ fn numbers(root: &Path) -> Vec<u16> {
     numbers
 }
 
-/// Returns the processors of a list such as `0-3,8`.
+/// Returns the numbers of the processors in a list such as `0-3,8`.
 fn processors(list: &str) -> impl Iterator<Item = usize> {
-    /// Larger numbers are not of processors.
+    /// The largest number that is accepted as a processor's number. It bounds the length of a range.
     const MAX_PROCESSOR: usize = 1 << 16;
     let range = |item: &str| {
         let (first, last) = item.split_once('-').unwrap_or((item, item));
@@ -179,7 +180,7 @@ fn processors(list: &str) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// Makes a folder like `/sys`, with a GPU on node 1.
+    /// Makes a folder with the structure of `/sys`, in which a GPU belongs to NUMA node 1.
     fn made(nodes: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {

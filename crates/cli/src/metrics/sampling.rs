@@ -20,19 +20,21 @@ use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SampleScope, SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples. NVML supports no shorter interval for GPM.
+/// Interval between samples of the GPUs. NVML supports no shorter interval for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum size of a record that the user did not ask for, in bytes. Samples become rarer as it fills.
+/// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
+/// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// Processes and threads are searched for in the first rounds, and then once in this number of rounds.
+/// The run's processes and their threads are searched for in each of the first `FIRST_ROUNDS` rounds of sampling, and
+/// then once in `SEARCH_ROUNDS` rounds.
 const FIRST_ROUNDS: u64 = 10;
 const SEARCH_ROUNDS: u64 = 50;
-/// All threads are looked at once in this number of rounds, and those that are busy in each round.
+/// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
 const THREAD_ROUNDS: u64 = 10;
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
 
-/// A GPU and its name.
+/// A GPU in NVML, and the name of its model.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
 /// Waits until the program has started, and then samples until the command closes the other end of the socket. Returns the number of rounds, in each
@@ -96,7 +98,7 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
         &mut rounds,
     );
     if rounds == 0 {
-        // Without any sample the record is useless, so it is removed.
+        // No sample was taken, so the record of GPU metrics is useless and is removed.
         let _ = fs::remove_file(&plan.path);
         return ended.map(|()| 0);
     }
@@ -107,7 +109,8 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     Ok(rounds)
 }
 
-/// The processes around the GPUs, and the nodes that their threads run on.
+/// Everything around the GPUs that is sampled, too: the processes that use the GPUs, and the NUMA nodes on which the
+/// threads run.
 struct Surrounding {
     family: ProcessFamily,
     shares: GpuShares,
@@ -115,7 +118,7 @@ struct Surrounding {
 }
 
 impl Surrounding {
-    /// Writes the nodes of the threads of the run that have changed their node.
+    /// Writes to the record which threads of the run have moved to another NUMA node.
     fn keep_moved(&mut self, record: &mut StreamWriter, round: u64) -> Result<()> {
         if round < FIRST_ROUNDS || round.is_multiple_of(SEARCH_ROUNDS) {
             self.family.search();
@@ -133,7 +136,7 @@ impl Surrounding {
     }
 }
 
-/// Returns the interval between samples for a record of this length, or `None` if it is full.
+/// Returns the interval until the next sample if the record has `length` bytes. Returns `None` if the record is full.
 fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
     let limit = match plan.sampled {
         SampleScope::All => return (length < plan.limit).then_some(INTERVAL),
@@ -147,7 +150,7 @@ fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
     }
 }
 
-/// Takes samples until the command asks for a stop, the record is full, or the record cannot be written.
+/// Takes samples of all GPUs until the command requests a stop, the record is full, or the record cannot be written.
 fn look<'nvml>(
     plan: &SamplingPlan,
     nvml: &'nvml Nvml,
@@ -186,7 +189,7 @@ fn look<'nvml>(
                 file::write_fact(record, Info::Refused, &line)?;
             }
             keep(record, gpu.ordinal, &taken)?;
-            // If the driver does not list processes, none are in the record.
+            // If the driver does not list the processes that use a GPU, the record contains no processes.
             let listed = gpu.processes().unwrap_or_default();
             let around = (&mut around.shares, &mut around.family);
             around
@@ -218,8 +221,8 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result
     Ok(())
 }
 
-/// Waits up to `wait` for the request to stop. Returns true if the request came or the command has ended, and false
-/// after the timeout.
+/// Waits up to `wait` for the command's request to stop. Returns true if the request came or the command has ended, and
+/// false after the timeout.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;

@@ -1,4 +1,4 @@
-//! Processes that share a GPU: which of those that the driver lists belong to the run.
+//! Processes that share a GPU. The driver lists them; this module determines which of them belong to the run.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -11,19 +11,20 @@ use tllmprof_record::{Event, GpuOwner, NO_STRING, StreamWriter, StringId, What};
 use super::family::ProcessFamily;
 use super::gpu::MeasuredValues;
 
-/// The PID namespace of the host: the number of its file in `/proc/self/ns`.
+/// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on all machines.
 const HOST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process that the driver lists, with its share of the SMs' time in percent.
 type ListedProcess = (u32, Option<u8>);
 
-/// The classes of processes, and their names in the record.
+/// Data by which each process that uses a GPU is attributed to this run or to others, and the numbers of the processes'
+/// names in the record.
 pub(crate) struct GpuShares {
-    /// True if the driver's process numbers are certainly those of this namespace.
+    /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
-    /// The variable that the processes of the run inherit, and for each process that is not below the command, true if it
-    /// has that variable: other tasks of a job have it, too.
+    /// `variable` is the variable `NAME=VALUE` that all processes of the run inherit. For each process that is not a
+    /// descendant of the command, `tasks` is true if the process has this variable, as other tasks of the same job do.
     variable: String,
     tasks: HashMap<u32, bool>,
 }
@@ -49,7 +50,7 @@ impl GpuShares {
         family: &mut ProcessFamily,
     ) -> io::Result<()> {
         if listed.iter().any(|(pid, _)| !family.contains(*pid)) {
-            // They may have started since the last search.
+            // Some of the run's processes may have started since the last search.
             family.search();
         }
         let users = family.users().count();
@@ -99,15 +100,15 @@ impl GpuShares {
 }
 
 /// Returns the owner of each process that the driver lists. In a container the driver may list processes by the host's
-/// numbers. Then only the number of processes can be compared with `users`, the run's processes that can use a GPU: those
-/// beyond are others, whose numbers (0) are not known.
+/// numbers, so that none of them can be identified. Then `users`, the number of the run's processes that can use a GPU,
+/// is compared with the number of listed processes: the excess belongs to others, and gets process number 0.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,
     users: usize,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
-    // One number of the run shows that the driver uses the numbers of this namespace.
+    // If the driver lists one process number of the run, it uses the numbers of this PID namespace.
     if is_host || listed.iter().any(|(pid, _)| is_ours(*pid)) {
         let owner = |(pid, sm): &ListedProcess| match is_ours(*pid) {
             true => (*pid, GpuOwner::Run, *sm),
@@ -115,7 +116,8 @@ fn owners(
         };
         return listed.iter().map(owner).collect();
     }
-    // The least busy ones are taken to be the others: they are at least as busy as that.
+    // Processes that cannot be identified are sorted by their load, and the least busy ones are assumed to be those of
+    // others. So the load of others is at least as high as assumed.
     let mut listed = listed.to_vec();
     listed.sort_by_key(|(_, sm)| Reverse(*sm));
     let owner = |(place, (pid, sm)): (usize, &ListedProcess)| match place < users {

@@ -2,20 +2,20 @@
 //!
 //! Source: the section on environment variables of the CUDA programming guide.
 
-/// The largest number of devices in a record.
+/// The largest number of GPUs that a record can contain.
 const DEVICES: usize = 16;
 
 /// A GPU of the machine, as NVML lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listed {
-    /// The UUID as `nvidia-smi -L` prints it.
+    /// The GPU's UUID in the form that `nvidia-smi -L` prints.
     pub uuid: String,
     pub name: String,
     /// PCI domain, bus and device of the GPU.
     pub pci: [u32; 3],
 }
 
-/// The environment variables that decide which numbers CUDA gives to GPUs.
+/// The environment variables that determine the numbers of GPUs in CUDA.
 #[derive(Clone, Default, Debug)]
 pub(super) struct VisibilityVariables {
     /// The value of `CUDA_VISIBLE_DEVICES`. `None` if it is not set.
@@ -92,7 +92,7 @@ mod tests {
         let listed = |(at, name): (usize, &&str)| Listed {
             uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
             name: (*name).to_owned(),
-            // In these tests, the order of the PCI addresses differs from the order of the list.
+            // In this test, the order of the GPUs' PCI addresses differs from the order in which NVML lists the GPUs.
             pci: [0, [0x40, 0x10, 0x20][at], 0],
         };
         names.iter().enumerate().map(listed).collect()

@@ -9,7 +9,7 @@ use tllmprof_learn::{Call, LearnedRule, Learner, LearnerState, Trails};
 /// Number of iterations at the start that are not judged, because the learner is still learning.
 const LEARNING: usize = 32;
 
-/// The learner's result for one stream.
+/// The result of replaying one recorded stream of CUDA calls through the step learner.
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub rule: String,
@@ -30,7 +30,7 @@ pub(crate) struct Level {
 #[derive(Debug, Default)]
 pub(crate) struct Boundaries(Vec<u32>);
 
-/// A learner, and the boundaries that it has found so far.
+/// A step learner, and the boundaries that it has found so far.
 struct Judged {
     trails: Trails,
     learner: Box<Learner>,
@@ -118,9 +118,9 @@ fn described(rule: &LearnedRule) -> String {
 enum ReplayRecord {
     /// A mark in the stream: a true iteration begins. The learner does not see the mark.
     Mark,
-    /// The thread, the call, and the time of the call in nanoseconds.
+    /// A CUDA call: its thread, the call, and the time of the call in nanoseconds.
     Call(u32, Call, u64),
-    /// A call that the learner does not use.
+    /// A CUDA call that the learner does not use.
     Other,
 }
 
@@ -156,7 +156,7 @@ fn record(line: &str) -> Result<ReplayRecord> {
 }
 
 impl Boundaries {
-    /// Returns the number of true iterations, which marks in the stream show.
+    /// Returns the number of true iterations, which the marks in the stream delimit.
     #[must_use]
     pub(crate) const fn len(&self) -> usize {
         self.0.len()

@@ -1,4 +1,4 @@
-//! Parses conditions. `condition.rs` describes the grammar.
+//! Parses conditions on iterations. `condition.rs` describes the grammar.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::comparison::ComparisonOperator;
 use crate::error::{Problem, quoted};
 use crate::time;
 
-/// Maximum nesting depth of brackets and `not`.
+/// Maximum nesting depth of brackets and `not` in a condition.
 const DEPTH: usize = 32;
 
-/// The names that a condition may use.
+/// The names that a condition may use: only those of sizes of the batch, or also those of times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vocabulary {
     Batch,
-    /// Facts about the batch, and times.
+    /// Names of sizes and properties of the batch, and of times.
     All,
 }
 
@@ -44,7 +44,7 @@ impl Vocabulary {
 pub(crate) struct Parser<'a> {
     text: &'a str,
     names: Vocabulary,
-    /// Current position in the text, in bytes.
+    /// Current position of the parser in the text, in bytes.
     at: usize,
     depth: usize,
     parts: Vec<ConditionPart>,
@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Returns the next word without consuming it.
+    /// Returns the next word in the text of the condition, without consuming the word.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns the next time, and its text. Does not consume the text.
+    /// Returns the time at the current position, and its text. Does not consume the text.
     fn time(&mut self) -> Result<(&'a str, With), Problem> {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '.';

@@ -1,4 +1,4 @@
-//! Tests of parsing and evaluating conditions.
+//! Tests that parse conditions on iterations and evaluate them.
 
 use super::*;
 

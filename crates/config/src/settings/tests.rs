@@ -79,7 +79,7 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
     let trigger = settings.when.unwrap();
     assert_eq!(trigger.condition.to_string(), when.1);
     assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
-    // The times that the condition names have to be measured, and the windows that the condition opens have to be
+    // The condition compares times, so these times have to be measured. It opens windows, so the windows have to be
     // recorded.
     assert!(settings.gil && !settings.record_gc);
     assert!(settings.trace.is_some() && settings.trace_on_demand);
@@ -237,7 +237,7 @@ fn kernels_and_router() {
         ],
         [Some(20), Some(20), Some(7), None, None, None]
     );
-    // Samples of kernels need a record, so a record begins without being requested.
+    // With samples of kernels, a record begins although the user did not request one, because the samples need it.
     let sampled = from(&[("TLLMPROF_KERNELS", "20@60s")]).unwrap();
     assert!(sampled.trace_on_demand && sampled.kernels.unwrap().samples().is_some());
     assert!(from(&[("TLLMPROF_KERNELS", "20")]).unwrap().trace.is_none());
@@ -289,7 +289,7 @@ fn a_value_that_is_not_text_is_reported() {
 fn the_table_lists_exactly_what_is_read() {
     let read = RefCell::new(BTreeSet::new());
     Settings::from_env(|name| {
-        // The names of launchers' variables are in a separate table.
+        // The names of launchers' variables for the job are in the table `JOB_VARIABLES`.
         if JOB_VARIABLES
             .iter()
             .all(|(_, names)| !names.contains(&name))
@@ -305,14 +305,14 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that the tests always set, because the settings of some rows are refused without them.
+/// Variables that these tests always set, because the values of some other settings are refused without them.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
 ];
 
-/// Returns the settings as text, with this value of the variable `name`, or without the variable. Fields that say only
-/// which variables the user set are reset.
+/// Returns the settings as text. `value` is the value of the variable `name`, which is not set if `value` is `None`.
+/// Fields that say only which variables the user set are reset, so that they do not affect comparisons.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();
@@ -368,8 +368,8 @@ fn each_row_says_what_it_is_for_and_in_the_same_form() {
             !row.variables.is_empty() || !row.option.is_empty(),
             "{row:?}"
         );
-        // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a
-        // default.
+        // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a setting that is on
+        // by default.
         let is_off = row.value == ValueForm::Flag && row.default == "1";
         assert_eq!(
             (is_off, is_off),
@@ -407,7 +407,7 @@ fn a_run_that_is_named_wins_over_the_launchers_job() {
 /// alphabet.
 fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut next = || {
-        // xorshift64
+        // Pseudo-random numbers (xorshift64)
         *seed ^= *seed << 13;
         *seed ^= *seed >> 7;
         *seed ^= *seed << 17;

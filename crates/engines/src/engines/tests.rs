@@ -33,7 +33,7 @@ fn every_row_is_whole() {
     let mut signs = HashSet::new();
     for engine in ENGINES {
         assert!(names.insert(engine.name), "{} twice", engine.name);
-        // The same module may be the sign of several rows if their step functions differ.
+        // Several rows may have the same module as their sign if their step functions differ.
         let step = engine.python_step().unwrap_or_default();
         assert!(
             signs.insert((engine.seen_by, step)),
@@ -74,7 +74,7 @@ fn a_python_row_is_seen_by_the_module_of_its_step() {
 
 #[test]
 fn rules_match_the_names_that_were_read() {
-    // These are demangled names of lmdeploy 0.18.0, and of 0.6.0, where the class was a template.
+    // These are demangled names of the step function in lmdeploy 0.18.0, and in 0.6.0, where the class was a template.
     let turbomind = symbol_rule("LMDeploy TurboMind");
     for step in [
         "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
@@ -91,7 +91,7 @@ fn rules_match_the_names_that_were_read() {
     ] {
         assert!(!turbomind.is_match(other.as_bytes()), "{other}");
     }
-    // The namespace may contain an inner namespace for the ABI version.
+    // The namespace of the function may contain an inner namespace for the ABI version.
     let trtllm = symbol_rule("TensorRT-LLM C++ executor");
     for namespace in ["batch_manager", "_v1::batch_manager"] {
         let step = format!(
@@ -116,7 +116,7 @@ fn rules_match_the_names_that_were_read() {
 #[test]
 fn the_more_specific_row_wins() {
     use Seen::{Module, Python, Symbol};
-    // A server with the C++ executor inside Triton.
+    // This case is a Triton server that runs TensorRT-LLM's C++ executor.
     let triton = Module("libtritonserver.so");
     let trtllm = Module("libtensorrt_llm.so");
     let backend = Module("libtriton_tensorrtllm.so");
@@ -124,7 +124,8 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // The signs of a Python process, first before and then after its Python modules are known.
+    // These are the signs of a Python process with TensorRT-LLM, first before and then after its Python modules are
+    // known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -136,11 +137,11 @@ fn the_more_specific_row_wins() {
         Some("TensorRT-LLM PyExecutor")
     );
     assert_eq!(named(&[trtllm]), Some("TensorRT-LLM C++ executor"));
-    // Triton's ONNX backend loads ONNX Runtime.
+    // A Triton server with the ONNX backend also loads ONNX Runtime, but is recognized as Triton.
     let ort = Module("libonnxruntime.so.1.31.1");
     assert_eq!(named(&[ort, triton]), Some("Triton Inference Server"));
     assert_eq!(named(&[ort]), Some("ONNX Runtime"));
-    // Every engine that uses PyTorch may import transformers.
+    // Every engine that uses PyTorch may also import transformers, but is recognized as itself.
     let generate = Python("transformers.generation.utils");
     for module in [
         "vllm.v1.worker.gpu_model_runner",
@@ -151,7 +152,8 @@ fn the_more_specific_row_wins() {
         let engine = known(process(&[generate, Python(module)])).unwrap();
         assert_eq!(engine.seen_by, Python(module));
     }
-    // Ollama's Go program also contains llama.cpp, but Ollama's runner does not call llama_decode.
+    // Ollama's Go program also contains llama.cpp, but must be recognized as Ollama, because Ollama's runner does not
+    // call llama_decode.
     let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
     assert_eq!(
         named(&[Symbol("llama_decode"), ollama]),
@@ -189,7 +191,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
-    // Programs that run TensorRT themselves load only the plugin libraries.
+    // Programs that run TensorRT directly load only the plugin libraries.
     assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
     assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
     assert!(!gates("libnvinfer.so.10"));
@@ -202,7 +204,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
     assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
     assert!(!reads("TLLMPROF_START_STOP", &python));
-    // All rows for TensorRT-LLM name the repository of TensorRT-LLM as their source.
+    // All rows for TensorRT-LLM name NVIDIA's repository of TensorRT-LLM as their source.
     for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
         assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));
     }
@@ -299,7 +301,8 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // If a module imports the module of another row, the row of the importing module must come first.
+    // If one module imports the module of another row, the row of the importing module must come first, because the
+    // first recognized row counts.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

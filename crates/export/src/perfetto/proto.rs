@@ -5,7 +5,7 @@
 
 use prost::Message;
 
-/// Field number of a packet in the trace message.
+/// Number of the field in the trace message that contains the packets.
 pub(crate) const TRACE_PACKET: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]

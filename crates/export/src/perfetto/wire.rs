@@ -6,13 +6,14 @@
 /// inside a packet fits into one byte.
 const MAX_BYTES: usize = 127;
 
-/// A packet that is being encoded.
+/// A packet of Perfetto's format that is being encoded.
 pub(crate) struct Wire {
     bytes: [u8; MAX_BYTES],
     length: usize,
 }
 
-/// A message whose end has not been written yet. The value is the position of its length byte.
+/// A message inside a packet whose end has not been written yet. The value is the position of the message's length
+/// byte.
 #[must_use]
 pub(crate) struct OpenMessage(usize);
 

@@ -8,19 +8,20 @@ use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 
 use super::schema::{ColumnKind, Table};
 
-/// The value of one column in a row.
+/// The value of one column in one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cell {
     Int(i64),
     Real(f64),
     Flag(bool),
-    /// A text, as an index into the list of texts.
+    /// A text. The value is its index in the list of texts.
     Text(usize),
     Null,
 }
 
 impl From<u64> for Cell {
-    /// Converts a number. A number that needs all 64 bits becomes the largest signed number.
+    /// Converts an unsigned number to a cell. A number that does not fit into 63 bits becomes the largest signed
+    /// number.
     fn from(value: u64) -> Self {
         Self::Int(i64::try_from(value).unwrap_or(i64::MAX))
     }
@@ -67,8 +68,8 @@ enum Values {
 #[derive(Debug)]
 struct Column {
     values: Values,
-    /// For each row, 1 if the column has a value and 0 if it is null. `None` if the column cannot
-    /// be null.
+    /// For each row, 1 if the column has a value and 0 if the value is null. The list is `None` if the column cannot be
+    /// null.
     levels: Option<Vec<i16>>,
 }
 

@@ -30,9 +30,9 @@ use crate::exported::Exported;
 use crate::private::private_file;
 use crate::record::Record;
 
-/// Number of rows that are encoded together, as one row group.
+/// Number of rows of a table that are encoded together, as one row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// Maximum number of row groups that wait to be encoded.
+/// Maximum number of row groups that wait for the thread that encodes them.
 const MAX_WAITING_GROUPS: usize = 2;
 
 /// Writes the tables of all records into `folder`.
@@ -52,7 +52,7 @@ pub fn parquet(records: &[Record], folder: &Path) -> io::Result<Exported> {
     Ok(exported)
 }
 
-/// The partition of each table to which the rows of a record belong.
+/// The partition to which all rows of a record belong, in each table.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Partition {
     folder: PathBuf,
@@ -62,7 +62,7 @@ struct Partition {
 impl Partition {
     fn new(record: &Record) -> Self {
         let facts = &record.process.facts;
-        // Queries join tables by the run, so a run's name must not be null.
+        // Queries join tables by the name of the run, so this column must not be null.
         let run = match &*facts.run {
             "" => "none",
             run => run,

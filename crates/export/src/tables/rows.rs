@@ -1,4 +1,4 @@
-//! Converts a record to rows of the tables.
+//! Converts a record to rows of the exported tables.
 
 use std::collections::HashMap;
 use std::io;
@@ -75,13 +75,13 @@ impl Texts {
     }
 }
 
-/// A consumer of rows.
+/// A consumer of the rows of the exported tables.
 pub(crate) trait Tables {
     /// Adds a row to the table with this index in [`TABLES`]. `cells` has one cell for each column.
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
-/// Converts all of a record, and passes the rows to `tables`.
+/// Converts a whole record to rows, and passes the rows to `tables`.
 pub(crate) fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
@@ -218,7 +218,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
     Ok(())
 }
 
-/// The source of a cell in an item's row.
+/// The source from which a cell in the row of an item gets its value.
 #[derive(Clone, Copy, Debug)]
 enum CellSource {
     Start,
@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A constant that is the same for all items of a kind: the word for the kind in the column `kind`.
+    /// A word that is the same for all items of a kind. It is in the column `kind`.
     Fixed(Cell),
-    /// The word for the name of the item, such as `gen0`, in the column `kind`.
+    /// The name of the item as a word, such as `gen0`, in the column `kind`.
     Word,
     State,
     Function,
@@ -251,8 +251,8 @@ enum CellSource {
 }
 
 impl CellSource {
-    /// Returns the source of a column for items of this kind. The value of an item is in the column that is named like
-    /// the value's key, or in the column `value` if there is no such column.
+    /// Returns the source of the cells in a column for items of this kind. The value of an item is in the column that
+    /// is named like the value's key, or in the column `value` if there is no such column.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);
@@ -287,8 +287,8 @@ impl CellSource {
     }
 }
 
-/// The plan for a kind of item: the index of the kind's table, and the source of each cell. `None` if the kind has no
-/// table.
+/// The conversion of a kind of items to rows: the index of the kind's table, and the source of each cell. `None` if the
+/// kind has no table.
 type TablePlan = Option<(usize, Vec<CellSource>)>;
 
 fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
@@ -299,14 +299,14 @@ fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
     Some((place, sources.collect()))
 }
 
-/// Converts items to rows, one by one.
+/// Converts the items of a record to rows of the tables, one by one.
 struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,
     texts: Texts,
-    /// Cells with the names of CUDA calls, indexed by row of the table of calls.
+    /// The names of CUDA calls as cells, in the order of the table of calls.
     calls: Vec<Cell>,
-    /// The plan for each kind of item, indexed by kind.
+    /// The plan for converting items to rows, for each kind of item, indexed by kind.
     plans: Vec<TablePlan>,
     /// A buffer for the current row. It is kept so that its memory is reused for the next row.
     row: Vec<Cell>,
@@ -331,7 +331,7 @@ impl<'a> Items<'a> {
     }
 
     fn add(&mut self, item: &Item, to: &mut impl Tables) -> io::Result<()> {
-        // The plan is taken out and put back, because `cell` borrows all of `self`.
+        // The plan is taken out of the list and put back afterwards, because `cell` borrows all of `self`.
         let Some((table, sources)) = self.plans[item.kind as usize].take() else {
             return Ok(());
         };

@@ -6,7 +6,7 @@ use ::parquet::basic::{LogicalType, Repetition, Type as Physical};
 use ::parquet::errors::Result;
 use ::parquet::schema::types::{Type, TypePtr};
 
-/// The type of a column.
+/// The type of the values in a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ColumnKind {
     /// A time in nanoseconds. Times in successive rows are close to each other, so only the differences are stored.
@@ -17,16 +17,16 @@ pub enum ColumnKind {
     Text,
 }
 
-/// A column of a table.
+/// A column of an exported table.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub name: &'static str,
     pub kind: ColumnKind,
-    /// True if the column may be null.
+    /// True if cells of the column may be null.
     pub optional: bool,
 }
 
-/// A table of the export.
+/// A table of the export: its name and its columns.
 #[derive(Debug)]
 pub struct Table {
     pub name: &'static str,

@@ -42,7 +42,7 @@ fn closed(over: u64, cupti: Where) -> PlanEvent {
     }
 }
 
-/// Returns the action at each of the `events`, and the plan after all of them.
+/// Returns the action that the plan requires at each of the `events`, and the plan after all of them.
 fn after(events: &[PlanEvent]) -> (Vec<Action>, AttachPlan) {
     let mut plan = Off;
     let on = |event: &PlanEvent| {
@@ -265,12 +265,12 @@ fn cupti_attaches_too_late_and_the_process_exits() {
         .next(attempt::AttemptEvent::Begins)
         .unwrap_or(attempt);
     let number = attempt.number();
-    // The program's thread stops waiting and continues.
+    // The thread of the program no longer waits for the attempt, and continues.
     attempt = attempt
         .next(attempt::AttemptEvent::Abandons)
         .unwrap_or(attempt);
     let (plan, _) = plan.next(SLOW);
-    // The worker finishes the abandoned attempt.
+    // The worker finishes attaching CUPTI for the abandoned attempt.
     for event in [
         presence::PresenceEvent::Subscribed,
         presence::PresenceEvent::Enabled,
@@ -281,7 +281,7 @@ fn cupti_attaches_too_late_and_the_process_exits() {
     presence = presence
         .next(presence::PresenceEvent::SwitchedOff)
         .unwrap_or(presence);
-    // The process ends before the plan has anything to do.
+    // The process ends before the plan requires an action.
     let (plan, action) = plan.next(Ends);
     assert_eq!((action, plan.due()), (Nothing, NEVER));
     assert_eq!(presence, Presence::In);
@@ -315,7 +315,7 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     );
 }
 
-/// Visits all sequences of up to `length` events. Calls `act` for each event, with the plan before it, the plan
+/// Tests all sequences of up to `length` events. Calls `act` for each event, with the plan before the event, the plan
 /// after it, and the action.
 fn walk(
     plan: AttachPlan,
@@ -371,7 +371,7 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // When recording of kernels ends, its end is written into the record, unless there is no record
+        // When the recording of kernels ends, its end must be written into the record, unless there is no record
         // (`Obstructed`).
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
@@ -396,8 +396,8 @@ fn answers_to_what_was_not_asked_change_nothing() {
     }
 }
 
-/// The recording ends before the iteration in which another profiler takes CUPTI, because that iteration is
-/// incomplete.
+/// If another profiler takes CUPTI during an iteration, the recording ends before that iteration, because the
+/// iteration's kernels are incomplete.
 #[test]
 fn another_profiler_ends_it_in_the_middle_of_an_iteration() {
     let taking = [Opens, begins(5, Where::Out), Attached { until: 9 }, Yields];

@@ -32,32 +32,32 @@ pub(crate) struct Member {
     pub last: Option<u64>,
 }
 
-/// The processes that have accepted a window, and whether any process has not.
+/// The processes that have accepted a window. `failed` is true if any process has not accepted it.
 pub(crate) struct BegunProcesses {
     pub members: Vec<Member>,
     pub failed: bool,
 }
 
-/// A process that is asked to open a window.
+/// A process that this command asks to open a window.
 struct CaptureCandidate {
     process: ListeningProcess,
-    /// True if the process has ended since it was asked.
+    /// True if the process has ended since this command asked it to open a window.
     is_gone: bool,
 }
 
 impl CaptureCandidate {
     fn ask(&mut self, request: &Request) {
-        // An error is ignored here, because a later read of the answer fails too.
+        // An error of this request is ignored, because the read of the answer fails later, too.
         let _ = self.process.connection.ask(request);
     }
 
-    /// Returns the next answer. If the process has ended, logs its end and returns `None`.
+    /// Returns the process's next answer. If the process has ended, logs this and returns `None`.
     fn answer(&mut self) -> io::Result<Option<ControlEvent>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
     }
 
-    /// Closes the window that the process has accepted.
+    /// Closes the window that the process has accepted but that is no longer wanted.
     fn release(&mut self) -> io::Result<()> {
         let released = self.process.connection.release(CLOSING);
         self.unless_gone(released).map(drop)
@@ -88,7 +88,7 @@ fn leave_ended(candidates: &mut Vec<CaptureCandidate>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the iteration counts of all processes that have not ended.
+/// Reads the iteration counts of all candidates that have not ended.
 fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     let since = Instant::now();
     let asked = |candidate: &mut CaptureCandidate| candidate.ask(&Request::Status);
@@ -140,8 +140,8 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The iteration after the last open window that blocks a new window, if `--wait` permits to wait for that
-    // iteration.
+    // The iteration after the last open window that blocks a new window, if `--wait` permits the command to wait for
+    // that iteration. `None` if no window blocks.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -251,8 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that makes no steps. It calls `answer` for each request for a window, sends the result, and ends once
-    /// `answer` returns `None`.
+    /// Simulates a process that makes no steps. The simulated process calls `answer` for each request for a window,
+    /// sends the result, and ends once `answer` returns `None`.
     fn process(
         pid: u64,
         mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Returns an answer function for [`process`] that accepts this number of requests and then ends the process.
+    /// Returns an answer function for [`process`] that accepts `accepted` requests and then ends the simulated process.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<ControlEvent> {
         let mut left = accepted;
         move || {

@@ -19,18 +19,18 @@ use crate::progress::Progress;
 
 /// Interval at which the command asks the processes for their progress.
 const ASK: Duration = Duration::from_millis(500);
-/// The outcome of the window of a process.
+/// The outcome of the capture of one window in a process.
 pub(crate) struct Captured {
     pub status: Status,
-    /// The first iteration of the window.
+    /// The first iteration of the window. `None` if the window has not opened.
     pub first: Option<u64>,
-    /// The last iteration of the window.
+    /// The last iteration of the window. `None` if the window has not closed.
     pub last: Option<u64>,
     /// The path of the record that contains the window.
     pub record: Option<PathBuf>,
 }
 
-/// A process whose window has not closed yet.
+/// A process with a window that has not closed yet.
 struct Waiting {
     writer: Writer,
     captured: Captured,
@@ -39,7 +39,7 @@ struct Waiting {
 
 type Heard = (usize, io::Result<ControlEvent>);
 
-/// Waits until all windows have closed. Returns the outcome of each window, and whether any capture failed.
+/// Waits until all windows have closed. Returns the outcome of each window, and true if any capture failed.
 ///
 /// # Errors
 /// The user interrupted twice, or a window did not close after it was stopped.
@@ -90,7 +90,8 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Runs on a thread for each process: forwards the process's messages until its window has closed.
+/// Forwards the messages of one process to `to` until the process's window has closed. Runs on a separate thread for
+/// each process.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
@@ -107,7 +108,7 @@ struct Follow {
     /// The time at which the command asked all processes to close their windows. `None` before that time.
     stopped: Option<Instant>,
     is_stuck: bool,
-    /// The time at which an iteration or a window last began.
+    /// The time at which an iteration or a window last began in any process.
     moved: Instant,
     asked: Instant,
     progress: Progress,
@@ -155,7 +156,8 @@ impl Follow {
 
     fn ask(&mut self, request: &Request) {
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
-            // An error is ignored here, because the thread that reads from the process notices the end of the process.
+            // An error of this request is ignored, because the thread that reads from the process notices when the
+            // process has ended.
             let _ = waiting.writer.ask(request);
         }
     }
@@ -220,7 +222,7 @@ impl Follow {
         }
     }
 
-    /// Shows in the progress line how many iterations are done.
+    /// Shows in the progress line how many iterations have been captured.
     fn show(&mut self) {
         let done = |waiting: &Waiting| {
             let Captured { status, first, .. } = &waiting.captured;

@@ -123,7 +123,7 @@ fn trace_path(text: &str) -> Result<String, String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// Parses a time that is longer than 0.
+/// Parses a time, such as `10s`, that must be longer than 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let time = time::parse(text).filter(|time| !time.is_zero());
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
@@ -199,7 +199,8 @@ pub(crate) fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
     })
 }
 
-/// The folder of `-o`, if this command created it. On drop the folder is removed if it is still empty.
+/// The folder of `-o`, if this command created it. When this value is dropped, the folder is removed if it is still
+/// empty.
 struct CreatedFolder<'a>(&'a Path);
 
 impl Drop for CreatedFolder<'_> {
@@ -238,7 +239,7 @@ fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     })
 }
 
-/// Captures once and prints the report. Returns whether all windows were captured completely and could be read.
+/// Captures windows once and prints the report. Returns true if all windows were captured completely and could be read.
 fn capture(
     arguments: &CaptureArguments,
     interrupts: &AtomicUsize,
@@ -257,8 +258,8 @@ fn capture(
     Ok(succeeded)
 }
 
-/// Captures windows in these processes. Returns what was read from the record of each process, and whether all windows
-/// were captured completely.
+/// Captures windows in these processes. Returns the contents of the window in the record of each process, and true if
+/// all windows were captured completely.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
@@ -274,7 +275,7 @@ pub(crate) fn take(
     Ok((read, !(begun.failed || failed)))
 }
 
-/// Sleeps until the time `until`. Returns false if the user interrupted.
+/// Sleeps until the time `until`. Returns false if the user interrupted the command.
 fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     loop {
         if interrupts.load(Ordering::Relaxed) > 0 {
@@ -303,7 +304,7 @@ pub(crate) fn interrupts() -> Result<Arc<AtomicUsize>> {
 }
 
 impl CaptureRequest {
-    /// Returns the options for a capture of this number of steps. All other options have their defaults.
+    /// Returns the options for a capture of `steps` steps. All other options have their defaults.
     pub(crate) fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {
             steps: Some(steps),
@@ -317,7 +318,7 @@ impl CaptureRequest {
         Self { kernels, ..self }
     }
 
-    /// Time after which the capture gives up if no iteration has begun.
+    /// Returns the time after which the capture gives up if no iteration has begun.
     fn patience(&self) -> Duration {
         self.wait.unwrap_or(GIVE_UP_AFTER)
     }

@@ -12,12 +12,13 @@ use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
 
-/// The windows that were captured so far. The key is the record's path in its process. The value is the file to read
-/// (the record, or its latest copy) and the first iteration of each window.
+/// The windows that were captured so far. The key is the path that the process has for its record. The value is the
+/// file to read (the record, or its latest copy) and the first iteration of each window.
 #[derive(Default)]
 pub(crate) struct CapturedWindows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
-    /// True if the report includes the iterations before each window, which the flight recorder kept.
+    /// True if the report also includes the iterations right before each window, which the record keeps
+    /// (`TLLMPROF_FLIGHT`).
     past: bool,
 }
 
@@ -45,7 +46,7 @@ impl CapturedWindows {
     }
 }
 
-/// Reads the captured windows, after copying the records if the user asked for that.
+/// Reads the captured windows. If the user asked for copies of the records, the records are copied first.
 ///
 /// # Errors
 /// A record cannot be copied.
@@ -119,8 +120,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// Reads a record with only the windows that begin with the iterations in `firsts`. With `past`, also the windows that
-/// end right before these windows.
+/// Reads only those windows of a record that begin with an iteration in `firsts`. If `past` is true, also reads the
+/// windows that end right before these windows.
 fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)

@@ -10,7 +10,8 @@ use crate::live::record::Figures;
 pub(crate) struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
-    /// Time for which the process has been stuck, 0 if it is not. `None` if it has no ring.
+    /// Time for which the process has been stuck, in nanoseconds; 0 if the process is not stuck. `None` if the process
+    /// has no ring.
     pub stuck_ns: Option<u64>,
 }
 
@@ -29,15 +30,15 @@ enum Of {
     /// A counter and a gauge whose functions return nanoseconds, which are shown in seconds.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
     GaugeSeconds(fn(&ProcessFigures) -> Option<u64>),
-    /// A histogram of iteration times, in seconds, for each phase.
+    /// A histogram of iteration times, in seconds, for each phase of the iterations' batches.
     Durations,
     /// The constant 1, with properties of the process as labels.
     Info,
-    /// The number of processes.
+    /// The number of processes whose metrics are served.
     Count,
 }
 
-/// All metric families.
+/// All metric families that `tllmprof serve-metrics` serves.
 pub(crate) const FAMILIES: [Family; 13] = [
     Family {
         name: "tllmprof_processes",
@@ -162,7 +163,7 @@ impl Family {
         out
     }
 
-    /// The metric names of the family's lines.
+    /// Returns the names of the metrics in the family's lines.
     #[cfg(test)]
     fn names(&self) -> Vec<String> {
         match self.of {
@@ -263,7 +264,7 @@ mod tests {
             text.contains(&expected),
             "only process 8 has a ring: {text}"
         );
-        // The figures that come from a record are missing, because there is none.
+        // This process has no record, so the figures that come from a record are missing.
         assert!(
             !text.contains("gpu_seconds") && !text.contains("collections"),
             "{text}"
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(lines("unknown")[4..], ["sum } 0.005", "count } 5"]);
     }
 
-    /// Collects the queries of a Grafana dashboard, which is JSON.
+    /// Collects the queries that a Grafana dashboard contains. `value` is the dashboard, or a part of it, as JSON.
     fn queries(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(all) => {

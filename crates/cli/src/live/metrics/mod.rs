@@ -66,7 +66,7 @@ fn answer(request: Request) {
     if let Ok(header) = Header::from_bytes("Content-Type", TEXT) {
         response.add_header(header);
     }
-    // An error is ignored, because the client may have disconnected.
+    // An error is ignored, because the client may have disconnected before the response.
     let _ = request.respond(response);
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<ExitCode> {
 /// Prints a table each second: `count` tables, or until the reader closes the pipe.
 fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
-    // A rate needs two samples. This call takes the first sample.
+    // A rate is computed from two samples. This call takes the first sample, before the first table.
     watched.look();
     while count.is_none_or(|count| printed < count) {
         thread::sleep(BETWEEN);
@@ -80,10 +80,11 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// A message from another thread to the main thread, which draws.
+/// A message from another thread to the main thread of `top`, which draws the screen.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// The windows that a capture has recorded. Empty if the user's order was to stop windows, or if the order failed.
+    /// An order of the user has been carried out. The value is the windows that a capture has recorded. It is empty if
+    /// the order was to stop windows, or if the order failed.
     Done(Vec<Captured>),
 }
 

@@ -1,4 +1,5 @@
-//! Orders: captures and stops that the user requests with keys. A separate thread carries out one order at a time.
+//! Orders of the user of `top`: captures and stops that the user requests with keys. A separate thread carries out one
+//! order at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +17,11 @@ use crate::live::sockets::{self, ListeningProcess};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
-/// Time that a running capture has to stop when the command ends.
+/// Time that a running capture has to stop when the command `top` ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Identifies a process. The process number is not enough, because two containers may use the same process numbers.
+/// The identity of a process: its host and its number. The number is not enough, because two containers may use the
+/// same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id {
     host: String,
@@ -41,21 +43,22 @@ pub(crate) struct Captured {
     pub pid: u32,
     pub rank: Option<u64>,
     pub window: (u64, u64),
-    /// Median iteration time, in nanoseconds.
+    /// Median iteration time in the window, in nanoseconds.
     pub p50: Option<u64>,
-    /// The GPU's working time as a share of the iterations' time. `None` if it was not recorded.
+    /// The GPU's working time as a share of the iterations' time. `None` if GPU times were not recorded.
     pub gpu: Option<f64>,
     /// Number of iterations in the window.
     pub iterations: u64,
-    /// Number of iterations whose GPU time is known.
+    /// Number of iterations in the window whose GPU time is known.
     pub timed: u64,
-    /// Waits for the GPU, as a share of the iterations' time. `None` if they were not recorded.
+    /// Time of waits for the GPU, as a share of the iterations' time. `None` if these waits were not recorded.
     pub waits: Option<f64>,
-    /// Garbage collections, as a share of the iterations' time. `None` if they were not recorded.
+    /// Time of Python's garbage collections, as a share of the iterations' time. `None` if collections were not
+    /// recorded.
     pub collections: Option<f64>,
-    /// Waits for the GIL, as a share of the iterations' time. `None` if they were not recorded.
+    /// Time of waits for the GIL, as a share of the iterations' time. `None` if these waits were not recorded.
     pub gil: Option<f64>,
-    /// Mean number of requests and of tokens in a batch.
+    /// Mean number of requests and mean number of tokens in a batch. `None` if batches were not recorded.
     pub batch: Option<(f64, f64)>,
 }
 
@@ -90,14 +93,14 @@ impl Captured {
     }
 }
 
-/// Returns the message that is shown during a capture.
+/// Returns the message that `top` shows during a capture.
 pub(crate) fn capturing() -> String {
     format!("capturing {STEPS} iterations")
 }
 
 pub(super) struct Orders {
     to: Sender<Update>,
-    /// The number of requests to stop the capture that is running.
+    /// The number of requests to stop the capture that this command runs now.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }
@@ -111,7 +114,7 @@ impl Orders {
         }
     }
 
-    /// Captures the next iterations of these processes.
+    /// Captures the next iterations of the processes `of`, on a separate thread.
     pub(crate) fn capture(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             return output::say(format_args!("wait until the last order is done"));
@@ -130,7 +133,7 @@ impl Orders {
         });
     }
 
-    /// Closes the open windows of these processes. If this command is capturing, stops that capture instead.
+    /// Closes the open windows of the processes `of`. If this command is capturing, stops that capture instead.
     pub(crate) fn stop(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             self.interrupts.store(1, Ordering::Relaxed);
@@ -150,12 +153,12 @@ impl Orders {
                 output::say(format_args!("{}", failure::text(&error)));
                 Vec::new()
             });
-            // An error is ignored: when the command ends, the receiver may already be gone.
+            // An error is ignored, because the receiver no longer exists when the command is ending.
             let _ = to.send(Update::Done(done));
         }));
     }
 
-    /// Notes that the last order (a capture or a stop) has been carried out.
+    /// Handles the completion of the last order (a capture or a stop), so that the next order can begin.
     pub(crate) fn are_done(&mut self) {
         self.running = None;
     }
@@ -173,7 +176,7 @@ impl Orders {
     }
 }
 
-/// Opens connections to these processes, in addition to the connections that update the screen.
+/// Opens connections to the processes `of`, in addition to the connections that update the screen.
 fn find(of: &[Id]) -> Result<Vec<ListeningProcess>> {
     let mut found = sockets::listening();
     found.retain(|process| of.contains(&Id::from_status(&process.status)));

@@ -25,7 +25,7 @@ mod terminal;
 /// The terminal while this command uses it. Dropping this value restores the terminal. A panic also restores it, before
 /// the panic's message is printed.
 pub(crate) struct Screen {
-    /// The size of the screen and the bytes that were last written to it.
+    /// The size of the screen when it was last drawn, and the bytes that were written to draw it.
     drawn: RefCell<((u16, u16), Vec<u8>)>,
 }
 
@@ -58,8 +58,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits up to `within` for a key. Returns `None` if the key has no meaning, the time is over, or the screen's size
-    /// changed.
+    /// Waits up to `within` for a key that the user presses. Returns `None` if the key has no meaning, the time is
+    /// over, or the screen's size changed.
     ///
     /// # Errors
     /// The terminal no longer exists.
@@ -124,7 +124,7 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the terminal. A second call is harmless.
+/// Restores the terminal's mode and contents. A second call is harmless.
 fn restore() {
     // An error means that the terminal no longer exists, so there is nothing to restore.
     let _ = disable_raw_mode();
@@ -164,8 +164,8 @@ mod tests {
         assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
-        // Once the slave side of a pseudo-terminal is closed, reading from the master ends with an error instead of an
-        // end of file.
+        // In this test, reading from the master of the pseudo-terminal ends with an error instead of an end of file,
+        // because its slave side is closed.
         let _ = master.read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));

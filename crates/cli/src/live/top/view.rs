@@ -1,4 +1,4 @@
-//! The contents of the full screen, as lines of text.
+//! The contents of the full screen of `top`, as lines of text.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::orders::{Captured, Id, capturing};
 use super::watched::ProcessRow;
 use crate::live::shown::{self, or_dash};
 
-/// The largest number of messages that are shown.
+/// The largest number of messages that the screen shows.
 const MESSAGES: usize = 4;
 const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, ESC all";
 
@@ -20,7 +20,8 @@ pub(super) struct View {
     selected: Option<Id>,
     captured: Vec<Captured>,
     messages: VecDeque<String>,
-    /// The index of the first row that is visible, if not all rows fit on the screen.
+    /// The index of the first visible row of the table of processes. It is not 0 if the rows do not fit on the screen
+    /// and the view has moved down.
     top: std::cell::Cell<usize>,
 }
 
@@ -35,8 +36,8 @@ impl View {
         }
     }
 
-    /// Notes the end of an order of the user (a capture or a stop). Of the captured windows, only the latest one of
-    /// each process stays on the screen.
+    /// Handles the end of an order of the user (a capture or a stop): adds the captured windows to the screen. Only the
+    /// latest window of each process stays on the screen.
     pub(crate) fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);
@@ -68,7 +69,7 @@ impl View {
         self.selected = row.map(|row| Id::from_status(&row.status));
     }
 
-    /// Moves the selection up by one row. From the first row, selects all processes.
+    /// Moves the selection up by one row. If the first row is selected, selects all processes.
     pub(crate) fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
@@ -94,7 +95,7 @@ impl View {
         }
     }
 
-    /// Returns the lines for a screen of this height.
+    /// Returns the lines that fill a screen with `height` lines.
     pub(super) fn lines(&self, height: usize) -> Vec<ScreenLine> {
         let count = self.rows.len();
         let selected = self.place();
@@ -123,7 +124,8 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows of processes get the lines of the screen that remain, but at least half of the screen.
+        // The rows of processes get the lines of the screen that the rest of the view leaves free, but at least half of
+        // the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
@@ -271,8 +273,8 @@ mod tests {
         );
         assert!(screen.iter().any(|line| line == "a message"), "{screen:?}");
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
-        // The selection stays when processes other than the selected one end. When the selected process ends, all
-        // processes are selected.
+        // The selection stays when processes other than the selected one end. If the selected process ends, all
+        // processes become selected.
         view.show((10..=20).map(row).collect());
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
         view.show((16..=20).map(row).collect());

@@ -15,25 +15,25 @@ use crate::live::targets::Targets;
 
 /// The largest number of samples over which rates and durations are computed.
 const MAX_SAMPLES: usize = 6;
-/// The shortest time between two samples for which a rate is computed, in nanoseconds.
+/// The shortest time between two samples from which a rate is computed, in nanoseconds.
 const SHORTEST: u64 = 100_000_000;
 /// A process that has not answered this number of requests gets no further request until it answers.
 const MAX_OWED: u32 = 5;
-/// Interval at which new processes are searched for.
+/// Interval between two searches for new processes.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A row of the table: one process.
+/// A row of the table that `top` shows: one process, its state and its rates.
 #[derive(Clone, Default)]
 pub(super) struct ProcessRow {
     pub status: Status,
-    /// Iterations per second.
+    /// Iterations of the process per second. `None` if too few samples were taken.
     pub rate: Option<f64>,
     /// Median time of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no such
     /// iterations, the median of all iterations outside windows so far.
     pub p50: Option<u64>,
     /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
-    /// Waits for the GPU, per second.
+    /// Number of calls that waited for the GPU, per second.
     pub waits: Option<f64>,
     /// Python's garbage collections, per second.
     pub collections: Option<f64>,
@@ -54,7 +54,7 @@ struct One {
     process: ListeningProcess,
     /// Number of requests that the process has not answered yet. A busy process may answer late.
     owes: u32,
-    /// The latest samples, in the order of time.
+    /// The latest samples of the process's state, oldest first.
     looks: VecDeque<Look>,
 }
 
@@ -64,10 +64,10 @@ struct Look {
 }
 
 impl WatchedProcesses {
-    /// Begins to watch the selected processes.
+    /// Connects to the selected processes and begins to watch them.
     ///
     /// # Errors
-    /// A named process does not listen.
+    /// A process that the user named does not listen on a control socket.
     pub(crate) fn new(targets: &Targets) -> Result<Self> {
         let named = !targets.processes.is_empty() || targets.run.is_some();
         let mut new = Self {
@@ -106,7 +106,7 @@ impl WatchedProcesses {
             self.add(new);
         }
         for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
-            // An error is ignored here, because a later read of the answer fails too.
+            // An error of this request is ignored, because the read of the answer fails later, too.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }
@@ -123,7 +123,7 @@ impl Look {
 }
 
 impl One {
-    /// Reads the answers that have arrived. Returns whether the process still exists.
+    /// Reads the answers of the process that have arrived. Returns true if the process still exists.
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {
