@@ -8,7 +8,7 @@ use tllmprof_platform::system;
 use tllmprof_recorder as recorder;
 
 lifecycle::global! {
-    /// True if there may be a thread whose name in Python has not been looked up.
+    /// True if there may be a thread whose Python name has not been looked up.
     #[fork(keep = "the child has the thread's place, too")]
     #[restart(keep)]
     pub static IS_BEHIND: AtomicBool = AtomicBool::new(false);
@@ -21,8 +21,8 @@ const WORDS: usize = 4;
 pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The recorder's era in which Python's name was recorded, or the lasting era if it is in the
-    /// record for good. 0 if it was not recorded.
+    /// The recorder's era in which the Python name of the thread was recorded, or the lasting era
+    /// if the record keeps it for good. 0 if it was not recorded.
     recorded: AtomicU32,
 }
 

@@ -111,7 +111,8 @@ impl Version {
         }
     }
 
-    /// Returns the location of a frame's cells.
+    /// Returns the location of the cells (variables that nested functions share) in a frame of this
+    /// version.
     pub const fn cells(self) -> Cells {
         match self.minor {
             ..=10 => Cells::BehindLocals,

@@ -15,7 +15,7 @@ use crate::nodes::LaunchNode;
 type CuHandle = *mut c_void;
 
 functions! {
-    /// The functions of libcuda that this module calls; `None` for each that the driver lacks.
+    /// The functions of libcuda that this module calls. A function that the driver lacks is `None`.
     Functions
 
     // `_v2` fails if an edge of the graph has data (`CUgraphEdgeData`). `_v3` returns this data in
@@ -37,7 +37,8 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The handles of the default streams.
+/// The special handles with which a call names a default stream: the legacy one, and the calling
+/// thread's.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 /// The value `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
@@ -55,7 +56,7 @@ const DEEPEST: usize = 8;
 pub(crate) struct CallStream {
     pub handle: usize,
     /// True if handle 0 means the calling thread's default stream, and false if it means the legacy
-    /// one.
+    /// default stream.
     pub per_thread: bool,
 }
 
@@ -241,7 +242,7 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return None;
     }
     if nodes == 0 {
-        // The driver does not accept an array for 0 handles.
+        // The driver rejects an array if the number of handles is 0.
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];

@@ -36,7 +36,8 @@ pub(crate) struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
-    /// The index in `ways` of the formulas that worked last.
+    /// The index in `ways` of the formulas that read the last batch successfully. They are tried
+    /// first.
     works: AtomicUsize,
     /// Number of consecutive steps whose batch could not be read.
     failed: AtomicUsize,
@@ -143,7 +144,8 @@ impl BatchReader {
                     self.failed.store(0, Ordering::Relaxed);
                     return Some(batch);
                 }
-                // Report the error of the formulas that worked last, which are tried first.
+                // If no formulas work, report the error of those that worked last, which are tried
+                // first.
                 Err(refused) => failure = failure.or(Some(refused)),
             }
         }

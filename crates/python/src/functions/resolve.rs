@@ -141,7 +141,7 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
-    // For events with a code object, the arguments are a tuple that begins with it.
+    // If the event has a code object, it is the first element of the event's arguments.
     let first = || args().and_then(|args| args.elements().next());
     match event {
         b"exec" => {
@@ -181,7 +181,8 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // The file name in a frozen program's code is from the machine on which it was built.
+            // The file name in a frozen program's code comes from the machine on which the program
+            // was built. So functions are also compared by their names.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {
@@ -273,7 +274,8 @@ enum FileRelation {
     This,
     Another,
     Unknown,
-    /// The module was read from the file if the program was passed with `-c` or on standard input.
+    /// The module was read from the file if the program's source was passed with `-c` or on
+    /// standard input.
     ThisIfTyped,
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
-/// Returns true if Python functions may be steps.
+/// Returns true if the settings let calls of Python functions count as steps.
 fn counts(settings: &Settings) -> bool {
     matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
 }
@@ -102,7 +102,7 @@ pub(crate) fn all() -> &'static [TargetModule] {
     })
 }
 
-/// The data that is recorded about a function's calls, besides their number.
+/// The data that is recorded about each call of a function, in addition to the number of calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeptData {
     Nothing,
@@ -113,7 +113,7 @@ enum KeptData {
     Waits,
     /// All calls between two steps, as one range.
     Polls,
-    /// Only the fact that a thread is in a call.
+    /// Only the fact that a thread is in a call of a draft model's function.
     Drafts,
 }
 
@@ -276,7 +276,7 @@ impl TargetModule {
         self.name == "__main__"
     }
 
-    /// Returns true if code whose module is named `name` belongs to this module.
+    /// Returns true if a module whose `__name__` is `name` is this module.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         // In a child that multiprocessing spawned, the program's main module is named
         // `__mp_main__`.
@@ -395,7 +395,8 @@ pub(crate) mod tests {
         assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
         assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
         assert!(modules[0].targets[0].is_by_name());
-        // Without a window, no steps need to be counted.
+        // Without a window, no steps need to be counted, so the function that counts them is not
+        // requested.
         assert!(collect(&settings(&[rule]), false).is_empty());
         assert!(!are_asked_for(&settings(&[rule])));
         assert!(are_asked_for(&settings(&[WINDOW, rule])));

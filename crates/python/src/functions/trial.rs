@@ -55,7 +55,8 @@ enum SeenEvent {
     GoesOn,
     Yields,
     Ends,
-    /// A call began, but its first argument was read wrongly.
+    /// A call of a test function began, but the argument that was read is not the one that was
+    /// passed.
     Wrong,
 }
 
@@ -90,7 +91,8 @@ impl Trial {
                 .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed))
     }
 
-    /// Classifies the beginning of a call. `first` is the address of its first argument.
+    /// Returns the event for the beginning of a test call. `first` is the address of the call's
+    /// first argument, as read from the frame.
     fn beginning(&self, first: usize, goes_on: bool) -> SeenEvent {
         match goes_on {
             true => SeenEvent::GoesOn,
@@ -126,7 +128,8 @@ const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 lifecycle::global! {
-    /// The result of the test calls. The result is reset if another CPython is started.
+    /// The result of the test calls: unknown, passed or failed. Reset when another CPython is
+    /// started in the process.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);

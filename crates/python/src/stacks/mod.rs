@@ -34,7 +34,7 @@ pub struct Ready {
     pub(crate) text_type: usize,
     /// Number of bytes from the start of a code object to its instructions, from 3.11 on.
     code_bytes: usize,
-    /// True if a thread may read its own stack directly, without a copy by the kernel.
+    /// True if a thread may read its own Python stack directly, without a copy by the kernel.
     has_own: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Ready {
 pub enum Trouble {
     /// The interpreter does not publish the offsets of its stack data.
     NotDescribed,
-    /// A known stack was not read as expected, so the layout differs.
+    /// The check that reads a known stack failed, so this interpreter has another layout.
     OtherStacks,
     /// The kernel refuses to copy the process's own memory.
     Refused(c_int),

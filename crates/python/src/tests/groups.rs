@@ -5,7 +5,8 @@ use crate::attached;
 use crate::groups::find;
 use crate::object::Python;
 
-/// A torch world of eight ranks, in which this process is the sixth.
+/// Python source of a stand-in for torch: a world of eight ranks, in which this process is the
+/// sixth.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes

@@ -9,8 +9,8 @@ use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
-/// A torch world of three ranks, in which this process is the second, and functions that make the
-/// process look like an engine's worker.
+/// Python source of a stand-in for torch: a world of three ranks, in which this process is the
+/// second. Its functions make the process look like an engine's worker.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -173,7 +173,8 @@ def sglang_of_context(dp_rank, dp_size):
         for (work, expected) in [
             ("vllm(0, 3)", "1 of 3 by torch.distributed"),
             ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
-            // In the first two cases, the world contains the ranks of all replicas.
+            // In the first two cases, the torch world contains the ranks of all replicas, so the
+            // rank is the one in this world.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
             (
