@@ -86,16 +86,15 @@ pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // If no memory for names is left, this entry of the table stays without a name for
-                // good.
+                // If no memory for names is left, this entry of the table never gets a name.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }
             Err(found) => found,
         };
         if found == hash {
-            // Another thread may be writing the name at this moment. This call then returns the
-            // unknown path.
+            // Another thread may be writing the name of this table entry at this moment. This call
+            // then returns the unknown path.
             return match place.name.get() {
                 Some(_) => index as u32 + 1,
                 None => UNKNOWN,

@@ -12,7 +12,7 @@ use crate::judge::{Kernel, difference};
 use crate::nodes::{CapturedGraph, LaunchNode, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
-/// Only one test at a time may use the table of graphs, which belongs to the process.
+/// Locks out other tests: all of them use the process's one table of graphs.
 static GRAPHS: Mutex<()> = Mutex::new(());
 
 fn scope() -> u32 {
@@ -62,7 +62,8 @@ fn what_is_opened_is_closed_by_its_own_domain() {
     assert_eq!(scope(), paths::NONE);
 }
 
-/// Code that several scopes share. The number selects the current scope.
+/// A stand-in for code that several scopes share. The number selects the scope that it reports as
+/// the current one.
 struct Code(AtomicUsize);
 
 impl Within for Code {
@@ -84,8 +85,7 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // Scopes that were opened inside the shared code keep the path that they had when they were
-    // opened.
+    // Scopes that were opened inside the shared code keep the path that they had at that time.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -228,7 +228,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // The driver is asked for the nodes again each time the graph is used.
+    // The driver is asked for the graph's nodes again each time the graph is used.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -262,7 +262,8 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     graphs::encloses(0x20, 0x5, vec![0x40]);
     add(0x30, 0x6, 3);
     add(0x40, 0x7, 4);
-    // The graph 0x50 is unknown, like one that was created before the library was loaded.
+    // The graph 0x50 is unknown to the library, like a graph that was created before the library
+    // was loaded.
     graphs::encloses(0x30, 0x8, vec![0x50]);
     work(0x30, 0x8);
     let whole = || {
@@ -408,7 +409,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // No capture of this graph was followed.
+    // The library followed no capture of this graph, so it knows no node.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -481,8 +482,8 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // A signal handler that interrupts the unwinder is deeper on the stack, so no call's mark is
-    // freed.
+    // In this test, a signal handler has interrupted the unwinder. It is deeper on the stack, so no
+    // call's mark is freed.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);

@@ -17,10 +17,11 @@ const IDS_PER_HALF: u32 = 1 << 23;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The id that was assigned last.
+    /// The frame id that was assigned last.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
-    /// For each half, the number of windows that had opened when its last id was assigned.
+    /// For each half of the range of ids, the number of windows that had opened when the last id of
+    /// the half was assigned.
     #[fork(reset)]
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
@@ -65,8 +66,8 @@ impl Frames {
     }
 }
 
-/// Returns an id that is free in the record: no frame has it, or only frames of windows that were
-/// overwritten.
+/// Returns a frame id that can be assigned: no frame in the record has it, or only frames of
+/// windows that were overwritten.
 fn next() -> Option<u32> {
     let last = LAST.load(Ordering::Relaxed);
     let id = (last + 1) % (2 * IDS_PER_HALF);

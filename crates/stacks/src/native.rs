@@ -79,7 +79,7 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 /// The most frames of a stack that the kernel records.
 const MAX_FRAMES: u16 = 127;
 
-/// The error number with which the kernel refuses to record stacks.
+/// The error with which the kernel refuses to record stacks. The number is an `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PerfRefusal(i32);
 
@@ -101,11 +101,11 @@ impl fmt::Display for PerfRefusal {
 /// The ring buffer with the native stacks of a thread.
 pub(crate) struct Ring {
     place: NonNull<u8>,
-    /// Number of bytes of the ring after its first page.
+    /// Number of bytes of the ring that hold samples; they follow its first page.
     data: usize,
     /// True if samples contain registers and a copy of the stack's top.
     has_stacks: bool,
-    /// Number of bytes that have been read since the ring was opened.
+    /// Number of bytes of samples that have been read since the ring was opened.
     tail: u64,
     record: Vec<u64>,
 }

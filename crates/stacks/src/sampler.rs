@@ -54,7 +54,7 @@ lifecycle::global! {
     /// True if the kernel refused to record native stacks.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// Data that the sampling thread of one window leaves to that of the next window.
+    /// Ids that the sampling thread of one window leaves to the sampling thread of the next window.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
@@ -72,7 +72,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all data if a new era of strings has begun. Returns true if so.
+    /// Resets all ids if a new era of the record's strings has begun. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -85,7 +85,8 @@ impl StringIds {
         is_behind
     }
 
-    /// Handles modules that were loaded or unloaded.
+    /// Reads the list of modules again, and drops cached data about their code, if modules were
+    /// loaded or unloaded.
     fn look(&mut self) {
         if self.modules.look() {
             self.unwinder.forget();
@@ -266,7 +267,7 @@ fn run() {
     }
 }
 
-/// The sampler's data about a followed thread.
+/// The sampler's data about a followed thread, kept from one sample to the next.
 struct SampledThread {
     number: i32,
     walker: Walker,
@@ -283,12 +284,12 @@ struct Slept {
     used: u64,
     era: u32,
     at: Asleep,
-    /// The events that were written to the record for the sample.
+    /// The event that was written to the record for the sample at which the thread slept.
     sample: What,
     asleep: What,
 }
 
-/// The state of the Python interpreter in this process.
+/// The state of the Python interpreter in this process, as far as it matters to samples.
 enum InterpreterState {
     NotThere,
     Read(&'static Ready),
@@ -380,7 +381,8 @@ impl SamplingThread {
             (InterpreterState::Read(_), None) | (InterpreterState::NotThere, _) => {
                 Ok((Taken::NoPython, 0))
             }
-            // It is unknown if the thread is in a Python function, so no sample is written.
+            // The stacks of the interpreter cannot be read, so it is unknown if the thread is in a
+            // Python function. No sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
         let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
@@ -416,7 +418,8 @@ impl SamplingThread {
         true
     }
 
-    /// Returns the state at the last sample, if the thread slept then and has not run since.
+    /// Returns the state of a thread at the last sample, if the thread slept then and has not run
+    /// since. `used` is its processor time in ns.
     fn still_sleeps(&mut self, index: usize, thread: Followed, used: u64) -> Option<Slept> {
         let known = &mut self.threads[index];
         let slept = known.slept?;
@@ -515,7 +518,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // A new window may have opened since the last sample.
+                // If a new window has opened since the last sample, the era of strings may have
+                // changed.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }

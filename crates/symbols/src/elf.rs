@@ -112,7 +112,7 @@ impl Elf {
         Ok(read_elf)
     }
 
-    /// Returns true if `address` is in memory that is mapped as executable.
+    /// Returns true if the file maps `address` as executable code.
     pub fn is_executable(&self, address: u64) -> bool {
         self.executable.iter().any(|range| range.contains(&address))
     }

@@ -320,7 +320,8 @@ pub(crate) unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The record's clock is not the processor's counter, so `slow` must read the time.
+        // The record's clock is not the processor's time-stamp counter here, so only `slow`, which
+        // can call Rust code, can read the time.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
