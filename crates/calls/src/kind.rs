@@ -56,7 +56,7 @@ pub enum GraphCall {
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// A copy within devices, or in a direction that the arguments do not show.
+    /// A copy within devices, or a copy whose direction the arguments do not show.
     Other,
 }
 

@@ -52,7 +52,8 @@ pub(crate) struct Thunk {
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,
-    /// True if stream 0 means the calling thread's default stream.
+    /// True if the function takes stream 0 to be the calling thread's default stream, not the
+    /// legacy one.
     per_thread: AtomicBool,
 }
 

@@ -21,7 +21,7 @@ use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
 use super::{clock, keep, reuse, space, usage, writers};
 
-/// A chunk number that means "no chunk".
+/// Value of [`EDGE`] that means "no chunk".
 const NONE: u32 = u32::MAX;
 
 lifecycle::global! {
@@ -44,7 +44,7 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
-    /// The number of kept iterations that the record still holds when the process ends.
+    /// The number of kept iterations that were still in the record when the process ended.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }

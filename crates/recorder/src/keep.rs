@@ -61,9 +61,9 @@ lifecycle::global! {
 /// A full chunk, to which no thread writes any more.
 struct Full {
     number: u32,
-    /// The number of windows that had opened by the time the chunk was full.
+    /// The number of windows that had opened by the time this chunk was full.
     windows: u64,
-    /// The time when the chunk was full, in ticks.
+    /// The time in ticks when this chunk was full.
     filled: u64,
 }
 

@@ -53,8 +53,8 @@ pub(crate) enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// The calls are intercepted through GOT slots and `dlsym`. The value is the reason why the function's entry is
-    /// not patched.
+    /// The calls are intercepted through GOT slots and `dlsym`, because the function's entry cannot
+    /// be patched for this reason.
     Name(PatchRefusal),
     /// The calls cannot be intercepted, for this reason.
     None(PatchRefusal),

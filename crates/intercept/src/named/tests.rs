@@ -227,7 +227,8 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             followed.by_name[0].found.address = stranger();
         });
 
-        // Returns the result of a look-up by a program.
+        // This closure returns the result of a look-up that code at `caller` makes with `dlsym` or
+        // `dlvsym`.
         let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
             // SAFETY: the handles are valid for dlsym, and the strings are terminated.

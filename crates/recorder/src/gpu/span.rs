@@ -14,7 +14,7 @@ const MISSED: u64 = 1 << 63;
 /// The state of a stream's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Has {
-    /// No span is open.
+    /// The stream has no open span.
     Nothing,
     /// A span of the iteration with this number is open.
     Open(u64),
@@ -114,7 +114,7 @@ pub(crate) enum Fate {
     Stays,
     /// The span has no work, so its events can be reused.
     Empty,
-    /// The span's last event is after all of its work.
+    /// The span's last event comes after all of its work, so its time can be read later.
     Whole,
     /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
     /// true if work outside the span may have run before that event.

@@ -41,7 +41,7 @@ pub(crate) fn begin(
 /// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
-        // The missing span does not count as lost, because GPU times of this iteration are not measured.
+        // GPU times of this iteration are not measured, so the span does not count as lost.
         stream.miss(iteration);
         return true;
     }
