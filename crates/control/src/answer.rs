@@ -5,7 +5,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
-    /// The request was carried out: the library is attached or, if that was requested, detached.
+    /// The request was carried out: the library is attached, or detached if the command requested
+    /// that.
     Done,
     /// The library was preloaded when the process started.
     Preloaded,

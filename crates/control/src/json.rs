@@ -11,7 +11,7 @@ pub enum JsonValue {
     Bool(bool),
     /// A whole number that is not negative and fits into 64 bits.
     Integer(u64),
-    /// Any other number, which is always finite.
+    /// Any number that is not an [`JsonValue::Integer`]. It is always finite.
     Number(f64),
     Text(String),
     Array(Vec<JsonValue>),
@@ -79,7 +79,7 @@ macro_rules! from {
 from!(
     bool: value => Self::Bool(value),
     u64: value => Self::Integer(value),
-    // JSON has no representation of infinities and NaN.
+    // JSON cannot represent infinities and NaN, so they are written as null.
     f64: value => if value.is_finite() { Self::Number(value) } else { Self::Null },
     String: value => Self::Text(value),
     Object: value => Self::Object(value),

@@ -22,7 +22,7 @@ pub enum Phase {
     Mixed,
     /// The batch has no tokens.
     Idle,
-    /// A pass of the draft model, regardless of its work.
+    /// The batch is a pass of the draft model (speculative decoding), whatever its tokens are.
     Draft,
 }
 

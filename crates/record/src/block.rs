@@ -1,4 +1,4 @@
-//! Heap memory for header blocks and chunks that are not mapped to a file.
+//! Heap memory for header blocks and chunks of records that are not mapped to a file.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -71,7 +71,7 @@ impl OwnChunk {
         self.writer.hand_over(thread);
     }
 
-    /// Returns the number of events that still fit.
+    /// Returns the number of events that still fit into the chunk.
     #[cfg(feature = "stream")]
     pub(crate) const fn room(&self) -> usize {
         self.writer.room()

@@ -15,7 +15,7 @@ use crate::layout::{
 /// The header of a chunk, at the chunk's start.
 #[repr(C)]
 struct ChunkHeader {
-    /// [`CHUNK_MAGIC`], written last; 0 in an unused chunk.
+    /// [`CHUNK_MAGIC`], which is written after all other fields; 0 in an unused chunk.
     magic: AtomicU32,
     /// The chunk's index in the file, counted from 0.
     number: AtomicU32,
@@ -125,7 +125,7 @@ impl EventWriter {
         header
             .committed
             .store(committed.0.to_le(), Ordering::Relaxed);
-        // The old contents must be discarded before new events are written.
+        // The old contents of the chunk must be discarded before new events are written into it.
         fence(Ordering::SeqCst);
         let mut writer = Self { chunk, committed };
         if before != thread {
@@ -136,7 +136,8 @@ impl EventWriter {
 
     /// Passes the writer to another thread: later events belong to `thread`.
     pub fn hand_over(&mut self, thread: u32) {
-        // If this event does not fit, no later event fits either, so the result can be ignored.
+        // If this event does not fit into the chunk, no later event fits either, so the result can
+        // be ignored.
         let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
@@ -296,10 +297,10 @@ struct Checks {
 /// The result of decoding a chunk's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// The chunk is unused: its first bytes are zeros.
+    /// The chunk is unused: its header consists of zeros.
     Empty,
     Chunk(Head),
-    /// Neither an unused chunk nor a valid header.
+    /// The bytes are neither zeros, as in an unused chunk, nor a valid header.
     Damaged,
 }
 

@@ -40,9 +40,9 @@ coded! {
 coded! {
     /// The way in which a range was delimited: one of two pairs of NVTX functions.
     pub enum RangeKind {
-        /// A push and a pop, nested on one thread.
+        /// A range from a push to a pop. Such ranges are nested on one thread.
         PushPop = 0,
-        /// A start and an end, on the same thread or on different ones.
+        /// A range from a start to an end, which may be on different threads.
         StartEnd = 1,
     }
 }
@@ -103,13 +103,14 @@ impl CopyKind {
 }
 
 coded! {
-    /// The owner of a process that uses a GPU.
+    /// The owner of a process that uses a GPU, seen from the run in which the GPU is sampled.
     pub enum GpuOwner {
-        /// The run that samples the GPU.
+        /// The process belongs to the run that samples the GPU.
         Run = 0,
-        /// Not that run.
+        /// The process does not belong to the run that samples the GPU.
         Other = 1,
-        /// Not known: the driver lists the process by a number of another PID namespace.
+        /// The owner is not known, because the driver lists the process by its number in another
+        /// PID namespace.
         Unknown = 2,
     }
 }
@@ -123,11 +124,11 @@ coded! {
 }
 
 coded! {
-    /// The result of sampling a stack.
+    /// The result of an attempt to sample a thread's stack.
     pub enum Taken {
-        /// A stack of Python functions.
+        /// The stack of the thread's Python functions was read.
         Python = 0,
-        /// A stack of native functions.
+        /// The stack of the thread's native functions was read.
         Native = 1,
         /// The thread ran no Python function.
         NoPython = 2,
@@ -246,7 +247,7 @@ coded! {
         /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
         /// well.
         Nested = 4,
-        /// The recorder had no room to store the graph.
+        /// The graph's nodes were not stored, because the library had no room for more of them.
         TooMany = 5,
         /// The graph was changed after its capture, or updated from a graph with other nodes.
         Changed = 6,

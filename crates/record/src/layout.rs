@@ -1,6 +1,6 @@
 //! Sizes and constants of the record's format. All integers are little-endian.
 
-/// The first bytes of a record.
+/// The first bytes of a record, by which a reader recognizes it.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
 /// The version of the format. A reader refuses later versions. New kinds of events, counters, items and flags

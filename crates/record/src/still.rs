@@ -132,8 +132,8 @@ fn without_name(folder: &Path) -> io::Result<File> {
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let mut number = 0;
     loop {
-        // The name may be in use for a moment, by another thread or by a process in another container that
-        // has the same id and shares the folder.
+        // The name may be in use for a moment: by another thread, or by a process in another
+        // container that has the same process id and shares the folder.
         let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
         match options.open(&path) {
             Ok(file) => {
@@ -230,7 +230,8 @@ impl Copy<'_> {
             match ChunkState::classify(self.id, number, &self.bytes[..there]) {
                 ChunkState::Empty => break (there, 0),
                 ChunkState::Whole(head, length) => {
-                    // `see` must come before `cut`, which changes the bytes.
+                    // `see` reads the chunk's original bytes, which `cut` changes. So `see` must
+                    // come first.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);

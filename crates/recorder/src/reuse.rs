@@ -34,8 +34,8 @@ lifecycle::global! {
     /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// A threshold on the number of iterations kept so far: a chunk that was full before this number was
-    /// reached has become part of a window.
+    /// A number of kept iterations. A chunk that was full before this number was reached has become
+    /// part of a window, so it is not reused.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
@@ -61,7 +61,8 @@ struct Full {
     chunks: [(u32, u64); MAX_WAITING],
     first: usize,
     count: usize,
-    /// The value of [`STAYS`] that this list was last checked against.
+    /// The value of [`STAYS`] when this list was last checked for chunks that have become part of a
+    /// window.
     stays: u64,
 }
 

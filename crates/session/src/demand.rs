@@ -37,7 +37,8 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// A window on demand, from the moment when its request is accepted.
+/// A window that was requested while the process runs, from the moment when the request is
+/// accepted.
 pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,

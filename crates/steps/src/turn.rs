@@ -59,7 +59,7 @@ pub struct Turn {
 pub enum TurnEvent {
     /// A thread of the program has reached this point.
     Reached(Point),
-    /// No window has to be switched at the target.
+    /// The thread that has the turn has found that no window has to be switched at the target.
     Passed,
     /// A thread takes the turn at this time.
     Claims(Instant),
@@ -86,7 +86,7 @@ pub enum Action {
     Begin,
     /// Switch to this point, then report [`TurnEvent::GoesOn`] again.
     Switch(Point),
-    /// Continue: the turn has stored the event.
+    /// Continue. The event has been stored, and nothing else has to be done.
     Go,
     /// Do nothing. The event is not possible in this stage.
     Refuse,

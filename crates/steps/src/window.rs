@@ -19,9 +19,10 @@ pub enum Point {
     /// Before the first iteration, or where counting restarts.
     #[default]
     Start,
-    /// The beginning of this iteration.
+    /// The point at which the iteration with this number begins.
     In(u64),
-    /// Between the end of this iteration and the beginning of the next.
+    /// The time between the end of the iteration with this number and the beginning of the next
+    /// iteration.
     After(u64),
 }
 
@@ -62,7 +63,8 @@ pub struct Taken {
     pub asked: IterationRange,
     /// The iterations of the window. They are later than requested if the window opened late.
     pub window: IterationRange,
-    /// True if the window was closed for a while and has opened again.
+    /// True if the window was closed for a while, because its condition did not hold, and has
+    /// opened again.
     pub is_again: bool,
     /// True if the window closes only for a while and opens again later.
     pub goes_on: bool,

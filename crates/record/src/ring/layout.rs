@@ -27,18 +27,19 @@ pub(super) const COLLECTIVES: usize = 512;
 /// The number of directions between this process and other ranks whose sends or receives the ring can count.
 pub(super) const DIRECTIONS: usize = 256;
 
-/// An entry for a step. `order` is 1 plus the number of earlier steps. It is 0 while the entry is being
-/// written, and is written last.
+/// An entry of the ring for one step. `order` is 1 plus the number of earlier steps. `order` is 0
+/// while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct StepPlace {
     pub(super) order: AtomicU64,
     pub(super) number: AtomicU64,
     pub(super) begin_ns: AtomicU64,
-    /// 0 if the step has not ended.
+    /// The time when the step ended; 0 if it has not ended.
     pub(super) end_ns: AtomicU64,
 }
 
-/// An entry for a collective. `order` has the same meaning as for a step.
+/// An entry of the ring for one collective. `order` is 1 plus the number of earlier collectives; it
+/// is 0 while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
@@ -64,17 +65,19 @@ pub(super) struct CommunicatorPlace {
     /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
     /// not known.
     pub(super) rank: AtomicU64,
-    /// The number of collectives among all ranks that were called so far.
+    /// The number of calls so far on this communicator that all its ranks take part in.
     pub(super) sequence: AtomicU64,
-    /// The number of calls between two ranks so far that are in no [`DirectionPlace`], as there was no room.
+    /// The number of sends and receives so far on this communicator that no [`DirectionPlace`]
+    /// counts, because all entries were in use.
     pub(super) uncounted: AtomicU64,
     pub(super) captured: AtomicU64,
 }
 
-/// The number of sends to another rank, or of receives from it.
+/// An entry that counts the sends to another rank, or the receives from it.
 #[repr(C)]
 pub(super) struct DirectionPlace {
-    /// See [`DirectionPlace::key`]; 0 if the entry is free.
+    /// The communicator, the other rank and the direction, as [`DirectionPlace::key`] encodes them;
+    /// 0 if the entry is free.
     pub(super) key: AtomicU64,
     pub(super) count: AtomicU64,
 }
@@ -145,7 +148,7 @@ impl RingBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Returns the index of a communicator's entry.
+    /// Returns the index of a communicator's entry in the ring.
     pub(super) fn index_of(&self, place: &CommunicatorPlace) -> usize {
         let offset = (&raw const *place).addr() - self.communicators.as_ptr().addr();
         offset / size_of::<CommunicatorPlace>()

@@ -41,7 +41,7 @@ pub struct Ring {
     pub captured: Vec<CapturedCollective>,
 }
 
-/// A named group of ranks.
+/// A named group of ranks that the process belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedGroup {
     pub name: String,
@@ -65,7 +65,7 @@ pub struct RingCommunicator {
 /// The sends to another rank of a communicator, or the receives from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingDirection {
-    /// [`Collective::Send`] or [`Collective::Receive`].
+    /// The direction: [`Collective::Send`] or [`Collective::Receive`].
     pub collective: Collective,
     pub peer: u32,
     pub count: u64,
@@ -79,7 +79,7 @@ pub struct RingStep {
     pub end_ns: Option<u64>,
 }
 
-/// A collective that was called.
+/// A collective that the process has called outside stream captures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
@@ -281,7 +281,8 @@ impl CollectivePlace {
 }
 
 impl DirectionPlace {
-    /// Returns the direction of this entry and its count, if it is of this communicator.
+    /// Returns the other rank, the direction and the count of this entry, if the entry belongs to
+    /// the communicator with this index.
     fn content(&self, communicator: usize) -> Option<RingDirection> {
         let key = relaxed(&self.key);
         let collective = match key & 1 {

@@ -95,7 +95,8 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Between the search and the exchange, another thread may have reused the entry for another range.
+        // Between the search and the exchange, another thread may have reused this entry for
+        // another range.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)

@@ -23,7 +23,7 @@ pub enum CompiledPattern {
         states: Box<dense::DFA<Vec<u32>>>,
         start: StateID,
     },
-    /// An expression with too many states for a table, which the regex crate matches.
+    /// The expression has too many states for a table, so the regex crate's own engine matches it.
     Slow(Regex),
 }
 

@@ -13,7 +13,8 @@ const MAX_FOLLOWED: usize = 8;
 struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// The number of ranges pushed inside this range that have not been popped yet.
+    /// The number of ranges that were pushed inside the followed range and have not been popped
+    /// yet.
     inner: AtomicU64,
 }
 

@@ -13,7 +13,7 @@ use tllmprof_calls::CallPurpose;
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 
-/// A limit of a cell that no count exceeds.
+/// The limit of a cell (call counter) at which the thread never has to ask: no count exceeds it.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// The number of calls of one kind that a thread has made, and the limit up to which the thread may make such

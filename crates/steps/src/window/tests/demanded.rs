@@ -216,8 +216,8 @@ fn an_open_steady_window_gives_way_and_opens_again() {
             assert!(!schedule.give_way(70), "it has given way");
         }
     });
-    // The first part needs 200 iterations. The planned window is interrupted, and in each of its parts that
-    // began late, one iteration does not count.
+    // The first part of the window needs 200 iterations. The planned window is interrupted. In each
+    // of its parts that began late, one iteration does not count.
     let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
     assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
     assert!(schedule.interrupted().is_none());
