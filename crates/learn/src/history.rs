@@ -14,7 +14,7 @@ pub(crate) const MAX_ENTRIES: usize = 3072;
 pub(crate) struct HistoryEntry {
     pub keys: Keys,
     pub times: EntryTimes,
-    /// Numbers of kernels and graphs that the thread launched since its last entry.
+    /// Numbers of kernels and graphs that the entry's thread launched since its last entry.
     launches: u16,
     graphs: u16,
     pub thread: u8,
@@ -51,7 +51,7 @@ impl HistoryEntry {
         }
     }
 
-    /// Returns the same entry with these times.
+    /// Returns a copy of the entry with these times.
     pub(crate) const fn at(self, times: EntryTimes) -> Self {
         Self { times, ..self }
     }

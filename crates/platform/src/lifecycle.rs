@@ -39,19 +39,20 @@ pub(crate) mod tests;
 /// to the last, in the parent from the last to the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// The library's heap. It comes first because the child's hooks may allocate.
+    /// The library's heap. Its hooks come first because the hooks of later stages may allocate in
+    /// the child.
     Heap,
-    /// The session. Its lock is taken before all other locks.
+    /// The session. Its lock has to be taken before all other locks except the heap's.
     Session,
-    /// The tables of the hooks through which calls are intercepted.
+    /// The tables of intercepted functions, through which calls reach the library.
     Doors,
     /// The walks over loaded modules.
     Modules,
-    /// The crates that record and that control profilers.
+    /// The crates that write the record and that control profilers.
     Sinks,
     /// The records of the threads. This stage comes after the stages that handle the parts of these records.
     Last,
-    /// State that depends on the state that the earlier stages have set.
+    /// State that depends on state that an earlier stage has set in the child.
     Again,
 }
 
@@ -201,7 +202,8 @@ macro_rules! __global_static {
     };
 }
 
-// Each section begins at a cache line. The library is linked from one object, so the statics of a section are adjacent.
+// Each of these sections begins at a cache line. The library is linked from one object, so the
+// statics of a section are adjacent.
 core::arch::global_asm!(
     ".section .data.tllmprof_calls,\"aw\",@progbits",
     ".p2align 6",
@@ -494,8 +496,8 @@ extern "C" fn in_child() {
     {
         contained((), || child(&alone));
     }
-    // The number is only compared with 0, because it belongs to the parent's thread, and the child's thread
-    // has another.
+    // The stored thread ID is only compared with 0: it is the ID in the parent, and the thread has
+    // another ID in the child.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
     }

@@ -208,7 +208,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses the request, the flag that the main thread has set is used.
+    // If the kernel refuses to read the main thread's memory for another reason than ESRCH, the
+    // flag decides that the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
@@ -243,7 +244,7 @@ mod tests {
             core::ptr::null_mut()
         }
         assert!(start(ThreadKind::Stacks, 256 << 10, main));
-        // The thread was not asked to end, so this call does not wait for it.
+        // No thread was asked to end, so this call must not wait for one.
         await_end(Duration::from_secs(3600));
         ends(ThreadKind::Stacks);
         await_end(Duration::from_millis(1));

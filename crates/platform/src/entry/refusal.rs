@@ -53,7 +53,7 @@ pub enum PatchRefusal {
     /// Entries are not patched on this processor. The function's code was only examined.
     #[cfg(target_arch = "aarch64")]
     Processor {
-        /// True if the function may read its return address.
+        /// True if the function may read its own return address.
         looks_back: bool,
     },
     VariantCall,

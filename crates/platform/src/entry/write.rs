@@ -46,7 +46,8 @@ pub unsafe fn write(
     // may refuse to make changed code executable again.
     if !protect(&pages, readable | libc::PROT_WRITE) {
         let denied = Denied::last();
-        // If the code lies in several pages, `protect` may have changed some of them before it failed.
+        // If the code lies in several pages, `protect` may have changed some of them before it
+        // failed. So their protection is restored.
         protect(&pages, readable);
         return Err(PatchRefusal::NotWritable(denied));
     }

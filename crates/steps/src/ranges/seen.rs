@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The number of range names that are stored, at most. `BYTES` is the number of bytes stored of
-/// each.
+/// The number of range names that are stored, at most. `LONGEST` is the number of bytes stored of
+/// each name.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
 /// The number of ranges after which no more names are collected, because a program then hardly

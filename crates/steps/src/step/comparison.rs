@@ -69,8 +69,8 @@ pub struct RuleComparison {
     from: u64,
     /// The number of recurrences of the pattern since the learner was sure of it.
     learnt: u64,
-    /// The counts at the time when the learner became sure of the pattern. `last` has the counts at
-    /// the end of the latest block.
+    /// The counts at the time when the learner became sure of the pattern. `block` has the counts
+    /// at the end of the latest block.
     sure: Option<Counts>,
     block: Counts,
     /// The factor between the counts on which all blocks so far agree. `blocks` is the number of
