@@ -36,7 +36,7 @@ pub struct Status {
     pub engine: Option<String>,
     /// The rule that defines a step.
     pub rule: String,
-    /// The number of steps so far.
+    /// The number of steps that the process has made so far.
     pub iterations: u64,
     /// The time at which `iterations` was read, in nanoseconds of the machine's monotonic clock.
     pub at_ns: u64,

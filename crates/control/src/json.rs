@@ -151,7 +151,7 @@ impl Object {
 }
 
 fn write(out: &mut String, value: &JsonValue) {
-    // Writing to a string cannot fail.
+    // Writing to a String cannot fail, so the results are ignored.
     let _ = match value {
         JsonValue::Null => out.write_str("null"),
         JsonValue::Bool(value) => write!(out, "{value}"),

@@ -51,17 +51,17 @@ pub struct FrameLayout {
     pub life: Life,
 }
 
-/// The location of a frame's current instruction.
+/// The form in which a frame stores its current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
     /// An `int` at the offset `at`: the index of the instruction. Each instruction has `bytes`
     /// bytes.
     Number { at: usize, bytes: usize },
-    /// The address of the instruction, at the offset `at`.
+    /// At the offset `at`, the frame stores the address of the instruction.
     Address { at: usize },
 }
 
-/// The field that shows if a frame is still on the stack.
+/// The field of a frame that shows whether the frame is still on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// The frame is an object. The byte at `at` is `runs` while the frame is executed.

@@ -238,7 +238,8 @@ impl Slots {
                 let is_hooked = |name: &CStr| hooks.iter().any(|hook| hook.name == name);
                 module.each_slot(is_hooked, |_| has_any = true);
                 if has_any {
-                    // If the mappings cannot be read, no GOT slot is written.
+                    // If the list of memory mappings cannot be read, it is unknown which pages are
+                    // writable, so no GOT slot is written.
                     let Ok(maps) = known.get_or_insert_with(Maps::read) else {
                         return;
                     };

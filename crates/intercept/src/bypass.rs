@@ -154,7 +154,7 @@ fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // Skip a GOT slot that is not bound yet: no call has gone through it.
+            // The GOT slot is not bound yet, so no call has gone through it.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }

@@ -342,7 +342,7 @@ mod tests {
             bound(stays, us());
             bound(goes, us());
             let gone = first(goes);
-            // Simulate a binding of an unloaded module: no module is at this address.
+            // Simulate a binding of a module that was unloaded: no module is at this address.
             gone.start.store(0x10, Ordering::Relaxed);
             forget_unloaded();
             assert!(core::ptr::eq(first(goes), &raw const NONE));

@@ -58,7 +58,7 @@ lifecycle::global! {
 
 /// A function whose calls reach this library once its jump is written.
 struct Patched {
-    /// The function's index in [`JUMPS`].
+    /// The function's index in the table [`JUMPS`].
     index: usize,
     name: CString,
     role: Role,

@@ -73,7 +73,7 @@ pub(crate) struct Simple {
 #[repr(u8)]
 pub(crate) enum Does {
     Enqueues = 1,
-    /// Waits for the stream in its argument.
+    /// The call waits for the stream that its argument names.
     WaitsForStream,
     WaitsForEvent,
     /// Waits for all work of a context, or for the copy that the call itself makes.

@@ -45,7 +45,7 @@ struct Loads {
     found: [u32; THREADS],
     /// Number of waits and copies of each thread, without those that helper threads make.
     calls: [u32; THREADS],
-    /// The set of threads that have launched any work.
+    /// The set of threads that have launched any work in the history.
     present: Threads,
 }
 

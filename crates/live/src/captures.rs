@@ -29,9 +29,9 @@ pub(crate) enum ServerTask {
     Nothing,
     /// Tell the client that has requested the window that the window has opened with this iteration.
     SayOpened(u64),
-    /// Close the window at the end of the current iteration.
+    /// Make the window close at the end of the current iteration.
     Stop,
-    /// Close the window immediately, because no iteration ends.
+    /// Close the window immediately: the process seems to wait for work, so that no iteration ends.
     CloseIdle,
     /// Report to all waiting clients that the window has closed, with its first and last iteration. After
     /// this report the window is no longer followed.

@@ -40,7 +40,7 @@ const NO_ENTRY: DescriptorEntry = DescriptorEntry {
     inode: 0,
 };
 
-/// The state of the socket's file, through which clients connect.
+/// The state of the socket's file, by which clients find the socket.
 enum SocketName {
     /// The file has not been created yet.
     None,
@@ -182,7 +182,8 @@ impl Socket {
         }
         // SAFETY: the strings end with a zero byte, and the address is passed with the length of its type.
         let failed = unsafe {
-            // `bind` creates the socket's file with the mode of the descriptor.
+            // `bind` gives the socket's file the permissions of the descriptor, so they are set
+            // first.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
                     libc::unlink(begun.as_ptr());

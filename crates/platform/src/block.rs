@@ -15,7 +15,7 @@ use core::ptr::{from_ref, null};
 /// only 64 bytes, so that a process that loads many libraries still has room in the static TLS area.
 #[repr(C)]
 pub struct Block {
-    /// The thread's call counters; null before its first call.
+    /// The address of the thread's call counters; null before the thread's first call.
     cells: Cell<*const c_void>,
     /// The stack address at which the outermost intercepted call's return address lies; 0 if there is no such call.
     outer: Cell<usize>,

@@ -42,7 +42,7 @@ pub enum Stage {
     /// The library's heap. Its hooks come first because the hooks of later stages may allocate in
     /// the child.
     Heap,
-    /// The session. Its lock has to be taken before all other locks except the heap's.
+    /// The session. Its lock is taken before the locks of all later stages.
     Session,
     /// The tables of intercepted functions, through which calls reach the library.
     Doors,

@@ -35,9 +35,9 @@ lifecycle::global! {
 
 pub(crate) struct CollectionTotals {
     collections: [AtomicU64; GENERATIONS],
-    /// Number of objects that were freed.
+    /// Number of objects that garbage collections have freed.
     collected: AtomicU64,
-    /// Number of objects that were found but could not be freed.
+    /// Number of objects that garbage collections have found but could not free.
     uncollectable: AtomicU64,
     nanoseconds: AtomicU64,
 }
@@ -263,14 +263,14 @@ fn count(args: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// The arguments with which Python called our callback.
+/// The arguments with which Python called our callback: one report of a garbage collection.
 struct Report {
     starts: bool,
-    /// The index of the generation, below [`GENERATIONS`].
+    /// The index of the collected generation, below [`GENERATIONS`].
     generation: usize,
-    /// Number of freed objects; 0 at the start.
+    /// Number of objects that the collection freed; 0 at the start of a collection.
     collected: u64,
-    /// Number of objects that were found but could not be freed.
+    /// Number of objects that the collection found but could not free.
     uncollectable: u64,
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
         );
     }
     holds::begin();
-    // The first interpreter's GIL is the first in the table.
+    // The GIL of the first interpreter is GIL number 0 in the table.
     thread.holds.begin(0);
 }
 

@@ -19,7 +19,7 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// The most searches for groups in a process.
+/// The most searches for groups of ranks in a process.
 const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {

@@ -56,11 +56,12 @@ lifecycle::global! {
     #[fork(keep = "the child's library is its parent's")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
-    /// True if the hooks are to be installed in the interpreters.
+    /// True if the library's hooks are to be installed in the interpreters, and false if they are
+    /// to be removed.
     #[fork(keep = "the child is attached to as its parent is")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// True if the hooks are installed in the main interpreter.
+    /// True if the library's hooks are installed in the main interpreter.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);

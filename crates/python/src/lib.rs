@@ -165,7 +165,7 @@ fn switch(is_wanted: bool) -> bool {
     late::switch(is_wanted)
 }
 
-/// The progress of installing the hooks in Python.
+/// The progress of installing the library's hooks in Python.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstallProgress {
     /// All requested hooks are installed; this includes the case that none are requested.

@@ -121,7 +121,7 @@ impl fmt::Display for NameCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = self.bytes.iter().position(|byte| *byte == 0);
         let name = &self.bytes[..length.unwrap_or(self.bytes.len())];
-        // If the name was cut inside a character, it ends before that character.
+        // If the stored name was cut inside a character, the copy ends before that character.
         let name = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
         match self.number {
             Some(number) => write!(f, "thread {number} ({name})"),

@@ -37,7 +37,7 @@ const SLOTS_PER_BATCH: usize = 32;
 #[repr(align(128))]
 pub(crate) struct Thread {
     is_used: AtomicBool,
-    /// The kernel's id of the thread.
+    /// The kernel's id of the thread that owns this slot.
     pub number: AtomicI32,
     pub name: ThreadName,
     /// The next slot in the list of slots that no thread has used yet.

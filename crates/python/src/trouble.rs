@@ -18,7 +18,8 @@ lifecycle::global! {
 pub(crate) enum Trouble {
     /// The interpreter does not allow a frame evaluator.
     NoEvaluator,
-    /// The frames of this interpreter do not have the expected layout.
+    /// The interpreter's frames do not have the layout that the library expects, so the evaluator
+    /// cannot be used.
     OtherFrames,
     /// Another tool's frame evaluator was installed, at least for a while.
     OtherEvaluator,

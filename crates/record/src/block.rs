@@ -8,7 +8,7 @@ use crate::event::{Event, StringId};
 use crate::header::HeaderBlock;
 use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
 
-/// A header block in heap memory.
+/// A record's header block in heap memory.
 #[derive(Debug)]
 pub(crate) struct OwnHeader(Block);
 
@@ -78,7 +78,7 @@ impl OwnChunk {
     }
 }
 
-/// Zeroed memory, aligned for a chunk or a header block.
+/// Zeroed heap memory, aligned for a chunk or a header block.
 #[derive(Debug)]
 struct Block(NonNull<[AtomicU64]>);
 

@@ -275,7 +275,7 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
     })
 }
 
-/// The header of a chunk, read from a file.
+/// The header of a chunk, as read from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub number: u32,
@@ -440,7 +440,7 @@ mod tests {
         let long = "x".to_owned() + &"\u{20ac}".repeat(MAX_STRING);
         assert!(writer.push_string(5, &long));
         assert_eq!(room - writer.room(), 1 + MAX_STRING.div_ceil(EVENT_BYTES));
-        // Resets the writer to the chunk's first event, and reads that event back.
+        // The test resets the writer to the chunk's first event, and reads that event back.
         writer.committed = Committed::new(0, 0);
         let bytes = writer.free().first_chunk().unwrap();
         let what = What::String { id: 5, bytes: 4096 };

@@ -71,7 +71,7 @@ const HAS_TIMEOUT: u16 = 0x100;
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
-/// The mask for the bits of a stack frame's id.
+/// The mask for the bits of a stack frame's id, in the value of an event.
 const FRAME: u32 = (1 << 24) - 1;
 
 /// The mask for the number of a captured graph, and for the number of a node in a graph.
@@ -184,7 +184,7 @@ events! {
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
 
-    /// The name of the thread that the event belongs to.
+    /// The name of the thread to which this event belongs.
     2 ThreadName { name: StringId }
         write (0, name as u64);
         read |_, value| Self::ThreadName { name: low(value) };

@@ -26,7 +26,7 @@ pub enum ClockKind {
 pub enum Ended {
     /// The process still runs, or the library did not see its end (for example after SIGKILL).
     Not = 0,
-    /// The process ended normally.
+    /// The process ended normally, so that its exit handlers ran.
     InOrder = 1,
     /// The process ended at once, through `_exit` or through a signal that the library saw.
     AtOnce = 2,

@@ -44,7 +44,7 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// The size of a histogram in the file, in bytes.
+    /// The size of a histogram in the record's file, in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
     /// Adds a value. Several threads may call it at the same time.

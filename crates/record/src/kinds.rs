@@ -130,7 +130,7 @@ coded! {
         Python = 0,
         /// The stack of the thread's native functions was read.
         Native = 1,
-        /// The thread ran no Python function.
+        /// The thread ran no Python function, so there was no stack to read.
         NoPython = 2,
         /// The stack changed while it was read, so it was rejected.
         Torn = 3,
@@ -140,7 +140,7 @@ coded! {
 coded! {
     /// A thread's state in the kernel's scheduler.
     pub enum ThreadState {
-        /// The thread runs on a processor.
+        /// The thread runs on a processor at the time of the sample.
         Running = 1,
         /// The thread is ready and waits for a processor.
         Runnable = 2,
@@ -155,7 +155,7 @@ macro_rules! system_calls {
         coded! {
             /// A system call that a thread may sleep in.
             pub enum SystemCall {
-                /// A system call that is not in this list.
+                /// A system call that has no variant of its own in this enum.
                 Other = 0,
                 /// No system call: the thread sleeps in a page fault.
                 PageFault = 1,

@@ -39,7 +39,7 @@ pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 /// The longest string in bytes. A writer cuts longer strings.
 pub const MAX_STRING: usize = 4096;
 
-/// The number of counters in the header block.
+/// The number of counters for which the header block has room.
 pub const COUNTERS: usize = 256;
 
 /// The number of clock anchors in the header block. The first half is filled once and kept. The second half

@@ -39,14 +39,14 @@ pub struct Damage {
     /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged
     /// or from a later version.
     pub unknown: u64,
-    /// The number of events with impossible contents.
+    /// The number of events with impossible contents, such as an invalid code, that were left out.
     pub bad: u64,
 }
 
-/// A file that ends too early.
+/// The sizes of a record's file that ends before the end of the written data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// The size of the file in bytes.
+    /// The size of the cut-off file in bytes.
     pub at: u64,
     /// The number of bytes that the process wrote, if it is known.
     pub of: Option<u64>,
@@ -158,7 +158,7 @@ pub enum Entry<'a> {
 pub struct Reader<S> {
     source: S,
     header: Header,
-    /// The number of bytes of the header block that were read.
+    /// The number of bytes of the header block that could be read from the source.
     header_bytes: usize,
 }
 

@@ -41,7 +41,8 @@ const MAX_NAMES: u32 = 1000;
 /// # Errors
 /// Returns an error if the record cannot be read.
 pub fn open_still(path: &Path) -> Result<File, RecordError> {
-    // Opening a FIFO (named pipe) would block until another process writes to it.
+    // The path may be that of a FIFO (named pipe). Opening it would block until another process
+    // writes to it.
     if !fs::metadata(path)?.is_file() {
         return Err(RecordError::NoRecord);
     }
@@ -50,7 +51,8 @@ pub fn open_still(path: &Path) -> Result<File, RecordError> {
         return Ok(file);
     }
     let bytes = file.metadata()?.len();
-    // If the path has no folder, `parent` returns an empty path.
+    // If the path is only a file name, `parent` returns an empty path, which stands for the current
+    // folder.
     let folder = path.parent().unwrap_or(path);
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -188,11 +190,11 @@ struct Copy<'a> {
     id: Option<u64>,
     to: &'a File,
     bytes: Vec<u8>,
-    /// The size of the copy in bytes.
+    /// The size in bytes that the copy has so far.
     length: u64,
     /// The first bytes of each chunk at the time when it was copied.
     chunks: Vec<[u8; HEAD]>,
-    /// The latest end of any copied event, in ticks.
+    /// The latest end of any event that was copied, in ticks.
     latest: u64,
 }
 

@@ -138,7 +138,7 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
     if left == 0 {
         let (per_ns, known) = tied();
         RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
-        // A ratio over a short time is imprecise, so it is reused for fewer calls.
+        // A ratio measured over a short time is imprecise, so it is reused for fewer calls.
         let calls = LOOKUP_EVERY.min(known / SURE_NS);
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;

@@ -216,7 +216,7 @@ pub fn write_rule(facts: &SessionFacts<'_>) {
 
 pub(crate) fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a String cannot fail, so the result is ignored.
     let _ = write!(text, "{what}");
     write_text(key, &text);
 }

@@ -33,7 +33,7 @@ const MAX_NAMES: u32 = 10_000;
 pub(crate) struct File {
     file: OwnFile,
     name: FileName,
-    /// The number of bytes reserved on disk.
+    /// The number of bytes of the file that are reserved on disk.
     size: u64,
 }
 

@@ -49,7 +49,7 @@ lifecycle::global! {
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A kept iteration. Times are in ticks.
+/// An iteration that the flight recorder keeps. Times are in ticks.
 #[derive(Default)]
 struct KeptIteration {
     n: AtomicU64,
@@ -187,7 +187,8 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // Both `push` calls succeed, because the chunk holds only these two events.
+            // Both `push` calls succeed: the chunk has room, because it holds only these two
+            // events.
             let _ = writer.push(event) && writer.push(&past(event));
         }
     }

@@ -204,7 +204,8 @@ pub(crate) fn is_full(number: u32, generation: u64) {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
         let begun = kept().1;
-        // A window may have opened in the meantime that includes the kept iterations.
+        // If a window that includes the kept iterations has opened in the meantime, the chunk
+        // belongs to it and is not reused.
         match begun < full.stays {
             true => keep::is_full(number),
             false => full.push(number, begun),
@@ -217,7 +218,7 @@ pub(crate) fn is_full(number: u32, generation: u64) {
 pub(crate) enum Free {
     /// A chunk that has never been used.
     New(u32, Chunk),
-    /// A used chunk whose events are all dropped.
+    /// A chunk that was used before and whose events have all been dropped.
     Used(u32, Chunk),
 }
 
@@ -256,7 +257,7 @@ pub(crate) fn take() -> Option<Free> {
 fn changes() -> u64 {
     let (gone, _) = kept();
     let ours = FILLED.load(Ordering::Acquire).wrapping_add(gone);
-    // Adding 1 makes the result differ from 0, the initial value of [`NONE_AT`].
+    // 1 is added so that the result differs from 0, the initial value of [`NONE_AT`].
     let theirs = keep::changes().wrapping_add(GENERATION.load(Ordering::Relaxed));
     ours.wrapping_add(theirs).wrapping_add(1)
 }

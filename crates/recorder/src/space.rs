@@ -31,7 +31,7 @@ use tllmprof_sync::Published;
 const FIRST_CHUNKS: u32 = 1;
 /// The number of chunks in every extent but the first: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
-/// The largest number of extents of a record: 16 GiB.
+/// The largest number of extents (ranges that are reserved in one go) of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
 pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
@@ -66,7 +66,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static LIVE: Published<Live> = Published::none();
-    /// The address at which the chunks of each extent are mapped.
+    /// For each extent, the address at which its chunks are mapped.
     #[fork(keep = "stored where a record begins")]
     #[together(tables)]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
@@ -135,7 +135,7 @@ pub(crate) fn begin(
             return Err(failure);
         }
     };
-    // The first chunk follows the header.
+    // The first chunk comes right after the header in the file.
     let first = place.as_ptr().wrapping_add(HEADER_BYTES);
     PLACES[0].store(first, Ordering::Release);
     live.next.store(0, Ordering::Relaxed);
@@ -325,7 +325,7 @@ fn grow(live: &Live, wanted: u32) -> bool {
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);
-    // After a time-out, threads do not wait again until more space appears.
+    // After a time-out, no thread waits again for space until more chunks have been reserved.
     let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
     if is_stuck {
         return FILE.lock_for(Duration::ZERO);

@@ -18,7 +18,7 @@ lifecycle::global! {
     /// The thread that began the current iteration. Only its waits are counted.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
-    /// The ticks that each cause has taken since the iteration began.
+    /// For each cause, the ticks that it has taken since the current iteration began.
     #[fork(reset)]
     static SUMS: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
 }

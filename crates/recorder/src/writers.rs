@@ -64,7 +64,7 @@ pub struct Writer {
     /// The latest iteration in which the thread ended its streams' spans of earlier iterations. A span is the
     /// work of one stream in one iteration.
     pub swept: Cell<u64>,
-    /// True if the thread's name has been written.
+    /// True if the name of the writer's thread has been written.
     is_named: Cell<bool>,
     /// The number of the writer's chunk, and the generation in which the chunk was begun. [`reuse`]
     /// compares generations to decide which chunks may be overwritten.

@@ -207,7 +207,7 @@ fn switch(on: bool, capturing: bool) {
     });
 }
 
-/// Python functions of the source that Rust code calls.
+/// Names of the functions in the Python source that Rust code calls.
 const BEGIN: &CStr = c"begin";
 const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";

@@ -48,10 +48,11 @@ const ACTIVE: c_int = 1;
 pub(crate) const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
 pub(crate) const CONDITIONAL: c_int = 13;
-/// The deepest nesting of graphs in graphs that is followed.
+/// The deepest nesting of graphs inside graphs that is followed; graphs that are nested deeper
+/// count as unknown.
 const DEEPEST: usize = 8;
 
-/// A stream as it occurs in the arguments of a call.
+/// A stream as a call names it: a handle, and the meaning of handle 0.
 #[derive(Clone, Copy)]
 pub(crate) struct CallStream {
     pub handle: usize,
@@ -67,9 +68,9 @@ pub(crate) struct Shape {
     /// driver 580, CUDA 13.0: chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
-    /// The graphs inside the nodes, in the order of these nodes.
+    /// The graphs inside these nodes, in the order of the nodes that contain them.
     pub inner: Vec<Inner>,
-    /// True if some nodes contain graphs that could not be found.
+    /// True if some nodes contain graphs that could not be determined.
     pub is_nested: bool,
 }
 

@@ -74,7 +74,7 @@ impl OpenScope {
 
 /// The state that a thread keeps for calls of native functions, besides its open scopes.
 pub(crate) struct NativeCalls {
-    /// Number of open scopes that are native calls.
+    /// Number of open scopes of the thread that are native calls.
     pub open: Cell<usize>,
     /// True if a native call could not be stored because too many scopes were open, and no scope
     /// has ended since.

@@ -39,7 +39,7 @@ struct ProgramGraph {
     nodes: Nodes,
     /// The nodes that contain graphs, each with the handles of the graphs inside it.
     inner: Vec<(usize, Vec<usize>)>,
-    /// True until the graph's capture has ended.
+    /// True until the capture that creates the graph has ended.
     is_open: bool,
     is_full: bool,
 }

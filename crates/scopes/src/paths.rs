@@ -18,13 +18,13 @@ const PLACES: usize = 1 << 15;
 /// The most entries that are examined for a path, from the first one that its hash selects.
 const REACH: usize = 32;
 
-/// The number of the empty path.
+/// The number of the empty path, which means that no scope is open.
 pub(crate) const NONE: u32 = 0;
 /// The number that stands for an unknown path, because an open scope could not be stored.
 pub(crate) const UNKNOWN: u32 = (1 << 24) - 1;
 
 struct PathEntry {
-    /// The hash of the path; 0 if the entry is free.
+    /// The hash of the path in this table entry; 0 if the entry is free.
     hash: AtomicU64,
     /// The innermost part of the path; empty until it is written.
     name: Published<Label>,

@@ -177,7 +177,7 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     let seen = [seen[0], seen[1], (0xd0, Node::Unseen)];
     assert_eq!(nodes(0x10).unwrap(), seen);
     capture_ends(Some(0x10));
-    // A failed capture drops the graphs that are being captured, and no others.
+    // A failed capture drops only those graphs whose capture has not ended.
     graphs::made(0x20, 0xc0, kernel(7, 3));
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
@@ -294,14 +294,14 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         numbered(graphs::with_all(|graphs| graphs.instantiate(handle, Some(shape))).unwrap())
     };
     assert_eq!(of(0x10, &whole()), (9, expected.to_vec()));
-    // A copy has other handles for all nodes and inner graphs.
+    // A copy of a graph has other handles for all nodes and inner graphs.
     graphs::with_all(|graphs| graphs.copy(0x60, 0x10, Some(&whole())));
     let again = outer(
         &[0x11, 0x12, 0x13],
         vec![(0x21, shape(&[])), (0x31, shape(&[]))],
     );
     assert_eq!(of(0x60, &again), (9, expected.to_vec()));
-    // More work is captured into the graph after its capture has ended.
+    // The program captures more work into the graph after its capture has ended.
     let mut grown = whole();
     grown.nodes.push(0x14);
     grown.kernels += 1;
@@ -309,7 +309,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     add(0x10, 0x14, 5);
     let (total, scopes) = of(0x10, &grown);
     assert_eq!((total, scopes[3], scopes[4]), (10, Some(5), Some(2)));
-    // The graphs inside a graph are destroyed with it.
+    // When a graph is destroyed, the graphs inside it are destroyed, too.
     crate::graph_is_destroyed(0x10);
     crate::graph_is_destroyed(0x60);
     assert_eq!([0x20, 0x30, 0x40].map(nodes), [const { None }; 3]);
@@ -459,7 +459,7 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     assert!(called("i", 3, &tail));
     native::returns(3);
     assert_eq!(scope(), path(&["f"]));
-    // A call whose return address has changed was left by `longjmp`.
+    // The return address of this call has changed, so the call was left by `longjmp`.
     let mut left = 0x4444_usize;
     assert!(called("left", 4, &left));
     assert_eq!(scope(), path(&["f", "left"]));

@@ -54,7 +54,7 @@ pub(crate) struct Demand {
 pub enum DemandProgress {
     /// The window's first iteration has not begun yet.
     Waits,
-    /// The window is open, and this is its first iteration.
+    /// The window is open. The value is the number of its first iteration.
     Open(u64),
     /// The window has closed. Contains its first and last iteration; `None` if it never opened or has no
     /// iterations.

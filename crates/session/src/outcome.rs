@@ -25,7 +25,7 @@ use super::{Gating, SessionState};
 /// The data of the session that the last line of the log needs, copied while the state was locked.
 pub(crate) struct Ended {
     pub settings: &'static Settings,
-    /// The rule that defined an iteration.
+    /// The rule for a step that defined an iteration.
     step: &'static Step,
     rank: Rank,
     gating: Gating,
@@ -52,7 +52,7 @@ pub(crate) struct Ended {
     calls: CallCounts,
     /// The rule and its reason, if the rule has changed since the record began.
     pub another: Option<Beginning>,
-    /// The state of the learner, if the rule is learnt.
+    /// The state of the learner at the end; `None` if the rule is not learnt.
     learnt: Option<Learnt>,
     /// The latest stretch of time, if the record contains stretches in place of iterations because no step
     /// was recognized. `span_ends` is the point in the sequence of iterations at which the stretch ends.

@@ -95,12 +95,13 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // Test a function that calls itself.
+        // In this case a function calls itself.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // Test a function whose name could not be written to the record.
+        // In this case the name of one function could not be written to the record, so there is no
+        // frame id.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
-        // A new table continues with the next id, so no id is assigned twice.
+        // A new table continues with the next frame id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);
         let endless = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
         assert_eq!(

@@ -51,7 +51,8 @@ lifecycle::global! {
     /// True while a window is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
-    /// True if the kernel refused to record native stacks.
+    /// True if the kernel has refused to record native stacks, so that they are not requested
+    /// again.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
     /// Ids that the sampling thread of one window leaves to the sampling thread of the next window.
@@ -174,7 +175,7 @@ pub(crate) fn window_opens() {
         }
         return;
     }
-    // Also follow threads that launch work for another thread's steps.
+    // Threads that launch work for another thread's steps are followed, too.
     recorder::at_launches(iteration_begins);
     IS_OPEN.store(true, Ordering::Release);
 }
@@ -273,7 +274,7 @@ struct SampledThread {
     walker: Walker,
     scheduled: Scheduled,
     native: Option<Ring>,
-    /// The state at the last sample, if the thread slept then.
+    /// The thread's state at the last sample; `None` if the thread did not sleep then.
     slept: Option<Slept>,
 }
 
@@ -299,13 +300,15 @@ enum InterpreterState {
 
 struct SamplingThread {
     process: i32,
-    /// The mean interval between samples in ns.
+    /// The mean interval between two samples, in ns.
     period: u64,
     kept: Box<StringIds>,
     threads: Vec<SampledThread>,
-    /// The functions of one stack, innermost first.
+    /// The functions of the stack that is being sampled, innermost first. Kept here so that the
+    /// memory is reused.
     functions: Vec<StringId>,
-    /// The addresses of one native stack, innermost first.
+    /// The addresses of the native stack that is being sampled, innermost first. Kept here so that
+    /// the memory is reused.
     addresses: Vec<usize>,
 }
 
@@ -590,7 +593,7 @@ impl Intervals {
     }
 
     fn next(&mut self) -> Duration {
-        // A random number, from Marsaglia, "Xorshift RNGs".
+        // The next pseudo-random number, computed as in Marsaglia, "Xorshift RNGs".
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

@@ -68,10 +68,10 @@ enum LengthPart {
 pub struct Measuring {
     part: LengthPart,
     kernels: Option<KernelPart>,
-    /// The usual duration of an iteration, if it is known.
+    /// The usual duration of an iteration before the window opened, if it is known.
     usual: Option<Duration>,
     opened: Instant,
-    /// The time when the current iteration began, if it counts.
+    /// The time when the current iteration began; `None` if the iteration does not count.
     running: Option<Instant>,
     /// The number of iterations in the window that have ended.
     over: u64,

@@ -33,7 +33,7 @@ pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
-/// The number of latest steps whose durations are stored.
+/// The number of the latest steps whose durations are stored.
 const LATEST: usize = 8;
 /// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
 /// block's median ignores them.
@@ -174,10 +174,10 @@ pub struct Settling {
     medians: Recent,
     means: Recent,
     latest: Latest,
-    /// The number of pauses since the last step that was not a pause.
+    /// The number of pauses in a row so far: those since the last step that was not a pause.
     pauses: u32,
     seen: u64,
-    /// The total duration of the steps that count.
+    /// The total duration of the steps that count in the search.
     time: Duration,
     verdict: Option<Verdict>,
 }

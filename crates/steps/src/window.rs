@@ -16,7 +16,7 @@ pub use schedule::{Conflict, Schedule};
 /// A point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Point {
-    /// Before the first iteration, or where counting restarts.
+    /// The point before the first iteration. Counting also restarts from this point.
     #[default]
     Start,
     /// The point at which the iteration with this number begins.
@@ -59,7 +59,7 @@ pub struct Edge {
 /// A window as it was requested, and the iterations that it really contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The window as it was requested.
+    /// The iterations of the window as it was requested.
     pub asked: IterationRange,
     /// The iterations of the window. They are later than requested if the window opened late.
     pub window: IterationRange,

@@ -7,7 +7,7 @@ pub struct Function<'a> {
     /// The function's address in the file. In a process, the load bias of the module is added.
     /// `None` for an import, which is defined in another module.
     pub address: Option<u64>,
-    /// Size in bytes; 0 if the file does not contain the size.
+    /// Size of the function in bytes; 0 if the file does not contain the size.
     pub size: u64,
     /// The mangled names, without symbol versions. Names from the dynamic symbol table come first.
     pub names: Vec<&'a [u8]>,

@@ -16,7 +16,7 @@ pub(crate) struct Words {
     pub ignore_case: bool,
 }
 
-/// The most words that are searched for one by one.
+/// The most words of a regex for which names are searched one by one.
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.
@@ -223,7 +223,8 @@ const fn is_word(byte: u8) -> bool {
 /// Returns true if a demangler may add the word, or a longer word that contains it.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Demanglers may add a number, with or without the suffix of its type.
+    // Demanglers may add a number, with or without the suffix of its type, so a number is not
+    // required.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }

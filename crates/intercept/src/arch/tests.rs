@@ -86,7 +86,8 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
                 call_by(stub, result, true);
             }
         }
-        // Runtime calls are passed through if the process has no driver.
+        // If the process has no driver, calls of runtime functions are passed through and not
+        // counted.
         for row in CALLS {
             call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
         }
@@ -199,7 +200,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     ];
     alone(&rule, || {
         let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
-        // At the first call the thread has no cells (call counters).
+        // Before its first call the thread has no cells (call counters).
         for count in 1..=5 {
             call_by(stub, count as usize, true);
             let slot = tllmprof_session::slot().unwrap();

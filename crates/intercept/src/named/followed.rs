@@ -409,7 +409,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
     module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
 }
 
-/// Reason why the functions of a module are unknown.
+/// Reason why the functions in a module's file are unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadFailure {
     /// The module's file was replaced after it was loaded.

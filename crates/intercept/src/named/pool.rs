@@ -177,7 +177,7 @@ mod tests {
             );
             // SAFETY: the assembly code defines a stub of this size at this address.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
-            // Expect the code `nop; push [rip + …]`.
+            // Each stub must begin with the code `nop; push [rip + …]`.
             assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");
             let distance = i32::from_le_bytes(code[3..7].try_into().unwrap());
             let word = return_stub(index)

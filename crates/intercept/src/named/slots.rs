@@ -108,7 +108,7 @@ unsafe fn chosen(address: usize) -> usize {
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // Pass the processor's features as glibc does: see its sys/ifunc.h.
+    // The resolver gets the processor's features as arguments, in the way of glibc's sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its module stays
     // loaded. `getauxval` takes no pointers.

@@ -135,7 +135,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
     let said = alone(&RULE, || {
         follow(&tllmprof_session::activity::settings().unwrap().step);
         processor::start();
-        // The process must use CUDA; otherwise no window opens.
+        // A window opens only in a process that uses CUDA, so this simulates a CUDA call.
         session::new_thread(true);
         session::entered(tllmprof_calls::Call::MemAlloc);
         report();

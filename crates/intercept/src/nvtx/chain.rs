@@ -189,7 +189,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
                     places.restore();
                 }
             });
-            // NVTX also closes the library if the tool does not accept the module.
+            // The tool does not accept the module, so its library is closed, as NVTX would do.
             drop(library.map(ManuallyDrop::into_inner));
         }
     }

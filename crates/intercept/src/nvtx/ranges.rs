@@ -44,9 +44,9 @@ pub(super) struct RangeRule {
     regex: &'static Regex,
     pattern: CompiledPattern,
     domain: Option<&'static str>,
-    /// Handles of the domains that have the name `domain`.
+    /// Handles of the domains that have the name `domain`, which the rule requires.
     domains: Handles,
-    /// Handles of the registered strings that match the rule.
+    /// Handles of the registered strings that match the rule's pattern.
     strings: Handles,
 }
 

@@ -11,7 +11,7 @@ use crate::watched;
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
 pub(super) struct CallUses {
-    /// True if NVTX ranges are emitted for the calls.
+    /// True if NVTX ranges are emitted for the driver's calls.
     ranges: bool,
     /// True if the driver's calls are recorded.
     recorded: bool,

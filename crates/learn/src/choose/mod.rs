@@ -107,7 +107,7 @@ struct SiteSlot {
 pub(crate) struct Choice {
     pub rule: LearnedRule,
     pub occurrences: u32,
-    /// Lower quartile of the work between occurrences, in launches.
+    /// Lower quartile of the work between two occurrences of the call site, in launches.
     pub least: u32,
     pub since: ThreadLaunches,
     /// Number of occurrences, in the same history, of the call site that was followed before this choice.
@@ -121,7 +121,7 @@ pub(crate) struct Choice {
     pub parts: Parts,
     /// Number of periods since the last period that was far longer than usual.
     steady: u32,
-    /// True if no period in the history was far longer than usual.
+    /// True if no period (interval between occurrences) in the history was far longer than usual.
     unbroken: bool,
 }
 

@@ -33,7 +33,8 @@ const MAX_COUNTED_PASSES: usize = 64;
 pub(super) enum Why {
     /// The outer call site explains why the work between occurrences of the inner one varies.
     Work,
-    /// The inner call site occurs at each layer of a model.
+    /// The inner call site occurs at each layer of a model, and the outer one once in each pass
+    /// over the layers.
     Layers,
 }
 

@@ -107,7 +107,7 @@ pub struct Learner {
     entries_since: usize,
     /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
     judged: u32,
-    /// Number of unusual periods in the current group.
+    /// Number of unusual periods in the current group of `JUDGED_PERIODS`.
     unusual: u32,
     /// Number of times that unusual periods have put the rule in doubt.
     doubts: u32,

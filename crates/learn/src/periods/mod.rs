@@ -69,7 +69,7 @@ pub(crate) struct Periods {
     lost: u32,
     /// Number of launches that the current search has examined.
     seen: u32,
-    /// True if the search is over or paused.
+    /// True if the search for repeating launches is over or paused.
     is_idle: bool,
     pauses: u32,
     /// Total work of the threads in `threads` at the time when the search was paused.

@@ -31,11 +31,11 @@ pub(crate) struct Recurrence {
     pub key: u32,
     pub thread: u8,
     pub is_used: bool,
-    /// Number of occurrences of the context.
+    /// Number of times that the context has occurred.
     pub count: u32,
-    /// The thread's cumulative work at the last occurrence.
+    /// The thread's cumulative work when the context occurred last.
     at: ThreadLaunches,
-    /// Number of waits of the process at the last occurrence.
+    /// Number of waits of the process when the context occurred last.
     waits: u32,
     pub interval: ThreadLaunches,
     /// Number of intervals between occurrences whose length is exactly `interval`.

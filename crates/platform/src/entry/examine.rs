@@ -222,7 +222,7 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
     let mut code = [0; 11];
-    // The last stub of a module may end before 16 bytes, so also try to read only 8 bytes.
+    // The last stub of a module may be shorter than `code`, so also try to read only 8 bytes.
     if !read(target, &mut code) && !read(target, &mut code[..8]) {
         return None;
     }

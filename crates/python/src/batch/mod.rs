@@ -31,7 +31,8 @@ pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'p
 /// batches are read.
 const MAX_FAILURES: usize = 64;
 
-/// Reads batches from the arguments of a step's function.
+/// Reads the batch (requests and tokens) of an engine's step from the arguments of the step's
+/// function.
 pub(crate) struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,

@@ -326,7 +326,7 @@ fn both(version: Version) -> [*mut c_void; 2] {
     }
 }
 
-/// Access to an interpreter's current evaluator.
+/// The way to read and replace an interpreter's current evaluator.
 enum EvaluatorSlot<'py> {
     Functions(Python<'py>),
     /// The word of the interpreter's data that stores the evaluator in 3.8. That version has no

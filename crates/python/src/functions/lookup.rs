@@ -6,7 +6,7 @@ use std::ffi::CString;
 use super::code::{each_inner, is_function};
 use crate::object::{Object, Python};
 
-/// The most wrappers that are removed from a function.
+/// The most wrappers (such as decorators) that are removed from one function.
 const MAX_WRAPPERS: usize = 32;
 
 /// Returns the loaded module with this name (`sys.modules.get(name)`).

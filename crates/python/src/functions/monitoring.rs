@@ -47,7 +47,7 @@ const ALWAYS_LOCAL: usize = 4;
 struct AssignedTool {
     interpreter: i64,
     number: i64,
-    /// The bit set of all [`EVENTS`].
+    /// The events in [`EVENTS`], as a bit set of `sys.monitoring`.
     all: i64,
     /// The bit set of the events that can be enabled for a single code object.
     local: i64,

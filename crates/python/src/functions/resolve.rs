@@ -36,7 +36,7 @@ const MAX_INTERVAL_NS: u64 = 100_000_000;
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// True if the settings request at least one function.
+    /// True if the settings request that at least one Python function is found.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -44,7 +44,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-    /// True while the first call of each function is examined.
+    /// True while the first call of each Python function is examined, to find requested functions.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
@@ -248,7 +248,7 @@ fn is_run_as(py: Python<'_>, module: &TargetModule, file: &str) -> bool {
     }
     match imported(py, &module.name) {
         Some(_) => is_file_of(py, &module.name, file, true),
-        // A module that was started with `-m` or as a file is named `__main__`.
+        // A module that the program was started with, with `-m` or as a file, is named `__main__`.
         None => is_file_of(py, "__main__", file, false),
     }
 }

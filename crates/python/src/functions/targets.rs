@@ -29,7 +29,7 @@ pub(crate) struct TargetModule {
     /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
     pub targets: Vec<Target>,
-    /// True if the module was imported, or is being imported.
+    /// True if the program has imported the module, or is importing it.
     pub is_imported: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum By {
     Batch,
 }
 
-/// The time at which a function was found.
+/// The time at which a function was found, compared with its first call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub(crate) enum Discovery {
@@ -106,12 +106,12 @@ pub(crate) fn all() -> &'static [TargetModule] {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeptData {
     Nothing,
-    /// Each call, as a range.
+    /// Each call is recorded as a range.
     Calls,
     /// Each call, as a range. The time of these calls is not part of an iteration, because the
     /// engine waits for requests.
     Waits,
-    /// All calls between two steps, as one range.
+    /// All calls between two steps are recorded together, as one range.
     Polls,
     /// Only the fact that a thread is in a call of a draft model's function.
     Drafts,

@@ -60,7 +60,7 @@ enum SeenEvent {
     Wrong,
 }
 
-/// Records the events of the test calls.
+/// A receiver that records the events of the test calls.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,

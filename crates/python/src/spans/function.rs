@@ -37,9 +37,9 @@ pub(crate) struct RequestedFunction {
     /// True if the program has replaced the function with another one, whose calls count as this
     /// function's.
     is_replaced: AtomicBool,
-    /// True if the replacement has called the function.
+    /// True if the replacement has called the function that it replaces.
     is_called_within: AtomicBool,
-    /// Number of calls so far.
+    /// Number of calls of the function so far.
     calls: AtomicU64,
     /// Number of calls that have yielded and have not ended.
     suspended: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct RequestedFunction {
 /// The reason why a function's calls are steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepOf {
-    /// The rule in `TLLMPROF_STEP` names the function.
+    /// The calls are steps because the rule in `TLLMPROF_STEP` names the function.
     Rule,
     /// The function is a known engine's step. The value is the engine's index in
     /// `engines::in_python`.

@@ -26,7 +26,7 @@ const MAX_OPEN: usize = 256;
 
 /// The storage for one call that has not ended.
 struct OpenCallSlot {
-    /// The address of the call's frame; 0 if it is unknown.
+    /// The address of the frame of the stored call; 0 if it is unknown.
     frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
@@ -52,7 +52,7 @@ pub(crate) struct Spans {
     used: Cell<usize>,
     /// Number of open calls that were not stored because all slots were in use.
     beyond: Cell<usize>,
-    /// True if a call ended before a call that began later.
+    /// True if a call on this thread has ended before a call that began later.
     has_overlaps: Cell<bool>,
     /// The part of the thread's stack that the library leaves to the program: while the stack
     /// pointer is in it, no calls are followed.

@@ -26,7 +26,8 @@ pub use layout::{Layout, Top, find as find_layout};
 pub use names::{CodeNames, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
-/// Everything that is needed to read an interpreter's stacks.
+/// The layout and the types that are needed to read an interpreter's stacks, after the layout was
+/// checked.
 pub struct Ready {
     pub layout: Layout,
     /// The addresses of the Python types `code` and `str`.
@@ -38,7 +39,7 @@ pub struct Ready {
     has_own: bool,
 }
 
-/// The reason why stacks cannot be read.
+/// The reason why Python stacks cannot be read in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The interpreter does not publish the offsets of its stack data.

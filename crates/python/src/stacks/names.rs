@@ -12,7 +12,7 @@ use super::Ready;
 use super::layout::Layout;
 use super::snapshot::{Snapshot, word};
 
-/// The most code objects whose names are kept.
+/// The most code objects whose names are stored.
 const MAX_CODES: usize = 1 << 16;
 /// The most characters of a function's name, and of a file's path.
 const MAX_CHARACTERS: usize = 4096;

@@ -5,7 +5,7 @@ use super::layout::{Instruction, Layout, Life, Top, owner};
 use super::walk::TAGS;
 use super::{Ready, here};
 
-/// The most frames that are searched for a function.
+/// The most frames of a thread that are searched for a function.
 const MAX_FRAMES: usize = 24;
 
 /// Returns true if the check of the layout allows threads to read their own Python stacks directly.

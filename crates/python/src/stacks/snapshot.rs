@@ -13,7 +13,7 @@ const MAX_BYTES: usize = 8 << 20;
 pub(crate) struct Snapshot {
     process: i32,
     spans: Vec<MemoryRange>,
-    /// For each range in `spans`, the offset of its copy in `bytes`.
+    /// For each range in `spans`, the offset in `bytes` at which its copy begins.
     starts: Vec<usize>,
     bytes: Vec<u8>,
     /// Number of bytes at the start of `bytes` that hold copies.
@@ -161,7 +161,7 @@ mod tests {
         );
         assert!(snapshot.get(16, 8).is_none());
         assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
-        // Test a copy of spans of which none is mapped.
+        // None of the ranges in this snapshot is mapped.
         snapshot.take(ids::process(), [nowhere]).unwrap();
         assert!(snapshot.get(16, 8).is_none() && snapshot.get(usize::MAX - 4, 8).is_none());
     }

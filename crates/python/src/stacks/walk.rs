@@ -31,7 +31,7 @@ pub const TAGS: usize = 0b111;
 pub struct Target {
     /// The address of the thread's `PyThreadState` in the interpreter.
     pub state: usize,
-    /// The result of `pthread_self` on the thread.
+    /// The thread's pthread id, which is the result of `pthread_self` on the thread.
     pub id: usize,
 }
 

@@ -61,7 +61,7 @@ fn groups_of_engines_and_of_torch_have_their_names() {
         let vllm = "module('vllm.distributed.parallel_state', \
                     _TP=group(4, 5, 6, 7), _PP=group(5), _EP=group(*range(8)), _DP=group(1, 5))";
         assert_found(host, vllm, &["TP 1 4 4", "EP 5 8 0", "DP 1 2 1"]);
-        // Test a replica whose world contains only its own ranks.
+        // This replica has a torch world that contains only the replica's own ranks.
         let dense = "module('vllm.distributed.parallel_state', \
                      _TP=group(*range(8)), _PP=group(5), _DP=group(5), _EP=None); replica(2, 8)";
         assert_found(host, dense, &["TP 5 8 16", "DP 2 - -"]);

@@ -109,7 +109,7 @@ fn without_the_gil_the_main_thread_is_asked_and_nobody_waits() {
             "none"
         };
         assert_eq!(host.without_gil(found), after);
-        // The calling thread holds the GIL, so it looks up the rank itself.
+        // The test's thread holds the GIL, so it looks up the rank itself.
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
     });
@@ -196,7 +196,7 @@ def sglang_of_context(dp_rank, dp_size):
             assert_found(host, work, expected);
         }
         host.run("del sys.modules['sglang.srt.runtime_context']");
-        // Without a world, the rank that the engine assigned to its worker is found.
+        // If no torch world exists, the rank that the engine assigned to its worker is found.
         host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
         assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
         assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");

@@ -262,7 +262,8 @@ for turn in range(3000):
             );
         });
         println!("{} samples, {:.4} torn", seen.stacks.len(), seen.torn());
-        // No wrong name occurs: each one is from the program or the standard library.
+        // Each name that was read is from the program or the standard library, so no name was read
+        // wrongly.
         let odd = |name: &&String| {
             !name.contains(".py:") && !name.contains("<string>:") && !name.contains("<frozen")
         };
@@ -283,7 +284,7 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         let layout = &ready_now(host).layout;
         host.end();
-        // The thread's state was freed, or is garbage by now.
+        // In this case the thread's state was freed, so its memory may hold garbage.
         let walked = walker.walk(process, layout, target);
         assert!(
             matches!(walked, Ok(Walked::Nothing | Walked::Torn)),

@@ -64,7 +64,7 @@ struct ScopedFunction {
 type At<T> = (usize, T);
 /// The name of a scope (the module that a kernel belongs to), or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
-/// The modules that a launch belongs to.
+/// The qualified names of the modules that a launch belongs to.
 type Paths = Vec<String>;
 /// A function's code object, and the modules of its launches.
 type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::operation::{Collective, Operation};
 
-/// The first bytes of a ring.
+/// The first bytes of a ring's file, by which a reader recognizes it.
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
 /// The version of the format. A reader refuses later versions.
 pub const RING_VERSION: u32 = 2;
 /// The first version that counts sends and receives by the other rank.
 pub(super) const COUNTS_BY_PEER: u32 = 2;
-/// The size of the file in bytes.
+/// The size of a ring's file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
 /// The longest name of a host or a run in a ring, in bytes. Longer names are cut.
@@ -123,7 +123,7 @@ pub struct RingBlock {
 
 const _: () = assert!(size_of::<RingBlock>() <= RING_BYTES);
 
-/// The mask for the bits of a sequence number.
+/// The mask for the sequence number in [`CollectivePlace::what`].
 pub(super) const SEQUENCE: u64 = (1 << 48) - 1;
 
 pub(super) fn relaxed(word: &AtomicU64) -> u64 {
@@ -156,8 +156,9 @@ impl RingBlock {
 }
 
 impl DirectionPlace {
-    /// Returns the key of a direction: 1 plus the index of the communicator above the other rank, above 1 for receives.
-    /// Neighbouring ranks have neighbouring keys.
+    /// Returns the key of a direction: bit 0 is 1 for receives, the next 32 bits are the other
+    /// rank, and the bits above are 1 plus the index of the communicator. Neighbouring ranks have
+    /// neighbouring keys.
     pub(super) const fn key(communicator: usize, call: &Operation) -> u64 {
         let peer = match call.peer {
             Some(peer) => peer,

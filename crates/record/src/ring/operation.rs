@@ -61,7 +61,7 @@ impl fmt::Display for Collective {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,
-    /// The number of elements.
+    /// The number of elements that the call transfers.
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,

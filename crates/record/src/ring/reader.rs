@@ -35,7 +35,7 @@ pub struct Ring {
     pub communicators: Vec<RingCommunicator>,
     /// The latest steps, the oldest first.
     pub steps: Vec<RingStep>,
-    /// The latest collectives, the oldest first.
+    /// The latest collectives called outside captures, the oldest first.
     pub collectives: Vec<Called>,
     /// The collectives that were captured into graphs.
     pub captured: Vec<CapturedCollective>,
@@ -56,7 +56,7 @@ pub struct RingCommunicator {
     pub id: u64,
     /// The rank of the process and the number of ranks, if they are known.
     pub place: Option<(u32, u32)>,
-    /// The number of collectives that were called so far.
+    /// The number of collectives that were called on this communicator so far.
     pub sequence: u64,
     /// The sends and receives so far; `None` if they are not all counted.
     pub directions: Option<Vec<RingDirection>>,
@@ -75,7 +75,7 @@ pub struct RingDirection {
 pub struct RingStep {
     pub number: u64,
     pub begin_ns: u64,
-    /// The time when the step ended; `None` while it runs.
+    /// The time when the step ended, in nanoseconds; `None` while it runs.
     pub end_ns: Option<u64>,
 }
 

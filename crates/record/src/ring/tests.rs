@@ -8,7 +8,7 @@ use super::*;
 use crate::groups::CommunicatorId;
 use crate::header::Ended;
 
-/// A ring in memory, and its bytes.
+/// The words of a ring that is in the test's memory.
 struct InMemory(Box<[u64; RING_BYTES / 8]>);
 
 impl InMemory {

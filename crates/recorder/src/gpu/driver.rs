@@ -293,7 +293,7 @@ pub(crate) mod made {
         /// The time in microseconds when each event was recorded, and the stream it was recorded in.
         pub recorded: BTreeMap<EventHandle, (u32, usize)>,
         now: u32,
-        /// The number of times that an event was recorded.
+        /// The number of times that the fake driver has recorded an event.
         pub recordings: u32,
     }
 

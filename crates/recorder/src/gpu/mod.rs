@@ -65,7 +65,7 @@ const NONE: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The phase of this process's GPU timing.
+    /// The current phase of GPU timing in this process.
     #[fork(in_child)]
     #[together(calls)]
     static PHASE: Machine<SamplingPhase> = Machine::new();

@@ -39,12 +39,12 @@ const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
 /// If creating two events takes this long, the worker stops creating events, because other threads wait for
 /// the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
-/// The longest wait for another thread that has locked a pool.
+/// The longest time that a thread waits for another thread that has locked a pool of events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
 /// The largest relative difference between the speeds of the GPU's clock and the host's clock.
 const DRIFT: f64 = 1e-4;
 
-/// The index of an event pair in its pool.
+/// The index of a pair of events in the pool of their context.
 pub(crate) type Index = u16;
 
 /// A span: the work of one stream in one iteration. Both of its events have been recorded.
@@ -99,7 +99,7 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while an entry of the table is assigned to a context.
+    /// Held while an entry of the table of pools is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
     /// The devices whose names are already in the record: bit n stands for device n.

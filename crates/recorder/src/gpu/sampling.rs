@@ -11,7 +11,7 @@ use tllmprof_config::GpuTimes;
 
 use crate::clock;
 
-/// The number of iterations in a block.
+/// The number of consecutive iterations in a block.
 pub(crate) const BLOCK: u64 = 8;
 /// The assumed costs, in nanoseconds by which a step gets longer: for each pair of events, and for each span
 /// timed with the host's clock. Both were measured on an H100 whose host had no time to spare.

@@ -11,7 +11,7 @@
 
 const MISSED: u64 = 1 << 63;
 
-/// The state of a stream's span.
+/// The state of a stream's span (the stream's work in one iteration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Has {
     /// The stream has no open span.
@@ -80,7 +80,7 @@ impl Has {
 /// The reason why a span (the work of one stream in one iteration) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The program is about to wait for the span's work.
+    /// The program is about to wait for the work of the span.
     Wait,
     /// Another iteration has begun, and work is about to be launched into the same stream.
     Next,
@@ -142,7 +142,8 @@ impl Ending {
             Why::Wait => true,
             // The program's next work goes into the same stream, so an event there delays no other stream.
             Why::Next => !is_past,
-            // An event on the legacy stream makes other streams wait.
+            // An event on the legacy stream would make other streams wait, so none is recorded
+            // there now.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,
             Why::Capture => false,
         };

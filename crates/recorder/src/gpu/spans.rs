@@ -173,7 +173,8 @@ pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, O
         }
         Fate::Lost => (false, false, 1),
     };
-    // A launch that another thread makes from here on belongs to the next span.
+    // The span ends here: a launch that another thread makes after this line belongs to the next
+    // span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

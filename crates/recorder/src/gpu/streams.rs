@@ -120,11 +120,12 @@ pub(crate) struct Stream {
 /// The fields of a stream that each launch into it writes, in a cache line of their own.
 #[repr(align(128))]
 struct LaunchCounts {
-    /// The number of launches in the span so far.
+    /// The number of launches in the stream's current span so far.
     launches: AtomicU32,
     /// The number of recent launches whose thread was not the thread of the previous launch.
     turns: AtomicU32,
-    /// The address of the block of the thread that launched last.
+    /// The address of the block (thread-local words) of the thread that launched last into this
+    /// stream.
     owner: AtomicUsize,
 }
 

@@ -21,7 +21,7 @@ fn page_faults_of_all_iterations_are_in_the_record() {
         window_opens(numbers.start, false);
         for n in numbers.clone() {
             iteration_begins(n, false);
-            // Each page of new memory faults when it is first written.
+            // The first write to each page of new memory causes a page fault.
             for word in pages::batch::<AtomicU64>(WORDS).into_iter().flatten() {
                 word.store(1, Ordering::Relaxed);
             }

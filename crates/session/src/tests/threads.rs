@@ -318,7 +318,8 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // Gives the other threads time to reach their steps, where they have to wait.
+        // This gives the other threads time to reach their steps, where they have to wait for the
+        // window.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -349,7 +350,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // Lets other threads run while the fake sink switches.
+                // This lets other threads run while the fake sink switches a window.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };

@@ -38,7 +38,7 @@ pub(crate) struct Unwinder {
 pub(crate) struct Registers {
     pub program_counter: usize,
     pub stack_pointer: usize,
-    /// The frame pointer; `None` if it is unknown.
+    /// The frame pointer register; `None` if its value is unknown.
     pub frame_pointer: Option<usize>,
 }
 

@@ -12,7 +12,7 @@ use tllmprof_python::stacks::OfAddress;
 
 use super::Modules;
 
-/// The most code addresses whose unwind data is stored.
+/// The most code addresses whose unwind data is stored in the table.
 const MAX_ADDRESSES: usize = 1 << 12;
 /// Size of the longest entry of `.eh_frame` that is read, in bytes.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
@@ -47,7 +47,7 @@ pub(super) struct UnwindInfo {
     pub caller: Option<Caller>,
 }
 
-/// The way to find the caller of a function.
+/// The rules by which the caller of a function is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caller {
     /// The function has no caller: the thread begins here.
@@ -217,7 +217,7 @@ fn from_frame_pointer(
 /// both can be read like a section.
 struct UnwindTableEntry {
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which the table entry begins.
+    /// The offset in `bytes` of the function's entry (FDE) in the unwind table.
     fde: usize,
     /// The memory address that corresponds to the start of `bytes`, so that relative addresses in
     /// the entry are resolved correctly.

@@ -13,7 +13,7 @@ const GROUPS: usize = 256;
 const PLACES: usize = 8;
 
 const FREE: u32 = 0;
-/// The state of an entry that a thread is writing or removing.
+/// The state of an entry that a thread is writing or removing, so that other threads skip it.
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 

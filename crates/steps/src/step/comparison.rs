@@ -79,7 +79,7 @@ pub struct RuleComparison {
     blocks: u64,
 }
 
-/// The progress of a comparison after a call.
+/// The progress of the comparison after it has handled a call.
 pub enum ComparisonProgress {
     Continues,
     Ends(Option<Mismatch>),

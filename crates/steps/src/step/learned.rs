@@ -14,7 +14,7 @@ use tllmprof_sync::Guard;
 /// at the exact call where it begins.
 const NEAR: u64 = 2;
 
-/// An iteration that begins.
+/// An iteration that begins, with the learner's certainty about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
@@ -55,7 +55,7 @@ pub struct Memory {
     pub clock: fn() -> u64,
 }
 
-/// Counts iterations with a rule that is learnt.
+/// Counts iterations with a rule that the learner finds.
 pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).

@@ -54,7 +54,7 @@ pub const WARMUP_CAPTURES: u32 = 64;
 pub struct Counter {
     rule: StepRule,
     numbering: Numbering,
-    /// True if counting restarts after a stream capture.
+    /// True if counting restarts whenever a stream capture ends.
     restarts: bool,
     /// The number of stream captures in a row before each of which the program launched a graph.
     captures: u32,

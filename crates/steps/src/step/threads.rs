@@ -77,7 +77,7 @@ pub struct Slot {
     /// yet.
     begins: AtomicBool,
     open: OpenRanges,
-    /// The index of the slot among the process's slots.
+    /// The index of this slot among the slots of the process.
     thread: u32,
     /// The address of the thread's block (its record in this library), through which the thread finds its
     /// cells; 0 if no thread uses the slot.

@@ -31,7 +31,7 @@ pub struct Schedule {
     windows: Vec<IterationRange>,
     /// The index of the next planned window. The windows before this index are finished.
     next: usize,
-    /// The window that is open, if any.
+    /// The window that is open now, if any.
     open: Option<Taken>,
     /// The iterations that the next window still needs, if it was closed for a while.
     rest: Option<Rest>,
@@ -42,7 +42,7 @@ pub struct Schedule {
     /// True if a window whose beginning was missed opens late with its full length. If false, it opens late
     /// with only the rest of its iterations.
     is_patient: bool,
-    /// True if no window may open for now.
+    /// True if no window may open until [`Schedule::hold`] allows it again.
     held: bool,
     /// True if the iteration that begins does not count, so that no window opens with it.
     passes_over: bool,
@@ -64,7 +64,7 @@ struct Length {
     kernels: Option<KernelPart>,
     /// The measurement of the window's length, once it has opened.
     measuring: Option<Measuring>,
-    /// The time when the latest iteration began.
+    /// The time when the latest iteration began; `None` before the first one.
     now: Option<Instant>,
     /// True if the part with kernels begins with the next iteration.
     is_kernels_due: bool,

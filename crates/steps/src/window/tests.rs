@@ -106,7 +106,7 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));
     assert_eq!(taken.cut(10).unwrap().has, Some(window(5, 9)));
-    // A window without a last iteration stays open while iterations do not count.
+    // A window without a last iteration stays open while excluded iterations run.
     let open = of_some(&[window(2, None)], 9, |n| n == 4);
     assert!(open.is_open());
 }

@@ -227,7 +227,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
         .map(|taken| taken.asked)
         .collect();
     assert_eq!(names, [window(24, None), window(24, 254)]);
-    // In this case the process ends before the planned window opens again.
+    // In this case the process ends while the planned window is closed for the requested one.
     let (closed, schedule) = drive_steady(65, |schedule, n| {
         if n == 50 {
             schedule.give_way(60);
@@ -260,7 +260,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
     });
     let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
     assert_eq!(windows, [window(24, 59), window(60, 64), window(65, 249)]);
-    // Without a requested window, `stop` stops the planned window itself.
+    // In this case no window was requested, so `stop` stops the planned window itself.
     let (closed, schedule) = drive_steady(400, |schedule, n| {
         if n == 50 {
             assert!(schedule.stop(49));
