@@ -11,7 +11,7 @@ pub enum JsonValue {
     Bool(bool),
     /// A whole number that is not negative and fits into 64 bits.
     Integer(u64),
-    /// Any number that is not an [`JsonValue::Integer`]. It is always finite.
+    /// Any number that is not a [`JsonValue::Integer`]. It is always finite.
     Number(f64),
     Text(String),
     Array(Vec<JsonValue>),

@@ -41,7 +41,7 @@ pub struct DriverLocation {
 }
 
 impl DriverLocation {
-    /// A location for tests: that of a driver that is not loaded.
+    /// A location for tests: that of a driver that is never loaded.
     #[cfg(test)]
     #[allow(
         clippy::declare_interior_mutable_const,

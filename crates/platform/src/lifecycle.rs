@@ -46,7 +46,7 @@ pub enum Stage {
     Session,
     /// The tables of intercepted functions, through which calls reach the library.
     Doors,
-    /// The walks over loaded modules.
+    /// The walks over loaded modules, which must not begin during a fork.
     Modules,
     /// The crates that write the record and that control profilers.
     Sinks,
@@ -290,7 +290,7 @@ macro_rules! __global_restart {
     };
 }
 
-/// Longest time that a reset waits for a lock.
+/// Longest time that the reset of a static waits for the static's lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A static that can be reset to its initial value.

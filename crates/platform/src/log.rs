@@ -19,7 +19,7 @@ const LONGEST: usize = 1024;
 /// end matters, because a message's reason comes after the names in it.
 const END: usize = 400;
 const BEGINNING: usize = LONGEST - 1 - END;
-/// The text that replaces the middle of a long line.
+/// The text that stands for the middle part that was cut out of a long line.
 const CUT: &str = "…";
 
 lifecycle::global! {

@@ -48,14 +48,14 @@ lifecycle::global! {
     /// One flag for each type of thread: true if the thread was asked to end.
     #[fork(reset)]
     static END: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
-    /// True if the main thread has ended, or is about to end.
+    /// True if the main thread has ended or is about to end, while the process continues.
     #[fork(reset)]
     static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
 }
 lifecycle::global! {
     stage: Last;
 
-    /// For each type of thread, the function that wakes it.
+    /// For each type of thread, the function that wakes the thread of this type.
     #[fork(keep = "functions of this library")]
     static WAKE: [Published<fn()>; KINDS] = [const { Published::none() }; KINDS];
     /// True if the library is sure to notice when the main thread ends.

@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use tllmprof_sync::Published;
 
-/// The alignment in bytes that every mapping has.
+/// The alignment in bytes that each new mapping has at least.
 const PAGE: usize = 4096;
 
 /// A type for which all-zero bytes are a valid value.

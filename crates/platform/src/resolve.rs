@@ -22,7 +22,7 @@ lifecycle::global! {
     static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
-/// The set of modules in which a name is searched.
+/// The set of modules in which a function's name is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The modules that the loader would search for the caller: the initially loaded ones, then the caller's module and
@@ -92,7 +92,7 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34 the C library consisted of more files.
+            // Before glibc 2.34, the C library also had the files libdl and libpthread.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };

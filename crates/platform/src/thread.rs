@@ -29,14 +29,14 @@ use tllmprof_sync::Published;
 /// a thread's end. An earlier component may still use the later ones at that time.
 #[derive(Clone, Copy)]
 pub enum ThreadComponent {
-    /// The thread's state for calls of Python functions.
+    /// The thread's state for Python: its use of the GIL and its calls of marked functions.
     Python,
     /// The thread's slot: the counters for the thread's calls.
     Slot,
     /// The thread's open scopes (torch modules, NVTX ranges and marked functions), to which GPU work is
     /// attributed.
     Scopes,
-    /// The thread's writer to the record.
+    /// The thread's writer, through which it writes events into the record.
     Writer,
 }
 
@@ -62,7 +62,7 @@ pub struct ThreadRecord {
     /// The number of the thread's calls that may have enqueued work on the GPU.
     passes: AtomicU64,
     is_taken: AtomicBool,
-    /// The kernel's ID of the thread.
+    /// The kernel's ID of the thread that uses this record.
     number: AtomicI32,
     /// The stack address of a call's return address, or 0. A call whose return address lies at this
     /// stack address does not run on a signal handler's stack.
@@ -82,7 +82,7 @@ unsafe impl Zeroed for ThreadRecord {}
 lifecycle::global! {
     stage: Last;
 
-    /// A linked list of all records, newest first.
+    /// A linked list of the records of all threads, the newest first.
     #[fork(by = in_child)]
     static ALL: Published<ThreadRecord> = Published::none();
 }

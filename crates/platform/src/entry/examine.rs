@@ -16,7 +16,7 @@ use super::PatchRefusal;
 
 /// Size of a near jump in bytes.
 pub const JUMP: usize = 5;
-/// Largest number of entries of a jump table that are examined.
+/// Largest number of entries that are examined in one jump table.
 const TABLE: usize = 4096;
 
 /// An instruction that is moved to the trampoline.
@@ -27,7 +27,7 @@ pub struct Moved {
 
 #[derive(Clone, Copy)]
 pub enum InstructionKind {
-    /// The instruction works unchanged at any address.
+    /// The instruction can be moved unchanged, because it works at any address.
     Anywhere,
     /// The instruction contains, at the offset `at` in its bytes, the distance from its end to the
     /// address `target`.
@@ -41,7 +41,7 @@ pub struct PatchableEntry {
     /// Address of the jump: the function's entry, or the address after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
-    /// Size in bytes of the instructions that are moved.
+    /// Size in bytes of the instructions at the entry that are moved.
     pub length: usize,
     /// True if the function may read its own return address, or may end in a jump to another function that
     /// reads it.
@@ -70,7 +70,7 @@ struct FunctionFlow {
     branches: Vec<usize>,
     /// Addresses that may be jump tables of the function.
     tables: Vec<usize>,
-    /// True if the function has an indirect jump.
+    /// True if the examined function contains an indirect jump.
     is_indirect: bool,
 }
 

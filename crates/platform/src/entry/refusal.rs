@@ -45,7 +45,7 @@ impl fmt::Display for Denied {
     }
 }
 
-/// Reason why a function's entry is not patched.
+/// Reason why a function's first instructions are not replaced by a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
 pub enum PatchRefusal {

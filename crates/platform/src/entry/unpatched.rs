@@ -53,7 +53,7 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         return true;
     }
     let code = code.strip_prefix(&BTI_C).unwrap_or(&code);
-    // Check for `adrp x16, PAGE`, the first instruction of such a stub.
+    // The first instruction of such a stub is `adrp x16, PAGE`.
     code.first_chunk()
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }

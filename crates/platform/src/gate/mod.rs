@@ -86,12 +86,12 @@ lifecycle::global! {
 }
 /// The state in which calls pass. The gates' assembly code compares with this value.
 const OPEN: u32 = 0;
-/// The state in which no thread may enter the driver.
+/// The state in which no thread may enter the driver: calls wait at the gates.
 const SHUT: u32 = 1;
 /// The state in which calls wait, at most for [`MAX_HOLD`], so that a thread of this library gets its turn in
 /// the driver.
 const HELD: u32 = 2;
-/// Longest time that a call waits in the state [`HELD`].
+/// Longest time that a call waits at a gate in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
 
 /// Returns true if no thread may enter the driver.

@@ -215,7 +215,7 @@ fn a_child_has_a_heap_that_is_whole() {
         let new = Block::new(100, 8, 4);
         new.is_own() && kept.is_whole(100)
     }));
-    // Simulates a thread that is in the middle of an allocation during the fork.
+    // Simulates a thread that is in the middle of an allocation while the process forks.
     let held = HEAP.lock();
     let is_served = in_fork(|| {
         let blocks: Vec<_> = (1..50).map(|n| Block::new(n, 8, 4)).collect();

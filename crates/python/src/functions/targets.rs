@@ -63,7 +63,7 @@ pub(crate) enum By {
     Batch,
 }
 
-/// The time at which a function was found, compared with its first call.
+/// The time at which a function was found, which shows whether calls may have been missed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub(crate) enum Discovery {
