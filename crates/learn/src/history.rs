@@ -1,11 +1,12 @@
-//! The history: the latest waits and copies, with the work that was launched between them.
+//! The history of the learner: the latest waits and copies of the process, with the work that was
+//! launched between them.
 
 use crate::call::SiteCall;
 use crate::pause::EntryTimes;
 use crate::site::{Keys, LEVELS};
 use crate::trail::ThreadLaunches;
 
-/// Maximum number of entries in the history.
+/// Maximum number of entries (waits and copies) in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
 /// An entry of the history: a wait or a copy. If `call` is `None`, the entry instead stands for work that

@@ -77,7 +77,7 @@ pub struct Hook {
     pub restart: Option<fn()>,
 }
 
-/// All registered hooks, which the linker collects.
+/// The hooks of all modules, which the linker collects.
 #[linkme::distributed_slice]
 pub static HOOKS: [Hook];
 
@@ -104,7 +104,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook that does nothing, as a base for other hooks.
+    /// A hook with no actions, from which other hooks are made by setting some of the fields.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,

@@ -28,7 +28,7 @@ use tllmprof_platform::panics::contained;
 
 /// The most GILs that are followed at a time. From 3.12 on, each interpreter may have its own GIL.
 const MAX_GILS: usize = 64;
-/// Number of bytes from a GIL's `cond` to its `switch_cond`.
+/// Distance in bytes from a GIL's condition variable `cond` to its `switch_cond`.
 const SWITCH_COND_OFFSET: usize =
     size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 

@@ -249,8 +249,8 @@ impl Holds {
         }
     }
 
-    /// Resets everything at the start of a test, because the test's thread may reuse another
-    /// thread's slot.
+    /// Resets the GIL state of the thread at the start of a test, because the test's thread may
+    /// have taken over another thread's slot.
     #[cfg(test)]
     pub(crate) fn begin_anew(&self) {
         self.leave();

@@ -24,7 +24,7 @@ macro_rules! coded {
 }
 
 coded! {
-    /// The purpose of a CUDA call, as the table of calls states it.
+    /// The purpose of a CUDA call, as events of a record store it.
     pub enum CallKind {
         Other = 0,
         GraphLaunch = 1,

@@ -226,8 +226,8 @@ pub(crate) enum Free {
 pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // While the record is full, each event that is dropped takes this path, so it does as little as
-        // possible.
+        // While the record is full, each thread comes here for each event that is dropped. So this
+        // path does as little as possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));

@@ -226,12 +226,12 @@ pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Nod
     Some(both.collect())
 }
 
-/// Called before a graph is destroyed.
+/// Called before the program destroys a graph. Its known nodes are removed.
 pub fn graph_is_destroyed(graph: usize) {
     with(|graphs| graphs.remove(graph));
 }
 
-/// Called before an executable graph is destroyed.
+/// Called before the program destroys an executable graph.
 pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }

@@ -1,4 +1,4 @@
-//! Tests open scopes and graphs, without a CUDA driver.
+//! Tests the open scopes of threads, and the nodes that are known of graphs, without a CUDA driver.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,4 +1,5 @@
-//! Tests in which functions of this process are patched, hooked by name, and forgotten.
+//! Tests of native functions that rules name: functions of the test's process are patched, hooked
+//! by name, and forgotten.
 
 use core::arch::global_asm;
 use core::ffi::CStr;

@@ -71,7 +71,8 @@ pub(crate) struct Scratch {
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
     slots: [SiteSlot; MAX_SLOTS],
-    /// The indices of the elements of `slots` that are in use.
+    /// The indices of the elements of `slots` that are in use, so that only these have to be
+    /// cleared.
     taken: [u16; MAX_SLOTS],
     takes: usize,
     candidates: [Candidate; MAX_CANDIDATES],

@@ -19,7 +19,8 @@ use crate::trail::{THREADS, Threads, Trails, slot};
 const LAYER: u32 = 24;
 /// Number of launches below which a repeating period may be a layer of a model.
 const LITTLE: u32 = 96;
-/// Number of sets in the table of contexts. Each set holds [`WAYS`] contexts.
+/// Number of sets into which the table of contexts is divided. Each set has room for [`WAYS`]
+/// contexts.
 const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts.

@@ -206,7 +206,7 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-/// Formats the target together with the setting that requested it.
+/// Formats the name of the requested function, together with the setting that requested it.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.function.asked;

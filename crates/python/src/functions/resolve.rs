@@ -230,7 +230,8 @@ fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Marks a code object that has the name of a requested function as a candidate.
+/// Marks a code object as a candidate, because it has the name of a requested function. Its first
+/// call shows if it is the requested function's.
 fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
         mark_candidate(py, code, &target.function);

@@ -1,5 +1,5 @@
-//! Makes test calls to check that frames have the expected layout, before any function of the
-//! program is marked.
+//! Makes test calls of Python functions to check that interpreter frames have the expected layout,
+//! before any function of the program is marked.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 

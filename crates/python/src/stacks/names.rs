@@ -47,7 +47,8 @@ struct NamedCode {
     seen: u64,
 }
 
-/// The names of code objects. Each name is read once.
+/// The names of the functions that code objects belong to. The name of each code object is read
+/// once.
 #[derive(Default)]
 pub struct CodeNames {
     known: HashMap<usize, NamedCode, BuildHasherDefault<OfAddress>>,

@@ -69,8 +69,8 @@ impl Chunk {
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// The chunks in which the last sample found frames. The chunks are copied together with the
-    /// thread's state.
+    /// The chunks of the Python stack in which the last sample found frames. The chunks are copied
+    /// together with the thread's state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,

@@ -1,4 +1,5 @@
-//! Tests that functions are found by name, counted and followed.
+//! Tests that requested Python functions are found by name, and that their calls are counted and
+//! followed.
 
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Tests how groups are found in Python, with stand-ins for torch and for engines.
+//! Tests how the library finds groups of ranks in Python, with stand-ins for torch and for engines.
 
 use super::hosted::{Host, in_few};
 use crate::attached;

@@ -1,4 +1,4 @@
-//! Tests the hooks during the life of an interpreter, from its start to its end.
+//! Tests the library's hooks during the life of a Python interpreter, from its start to its end.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! Tests ranges for torch modules, with a stand-in for torch.
+//! Tests NVTX ranges for torch modules, with a stand-in for torch.
 
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::settings;

@@ -1,4 +1,4 @@
-//! Tests the wrapper of Python objects in each version of CPython.
+//! Tests the library's wrapper around Python objects in each version of CPython.
 
 use core::ffi::CStr;
 

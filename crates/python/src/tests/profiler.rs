@@ -1,4 +1,4 @@
-//! Tests the PyTorch profiler in windows, with a stand-in for torch.
+//! Tests that the PyTorch profiler runs in windows, with a stand-in for torch.
 
 use std::path::Path;
 

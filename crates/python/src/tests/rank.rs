@@ -1,4 +1,5 @@
-//! Tests how the rank is found in Python, with stand-ins for torch and for engines.
+//! Tests how the library finds the process's rank in Python, with stand-ins for torch and for
+//! engines.
 
 use crate::attached;
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};

@@ -97,7 +97,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
 }
 
-/// Marks the function through which modules are called, if torch is loaded.
+/// Marks the Python function through which torch calls all modules, if torch is loaded.
 pub(crate) fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);

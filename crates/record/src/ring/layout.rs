@@ -1,4 +1,4 @@
-//! The layout of a ring in its file.
+//! The layout of a ring (the file with a process's latest steps and NCCL collectives).
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Tests copies of records to which a process writes during the copy.
+//! Tests copies of records to which a process still writes while they are copied.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! Tests of the measured processor time and page faults of iterations.
+//! Tests that the processor time and the page faults of iterations are measured and recorded.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

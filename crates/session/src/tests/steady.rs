@@ -1,4 +1,4 @@
-//! Tests of windows that open once iteration times are steady.
+//! Tests of windows that open once the times of iterations are steady.
 
 use core::time::Duration;
 use std::thread::sleep;

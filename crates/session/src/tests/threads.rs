@@ -425,8 +425,8 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // The switch waits for the slow thread, but at most for `CLOSING`, a limit that a busy machine may
-    // exceed.
+    // The switch waits for the slow thread, but at most for `CLOSING`. On a busy machine this limit
+    // may be reached.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");

@@ -1,4 +1,4 @@
-//! Tests of triggers: windows that open by themselves after an iteration.
+//! Tests of triggers, which open windows by themselves after an iteration that meets a condition.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;

@@ -1,4 +1,4 @@
-//! Tests of the iterations that a window contains, for rules of each kind.
+//! Tests which iterations a window contains, for each kind of rule for a step.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,

@@ -33,7 +33,8 @@ struct SeenNames {
 struct SeenName {
     length: u8,
     text: [u8; LONGEST],
-    /// True if the name matches the rule, but the rule requires another NVTX domain.
+    /// True if this name matches the rule's pattern, but its range is in another NVTX domain than
+    /// the rule requires.
     elsewhere: bool,
 }
 

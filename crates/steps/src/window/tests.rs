@@ -1,4 +1,4 @@
-//! Tests of planned windows: the points at which they open and close.
+//! Tests of planned windows: at which points in the sequence of iterations they open and close.
 
 mod demanded;
 

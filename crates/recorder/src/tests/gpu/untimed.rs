@@ -1,4 +1,5 @@
-//! Tests of iterations whose GPU times are not measured, and of measured iterations among them.
+//! Tests of iterations whose GPU times are not measured because only some iterations are sampled,
+//! and of measured iterations among them.
 
 use super::*;
 use crate::gpu::sampling::BLOCK;

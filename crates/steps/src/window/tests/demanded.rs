@@ -1,4 +1,5 @@
-//! Tests of windows on demand: the points at which they open and close.
+//! Tests of windows on demand (requested while the process runs): at which points they open and
+//! close.
 
 use core::time::Duration;
 use std::time::Instant;
