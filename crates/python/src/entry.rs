@@ -19,7 +19,7 @@ use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
 /// The longest time that the end of the interpreter waits for threads that still run Python code of
-/// the library. `TRACE_TIMEOUT` applies instead while one of them writes a trace.
+/// the library. `WRITE_TIMEOUT` applies instead while one of them writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the waiting thread checks again whether a trace is still being written.

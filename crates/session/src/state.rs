@@ -119,8 +119,8 @@ pub(crate) struct Filter {
 
 /// The windows that open by themselves, for a trigger or a kernel sample.
 pub(crate) struct Automatic {
-    /// The trigger, which detects slow iterations; a window opens after such an iteration. `None`
-    /// if no trigger is set.
+    /// The trigger, which detects the iterations after which a window opens; `None` if no trigger
+    /// is set.
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(IterationRange, Fired)>,

@@ -63,8 +63,7 @@ pub struct Taken {
     pub asked: IterationRange,
     /// The iterations of the window. They are later than requested if the window opened late.
     pub window: IterationRange,
-    /// True if the window was closed for a while, because its condition did not hold, and has
-    /// opened again.
+    /// True if the window was closed for a while and has now opened again.
     pub is_again: bool,
     /// True if the window closes only for a while and opens again later.
     pub goes_on: bool,

@@ -266,7 +266,7 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // In each group of three steps, the engine's function is called before another one of the
+    // In each group of three steps, the engine's function is called before a varying one of the
     // three. Otherwise the pause that the call takes would let the learner recognize that step.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
