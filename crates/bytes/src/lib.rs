@@ -49,7 +49,8 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
             4..8 => ends::<u32>(to, from, length),
             8..WORD => ends::<u64>(to, from, length),
             WORD..=32 => ends::<Word>(to, from, length),
-            // If the target begins inside the source, the copy must proceed from the end to the start.
+            // If the target begins inside the source, the copy must proceed from the end to the
+            // start, so that no byte is overwritten before it is copied.
             _ if to.addr().wrapping_sub(from.addr()) < length => backwards(to, from, length),
             _ => forwards(to, from, length),
         }
@@ -143,8 +144,8 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first differing byte decides. In big-endian order it is the most significant byte that
-                // differs.
+                // Of two words, the first byte that differs decides. In big-endian order this byte
+                // is the most significant one that differs.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -226,7 +227,7 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths of memory areas that cover each branch of the functions.
+    /// Lengths of memory areas with which each branch of the functions is tested.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 

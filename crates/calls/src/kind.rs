@@ -56,7 +56,7 @@ pub enum GraphCall {
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// A copy within devices, or in a direction that the arguments do not show.
+    /// A copy within devices, or a copy whose direction the arguments do not show.
     Other,
 }
 
@@ -70,13 +70,13 @@ pub enum DeviceWork {
 /// The work that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
-    /// All work in a stream.
+    /// The call waits for all work in a stream.
     Stream,
     /// The work before an event. The event may have been recorded long before the last work of its stream.
     Event,
-    /// All work in a context or on a device.
+    /// The call waits for all work in a context or on a device.
     Context,
-    /// The copy to the host that the call itself starts.
+    /// The call waits for the copy to the host that it starts itself.
     CopyToHost,
 }
 

@@ -12,7 +12,7 @@ use crate::kind::{CallPurpose, Destroyed, DeviceWork, GraphCall, Stream, Wait};
 /// One row of the table: a call with all facts about it.
 #[derive(Debug)]
 pub struct CallInfo {
-    /// The call that this row describes.
+    /// The call that this row of the table describes.
     pub call: Call,
     /// The purpose of the call.
     pub kind: CallPurpose,

@@ -5,11 +5,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
-    /// The request was carried out: the library is attached or, if that was requested, detached.
+    /// The request was carried out: the library is attached, or detached if the command requested
+    /// that.
     Done,
-    /// The library was preloaded when the process started.
+    /// Nothing was changed, because the library was preloaded when the process started.
     Preloaded,
-    /// An environment variable of the library has an unknown value.
+    /// Nothing was changed, because an environment variable of the library has an invalid value.
     BadVariable,
     /// The library was already attached or, if detaching was requested, already detached. Nothing has
     /// changed.

@@ -34,9 +34,9 @@ pub struct Status {
     pub run: Option<String>,
     pub rank: Option<u64>,
     pub engine: Option<String>,
-    /// The rule that defines a step.
+    /// The rule that defines a step, in the form of `TLLMPROF_STEP`.
     pub rule: String,
-    /// The number of steps so far.
+    /// The number of steps that the process has made so far.
     pub iterations: u64,
     /// The time at which `iterations` was read, in nanoseconds of the machine's monotonic clock.
     pub at_ns: u64,

@@ -11,7 +11,7 @@ pub enum JsonValue {
     Bool(bool),
     /// A whole number that is not negative and fits into 64 bits.
     Integer(u64),
-    /// Any other number, which is always finite.
+    /// Any number that is not a [`JsonValue::Integer`]. It is always finite.
     Number(f64),
     Text(String),
     Array(Vec<JsonValue>),
@@ -79,7 +79,7 @@ macro_rules! from {
 from!(
     bool: value => Self::Bool(value),
     u64: value => Self::Integer(value),
-    // JSON has no representation of infinities and NaN.
+    // JSON cannot represent infinities and NaN, so they are written as null.
     f64: value => if value.is_finite() { Self::Number(value) } else { Self::Null },
     String: value => Self::Text(value),
     Object: value => Self::Object(value),
@@ -151,7 +151,7 @@ impl Object {
 }
 
 fn write(out: &mut String, value: &JsonValue) {
-    // Writing to a string cannot fail.
+    // Writing to a String cannot fail, so the results are ignored.
     let _ = match value {
         JsonValue::Null => out.write_str("null"),
         JsonValue::Bool(value) => write!(out, "{value}"),

@@ -24,9 +24,9 @@ pub struct Jump {
     /// The address of a copy of the function's first instructions. After them, the copy continues in the
     /// function.
     pub original: AtomicU64,
-    /// The address at which the jump is written, and the length in bytes of the instructions that the jump
-    /// replaces. The jump must not be written while a thread is inside these instructions, except at the
-    /// first one.
+    /// The address at which the jump is written. `length` is the length in bytes of the
+    /// instructions that the jump replaces. The jump must not be written while a thread is inside
+    /// these instructions, except at the first one.
     pub at: AtomicU64,
     pub length: AtomicU64,
     /// The bytes at address `at`: `before` without the jump, `after` with it.
@@ -46,7 +46,7 @@ pub struct Jumps {
     /// The number of driver functions that the library wants to intercept, including those whose entries
     /// cannot be patched.
     pub known: AtomicU64,
-    /// The number of entries that are filled in. Filled entries never change.
+    /// The number of entries of the table that are filled in. Filled entries never change.
     pub count: AtomicU64,
     /// The number of rounds in which the command has written jumps.
     pub rounds: AtomicU64,

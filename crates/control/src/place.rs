@@ -73,7 +73,7 @@ pub fn process_here(file: &OsStr, host: &OsStr, namespace: u64) -> Option<u32> {
     names.iter().any(is_its).then_some(pid)
 }
 
-/// Returns the process id in a socket's file name with this extension.
+/// Returns the process id that is part of a socket's file name with this extension.
 fn number(name: &OsStr, extension: &str) -> Option<u32> {
     let stem = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
     let pid = stem.rsplit('-').next().unwrap_or(stem);

@@ -15,14 +15,14 @@ pub struct Layout {
     pub frame: FrameLayout,
     pub code: CodeLayout,
     pub text: TextLayout,
-    /// The offset of the type in an object.
+    /// Offset in any Python object of the pointer to its type.
     pub kind: usize,
 }
 
 /// Offsets in a `PyThreadState`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadLayout {
-    /// Offset of `thread_id`, which is the result of `pthread_self` on the thread.
+    /// Offset of `thread_id`, in which CPython stores the result of `pthread_self` on the thread.
     pub id: usize,
     pub frame: Top,
     /// Offset of `datastack_chunk`, the newest chunk of frames. `None` in versions that allocate
@@ -34,7 +34,7 @@ pub struct ThreadLayout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Top {
     Here(usize),
-    /// In a structure on the C stack. The thread state points to this structure.
+    /// The address is in a structure on the C stack. The thread state points to this structure.
     Behind {
         pointer: usize,
         frame: usize,
@@ -44,24 +44,24 @@ pub enum Top {
 /// Offsets in a `PyFrameObject` or a `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameLayout {
-    /// Offset of the address of the caller's frame.
+    /// Offset in a frame of the address of its caller's frame.
     pub previous: usize,
     pub code: usize,
     pub instruction: Instruction,
     pub life: Life,
 }
 
-/// The location of a frame's current instruction.
+/// The form in which a frame stores its current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
     /// An `int` at the offset `at`: the index of the instruction. Each instruction has `bytes`
     /// bytes.
     Number { at: usize, bytes: usize },
-    /// The address of the instruction, at the offset `at`.
+    /// At the offset `at`, the frame stores the address of the instruction.
     Address { at: usize },
 }
 
-/// The field that shows if a frame is still on the stack.
+/// The field of a frame that shows whether the frame is still on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// The frame is an object. The byte at `at` is `runs` while the frame is executed.
@@ -84,7 +84,7 @@ pub mod owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeLayout {
     pub file: usize,
-    /// Offset of the qualified name; before 3.11, of the plain name.
+    /// Offset of the function's qualified name; before 3.11, of its plain name.
     pub name: usize,
     pub line: usize,
 }
@@ -97,7 +97,7 @@ pub struct TextLayout {
     /// The number of the first of the three bits of `kind` in the state word. The bits `compact`
     /// and `ascii` follow.
     pub kind: u32,
-    /// The offsets of the characters, in a text that is ASCII and in one that is not.
+    /// The offsets of the characters, in a str that is ASCII and in one that is not.
     pub ascii: usize,
     pub other: usize,
 }
@@ -257,8 +257,8 @@ impl ThreadsLayout {
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // The positions of two offsets in `_Py_DebugOffsets`: of the next thread state, and of the
-        // GIL in an interpreter.
+        // Where the words are in `_Py_DebugOffsets`: the offset of the next thread state, and the
+        // offset of the GIL in an interpreter.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -417,7 +417,7 @@ fn is_table(words: &[u64; WORDS]) -> bool {
 /// Returns the offset at the position `word` of a `_Py_DebugOffsets`, or `None` if the offset is
 /// invalid.
 fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
-    // No structure of CPython is larger than this.
+    // The largest offset that is accepted. No structure of CPython is larger.
     const MAX_OFFSET: u64 = 1 << 16;
     let offset = words.get(word).filter(|offset| **offset < MAX_OFFSET)?;
     usize::try_from(*offset).ok()

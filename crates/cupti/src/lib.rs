@@ -27,7 +27,8 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders.retain(|folder| !folder.as_os_str().is_empty());
     for runtime in runtimes {
         folders.push(runtime.clone());
-        // pip installs the packages in nvidia/cuda_runtime/lib and nvidia/cuda_cupti/lib.
+        // pip installs the runtime in nvidia/cuda_runtime/lib and CUPTI in nvidia/cuda_cupti/lib,
+        // so CUPTI is found by a path relative to the runtime.
         folders.push(runtime.join("../../cuda_cupti/lib"));
         folders.push(runtime.join("../extras/CUPTI/lib64"));
         folders.push(runtime.join("../../../extras/CUPTI/lib64"));

@@ -44,7 +44,8 @@ impl Hook {
     }
 }
 
-/// A patched GOT slot: its address, its value before the patch, and the value that was written.
+/// A GOT slot that the library has patched: the slot's address, its value before the patch, and the
+/// value that was written.
 struct Led {
     place: usize,
     before: usize,
@@ -53,8 +54,9 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    /// Functions for the driver's entries, if the library was attached to the process. `None` if the library was
-    /// preloaded after another library that defines `dlsym`: then only the slots of look-up functions are patched.
+    /// The functions that patch the driver's entries, if the library was attached to the process.
+    /// `None` if it was preloaded but another library that defines `dlsym` comes first: then only
+    /// the slots of look-up functions are patched.
     entries: Option<Entries>,
     led: Vec<Led>,
     /// Address ranges of the modules that were scanned: their look-up slots are patched, or they have none.
@@ -186,7 +188,8 @@ impl Slots {
         ARE_WATCHED.store(true, Ordering::Release);
     }
 
-    /// Patches the GOT slots of all modules. Returns false if the loader had not yet relocated one of them.
+    /// Patches the GOT slots of all modules to point to this library. Returns false if the loader
+    /// had not yet relocated one of the modules.
     fn lead(&mut self) -> bool {
         lifecycle::register();
         if self.entries.is_none() {
@@ -235,7 +238,8 @@ impl Slots {
                 let is_hooked = |name: &CStr| hooks.iter().any(|hook| hook.name == name);
                 module.each_slot(is_hooked, |_| has_any = true);
                 if has_any {
-                    // If the mappings cannot be read, no GOT slot is written.
+                    // If the list of memory mappings cannot be read, it is unknown which pages are
+                    // writable, so no GOT slot is written.
                     let Ok(maps) = known.get_or_insert_with(Maps::read) else {
                         return;
                     };
@@ -349,7 +353,8 @@ fn lead_hooked(module: &ElfModule, modules: &[ElfModule], hooks: &[Hook], maps: 
     }
 }
 
-/// Returns the address of the stub that replaces the CUDA function `name` in the GOT slots of `module`.
+/// Returns the stub of the thunk (the library's replacement) that takes the place of the CUDA
+/// function `name` in the GOT slots of `module`. Returns `None` if this function is not hooked.
 fn thunk(module: &ElfModule, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
@@ -420,7 +425,7 @@ mod tests {
             assert_eq!((call(), count()), (42, 2), "it stays so");
             assert!(attach_again());
             assert_eq!((call(), count()), (43, 3));
-            // Load a module after the library has been attached.
+            // Load a second module after the library has been attached.
             let later = library("liblater.so", CALLER);
             let handle = open(&later);
             look();

@@ -20,13 +20,14 @@ use tllmprof_session::{self as session, activity};
 
 use super::dlsym::{FRONT_DLSYM, role_of};
 
-/// Reason why calls do not reach the library.
+/// The reason why calls of CUDA functions do not reach the library.
 enum Bypass {
     /// The CUDA library at this path was loaded into another linker namespace (`dlmopen`).
     Elsewhere(String),
     /// The first module's calls are bound directly to the second, which is a CUDA library.
     Direct(String, String),
-    /// The library at this path comes first in the load order and does not call the next library's function.
+    /// The library at this path comes before this library in load order, intercepts the calls, and
+    /// does not pass them to this library.
     InFront(String),
 }
 
@@ -65,7 +66,7 @@ lifecycle::global! {
     /// True while the next symbol look-up must register the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// True if look-ups are watched only to register the exit handler.
+    /// True if symbol look-ups are intercepted only to register the exit handler.
     #[fork(keep = "as the parent's")]
     static IS_ALONE: AtomicBool = AtomicBool::new(false);
 }
@@ -153,7 +154,7 @@ fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // Skip a GOT slot that is not bound yet: no call has gone through it.
+            // The GOT slot is not bound yet, so no call has gone through it.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }

@@ -18,14 +18,14 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 lifecycle::global! {
-    /// Address of the next `dlsym` in search order; null until it is found.
+    /// Address of the `dlsym` that follows this library's in search order; null until it is found.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     /// Address of the `dlsym` of a library that comes before this one in load order, so that modules bind to it and not
     /// to this library's. Null if there is no such library.
     #[fork(keep = "the child's modules are its parent's")]
     pub static FRONT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Address of the next `dlvsym` in search order; null until it is found.
+    /// Address of the `dlvsym` that follows this library's in search order; null until it is found.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
@@ -46,7 +46,8 @@ pub(crate) extern "C" fn find_real() {
     });
 }
 
-/// Returns the role in which this library intercepts the function `name`, or `None` if it does not intercept it.
+/// Returns the role in which this library intercepts the function `name`: as a driver function, a
+/// runtime function, or another. Returns `None` if it does not intercept the function.
 pub(crate) fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
@@ -336,8 +337,8 @@ mod tests {
             // SAFETY: the name is a terminated string.
             unsafe { are_next(name.as_ptr(), caller) }
         };
-        // The C library comes after the test program in load order, so the next `dlsym` after it is not this
-        // library's.
+        // In this test, `stranger()` is in the C library, which comes after the test program in
+        // load order. So the next `dlsym` for its code is not this library's.
         alone(&[("TLLMPROF_START_STOP", "5")], || {
             assert!(!ask(c"dlsym", stranger()) && !ask(c"dlsym", 0x10));
             let us = are_next as *const () as usize;

@@ -44,8 +44,8 @@ fn comes_back(frame: &CallFrame) -> bool {
     frame.since.set(0);
     let follow = match role {
         Role::ProcAddress => true,
-        // Do nothing: the call comes from a signal handler or an allocator that interrupted this library's code, maybe
-        // while it holds a lock.
+        // Do nothing: the call comes from a signal handler or an allocator that interrupted this
+        // library's code. The interrupted code may hold a lock.
         _ if inside.is_none() => false,
         Role::Cupti(call) => {
             tllmprof_capture::cupti_is_called(call);
@@ -141,8 +141,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
         return false;
     }
     if !driver::is_loaded() {
-        // The driver is not loaded yet: this call will load it and create a context, so it is not counted. The
-        // driver's function that it calls is counted.
+        // The driver is not loaded yet. This runtime call will load it and create a context, so
+        // only the driver call that it makes is counted.
         return false;
     }
     let counted_below = || thunk.is_fed(call);
@@ -159,8 +159,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // If this library intercepts the driver's function, the kernel is noted at the call of that function, so it
-        // is not noted here.
+        // If this library intercepts the driver's function, the kernel is noted at the call of the
+        // driver's function, so it is not noted here.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -216,7 +216,8 @@ pub(crate) extern "C" fn recorded(frame: &CallFrame) {
     }
 }
 
-/// Reports a recorded call to the measurement of GPU times, and a wait to the parts of the library that handle waits.
+/// Reports a recorded call to the measurement of GPU times. If the call is a wait for the GPU, also
+/// reports it to the parts of the library that handle waits.
 #[inline(always)]
 fn read(frame: &CallFrame) {
     let thunk = frame.thunk;

@@ -56,7 +56,7 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// An empty binding, which matches no caller's address.
+    /// A binding that is not in use. It matches no caller's address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
@@ -83,7 +83,7 @@ pub struct Export {
 /// Offset of a thunk's handler in bytes, for the assembly code.
 pub const HANDLER: usize = Thunk::HANDLER;
 
-/// A stand-in for a thunk that consists only of the handler's address.
+/// A stand-in for a thunk: it has only the address of a handler, which the assembly code jumps to.
 #[repr(C)]
 struct Bare {
     handler: AtomicPtr<c_void>,
@@ -273,7 +273,8 @@ mod tests {
         bound as *const () as usize
     }
 
-    /// Returns the binding (real function for callers in one module) that the export's stub compares first.
+    /// Returns the binding (the real function for callers in one module) that the stub of this
+    /// export compares first.
     fn first(export: &Export) -> &'static Binding {
         // SAFETY: the most recent entry points to a binding, and bindings are statics.
         unsafe { &*export.recent[0].load(Ordering::Relaxed) }
@@ -341,13 +342,14 @@ mod tests {
             bound(stays, us());
             bound(goes, us());
             let gone = first(goes);
-            // Simulate a binding of an unloaded module: no module is at this address.
+            // Simulate a binding of a module that was unloaded: no module is at this address.
             gone.start.store(0x10, Ordering::Relaxed);
             forget_unloaded();
             assert!(core::ptr::eq(first(goes), &raw const NONE));
             assert_eq!(gone.length.load(Ordering::Relaxed), 0);
             assert!(known(stays, us()).is_some() && known(goes, 0x10).is_none());
-            // The binding is free again, but only for the same export.
+            // The binding of the unloaded module is free again, but only for the export that it
+            // belonged to.
             bound(goes, stranger());
             assert!(core::ptr::eq(known(goes, stranger()).unwrap(), gone));
             let function_is_gone = first(stays);
@@ -359,8 +361,8 @@ mod tests {
         });
     }
 
-    /// Returns true if calls through the export `name` are intercepted, and false if they go directly to the real
-    /// function.
+    /// Returns true if the library intercepts calls through the export `name`, and false if they go
+    /// directly to the real function.
     fn is_seen(name: &'static CStr) -> bool {
         let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
         let thunk = thunk_for(export(name), real, stranger()).unwrap();

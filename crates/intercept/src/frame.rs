@@ -29,7 +29,8 @@ impl TimingRole {
     pub(crate) const LAST: Self = Self(2);
     /// The call is a wait. When it returns, the earlier work of its stream has ended.
     pub(crate) const WAITED_FOR: Self = Self(3);
-    /// The call does not matter to GPU times, but the library must handle its return.
+    /// The call does not matter to GPU times, but the library must handle its return for another
+    /// purpose.
     pub(crate) const SEEN: Self = Self(4);
 
     /// Returns the role of a wait. `is_over`: earlier work of the stream has ended when the wait returns. `is_seen`:
@@ -87,7 +88,7 @@ pub struct CallFrame {
     pub return_address: usize,
     /// The thunk (description of the real function) that the call came through.
     pub thunk: &'static Thunk,
-    /// Address at which the function stores a result that does not fit in registers.
+    /// Address at which the real function stores a result that does not fit in registers (`x8`).
     result: usize,
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
@@ -109,10 +110,11 @@ impl CallFrame {
     pub(crate) const SINCE: usize = offset_of!(Self, since);
     #[cfg(target_arch = "x86_64")]
     pub(crate) const WORK: usize = offset_of!(Self, work);
-    /// Distance in bytes from the frame up to the saved frame pointer.
+    /// Distance in bytes from the start of this struct up to the saved frame pointer.
     #[cfg(target_arch = "x86_64")]
     pub(crate) const BELOW: usize = offset_of!(Self, frame_pointer);
-    /// Distance in bytes from the saved vector registers, which lie below the frame, up to the saved frame pointer.
+    /// Distance in bytes from the saved vector registers, which lie below this struct, up to the
+    /// saved frame pointer.
     #[cfg(target_arch = "x86_64")]
     pub(crate) const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
     #[cfg(target_arch = "aarch64")]
@@ -212,7 +214,7 @@ fn above(place: usize) -> usize {
 pub(crate) mod made {
     use super::*;
 
-    /// A frame, and the caller's stack above it.
+    /// A saved frame together with the words of the caller's stack above it.
     #[repr(C)]
     pub(crate) struct Call {
         pub frame: CallFrame,

@@ -58,17 +58,18 @@ lifecycle::global! {
 
 /// A function whose calls reach this library once its jump is written.
 struct Patched {
-    /// The function's index in [`JUMPS`].
+    /// The function's index in the table [`JUMPS`].
     index: usize,
     name: CString,
     role: Role,
 }
 
-/// A driver function to which a program may have a pointer.
+/// A variant of a driver function to which a program may have a pointer.
 struct Form {
     name: CString,
     code: Range<usize>,
-    /// The call that the function makes; `None` for a function that looks up other functions.
+    /// The call in the library's table that the function makes; `None` for a function that looks up
+    /// other functions.
     call: Option<Call>,
 }
 
@@ -230,9 +231,11 @@ impl ProcAddresses {
         Self(found.and_then(|found| unsafe { function::at(original(found)) }))
     }
 
-    /// Returns the addresses that the driver returns for a name, to programs that were built for any version of CUDA.
+    /// Returns all addresses that the driver returns for a function's name, for programs that were
+    /// built with any version of CUDA.
     fn all(&self, name: &str) -> BTreeSet<usize> {
-        /// The CUDA versions with which the headers look up the table's functions, and later versions.
+        /// The CUDA versions with which the headers look up the table's functions, and some later
+        /// versions.
         const VERSIONS: [c_int; 16] = [
             2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,
             12000, 12030, 13000,
@@ -283,7 +286,8 @@ fn entries(
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
-    // If one function ends in a jump to another, both jumps would report the same call.
+    // If one function ends in a jump to another, the jumps at both entries would report the same
+    // call twice.
     let mut twice = BTreeSet::new();
     for (index, entry) in entries.iter().enumerate() {
         for target in entry.iter().flat_map(|entry| &entry.ends_in) {

@@ -156,7 +156,7 @@ pub(crate) fn stranger() -> usize {
     libc::getppid as *const () as usize
 }
 
-/// The arguments with which [`real`] was called.
+/// The arguments with which a test called [`real`].
 #[repr(C)]
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct MadeCall {
@@ -288,7 +288,8 @@ pub(crate) mod registers {
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) struct Registers {
         pub vectors: [[u64; 4]; 16],
-        /// `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, `r12` to `r15`.
+        /// The registers `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, and `r12`
+        /// to `r15`, in this order.
         pub general: [u64; 14],
         /// The two top entries of the x87 stack.
         pub floating: [f64; 2],
@@ -300,7 +301,7 @@ pub(crate) mod registers {
             Self {
                 vectors: core::array::from_fn(|index| [number(index); 4]),
                 general: core::array::from_fn(|index| number(100 + index)),
-                // The values that `call_with` loads.
+                // The values that `call_with` loads onto the x87 stack.
                 floating: [core::f64::consts::PI, 1.0],
             }
         }

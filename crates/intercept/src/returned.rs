@@ -29,7 +29,7 @@ fn came_back(frame: &CallFrame, result: usize) {
     let _errno = SavedErrno::new();
     let _inside = Inside::enter();
     let thunk = frame.thunk;
-    // The result is an enumeration, in the lower half of the register.
+    // The result of the call is an enumeration, in the lower half of the register; 0 means success.
     let succeeded = result & 0xffff_ffff == 0;
     records(frame, result);
     match thunk.role() {
@@ -96,7 +96,7 @@ fn records(frame: &CallFrame, result: usize) {
 /// does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
-    // The result is an enumeration, in the lower half of the register.
+    // The result of the call is an enumeration, in the lower half of the register; 0 means success.
     if result as u32 != 0 || !frame.work.get().is_recorded_alone() || session::is_any_capturing() {
         return false;
     }
@@ -112,7 +112,7 @@ fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
 #[cold]
 fn record(frame: &CallFrame, result: usize, until: u64) {
     let since = frame.since.get();
-    // The result is an enumeration, in the lower half of the register.
+    // The result of the call is an enumeration, in the lower half of the register; 0 means success.
     let failed = result as u32 != 0;
     if scopes::are_on() {
         scoped::returns(frame, !failed);
@@ -159,7 +159,8 @@ fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
-        // Ignore a failed wait: the next wait reports the end of the work.
+        // A failed wait shows nothing about the GPU's work. The next successful wait reports that
+        // the work has ended.
         TimingRole::WAITED_FOR if failed => {}
         TimingRole::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),

@@ -101,7 +101,8 @@ pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     }
 }
 
-/// Returns a number that distinguishes this call from other calls in progress on its thread.
+/// Returns a number that distinguishes this call from other calls in progress on its thread: its
+/// address on the stack.
 fn place(frame: &CallFrame) -> usize {
     core::ptr::from_ref(frame).addr()
 }

@@ -52,7 +52,8 @@ pub(crate) struct Thunk {
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,
-    /// True if stream 0 means the calling thread's default stream.
+    /// True if the function takes stream 0 to be the calling thread's default stream, not the
+    /// legacy one.
     per_thread: AtomicBool,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Simple {
 #[repr(u8)]
 pub(crate) enum Does {
     Enqueues = 1,
-    /// Waits for the stream in its argument.
+    /// The call waits for the stream that its argument names.
     WaitsForStream,
     WaitsForEvent,
     /// Waits for all work of a context, or for the copy that the call itself makes.

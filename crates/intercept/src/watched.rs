@@ -22,8 +22,8 @@ lifecycle::global! {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
 }
 
-/// Returns true if NVTX ranges are emitted for calls. First called at the first CUDA call, because another preloaded
-/// profiler has set its environment variables by then.
+/// Returns true if NVTX ranges are emitted for calls. The answer is determined at the first CUDA
+/// call, because another preloaded profiler has set its environment variables by then.
 pub(crate) fn are() -> bool {
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => ask(),

@@ -69,7 +69,7 @@ pub(crate) mod token {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SiteCall {
-    // Numbered from 1, so that `None` is stored as 0 and an empty history is all zeros.
+    // The numbers begin with 1, so that `None` is stored as 0 and an empty history is all zeros.
     CopyToHost = 1,
     Stream,
     Event,

@@ -9,7 +9,7 @@ pub(crate) const LATEST_ENTRIES: usize = 32;
 /// A divisor: threads count as taking turns if the waits of other threads find at most an eighth of their
 /// work unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
-/// Size, in bits, of the hash set that holds a thread's call sites.
+/// Size, in bits, of the hash set that holds the call sites of a thread.
 const SITE_BITS: usize = 2048;
 /// Level of the call sites' keys that are compared between threads: the call and the one before it.
 const SITE_LEVEL: usize = 1;
@@ -17,12 +17,12 @@ const SITE_LEVEL: usize = 1;
 /// An engine (the threads whose launches are followed), and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The thread that launches most, among the engine's threads that wait.
+    /// The thread that launches most, among those threads of the engine that wait.
     pub lead: usize,
     pub threads: Threads,
-    /// Threads outside the engine that launch at least half as much as the lead.
+    /// Threads outside the engine that launch at least half as much as `lead`.
     pub others: Threads,
-    /// Threads outside the engine that launch more than a sixteenth as much as the lead.
+    /// Threads outside the engine that launch more than a sixteenth as much as `lead`.
     pub rivals: Threads,
 }
 
@@ -38,14 +38,14 @@ impl Engine {
 /// The work (launches) and calls of each thread, indexed by thread slot.
 struct Loads {
     work: [u32; THREADS],
-    /// The part of `work` that was unfinished when another thread waited: this thread had launched it after
-    /// its own last wait or copy.
+    /// The part of each thread's work that was unfinished when another thread waited: the thread
+    /// had launched it after its own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of `stray` that was unfinished when a thread waited that launches work itself.
+    /// The part of `stray` that was unfinished when a thread waited that also launches work itself.
     found: [u32; THREADS],
-    /// Number of waits and copies, without those that helper threads make.
+    /// Number of waits and copies of each thread, without those that helper threads make.
     calls: [u32; THREADS],
-    /// The set of threads that have launched any work.
+    /// The set of threads that have launched any work in the history.
     present: Threads,
 }
 
@@ -124,7 +124,8 @@ fn add(sum: &mut u32, work: u32) {
 pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
-    // If a hand still launches after the threads that waited for it have stopped, it is an engine itself.
+    // A "hand" is a thread that launches and never waits. If it still launches after the threads
+    // that waited for it have stopped, it is an engine itself.
     let hands = loads.hands() & !(late.that(|_| true) & !late.hands());
     let kept = followed
         .filter(|rule| is_active(entries, rule.threads))

@@ -1,11 +1,12 @@
-//! The history: the latest waits and copies, with the work that was launched between them.
+//! The history of the learner: the latest waits and copies of the process, with the work that was
+//! launched between them.
 
 use crate::call::SiteCall;
 use crate::pause::EntryTimes;
 use crate::site::{Keys, LEVELS};
 use crate::trail::ThreadLaunches;
 
-/// Maximum number of entries in the history.
+/// Maximum number of entries (waits and copies) in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
 /// An entry of the history: a wait or a copy. If `call` is `None`, the entry instead stands for work that
@@ -14,7 +15,7 @@ pub(crate) const MAX_ENTRIES: usize = 3072;
 pub(crate) struct HistoryEntry {
     pub keys: Keys,
     pub times: EntryTimes,
-    /// Numbers of kernels and graphs that the thread launched since its last entry.
+    /// Numbers of kernels and graphs that the entry's thread launched since its last entry.
     launches: u16,
     graphs: u16,
     pub thread: u8,
@@ -51,7 +52,7 @@ impl HistoryEntry {
         }
     }
 
-    /// Returns the same entry with these times.
+    /// Returns a copy of the entry with these times.
     pub(crate) const fn at(self, times: EntryTimes) -> Self {
         Self { times, ..self }
     }

@@ -8,8 +8,7 @@ pub type Clock<'a> = &'a dyn Fn() -> u64;
 /// The time of a history entry (a wait or a copy), and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryTimes {
-    /// The time of the entry, in units of 2^[`EntryTimes::UNIT`] nanoseconds. It wraps around after four
-    /// minutes.
+    /// The time of the entry, in units of 2^`UNIT` nanoseconds. It wraps around after four minutes.
     at: u32,
     /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
     pub pause: u32,

@@ -10,12 +10,13 @@ use crate::trail::{DEPTH, ThreadLaunches, Threads};
 /// begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnedRule {
-    /// The type of the call at the call site. `None` before a site is chosen, and if iterations begin with a
-    /// launch.
+    /// The type of the call at the call site that ends iterations. `None` before a call site is
+    /// chosen, and if iterations begin with a launch.
     pub(crate) call: Option<SiteCall>,
     pub(crate) level: u8,
     pub(crate) key: u32,
-    /// True if the call is made by helper threads, which launch nothing themselves.
+    /// True if helper threads make the call at the call site. Helper threads launch nothing
+    /// themselves.
     pub(crate) helper: bool,
     /// The thread that launches most, among the followed threads that wait.
     pub(crate) thread: u8,
@@ -27,11 +28,11 @@ pub struct LearnedRule {
     /// Bit set of threads outside the engine (the followed threads) that launched a considerable part when
     /// the rule was chosen. These threads may not join the followed ones.
     pub(crate) rivals: u64,
-    /// Median work between occurrences, in launches. A graph counts as several launches.
+    /// Median work of an iteration's interval, in launches. A graph counts as several launches.
     pub(crate) median: u32,
     /// Work of the longest period, in launches.
     pub(crate) longest: u32,
-    /// Waits and copies per iteration, in tenths.
+    /// Mean number of waits and copies per iteration, in tenths.
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,

@@ -50,7 +50,8 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
         graphs += u32::from(launch == token::GRAPH);
-        // A graph is a large part of a pass, so launches before the second graph from the end do not matter.
+        // A graph is a large part of a pass. So the context ends at the second graph, counted back
+        // from the latest launch; earlier launches do not matter.
         if graphs == 2 {
             break;
         }

@@ -21,7 +21,7 @@ pub(crate) const DEPTH: usize = 8;
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
-    /// One more than the highest index of a trail in use.
+    /// One more than the highest index of a trail that a thread uses.
     used: AtomicU32,
 }
 
@@ -137,7 +137,7 @@ impl Trail {
         add(&self.graphs);
     }
 
-    /// Returns the token of the latest call.
+    /// Returns the token of the thread's latest call.
     #[must_use]
     pub fn newest(&self) -> u64 {
         let calls = self.calls.load(Relaxed);

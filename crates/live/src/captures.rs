@@ -15,7 +15,7 @@ pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
     has_opened: bool,
-    /// The numbers of the clients that have asked to stop the window.
+    /// The numbers of the clients that have asked to stop the window, and wait until it has closed.
     stoppers: Vec<u64>,
     /// The longest time that the window may be open, if there is a limit.
     duration: Option<Duration>,
@@ -29,9 +29,9 @@ pub(crate) enum ServerTask {
     Nothing,
     /// Tell the client that has requested the window that the window has opened with this iteration.
     SayOpened(u64),
-    /// Close the window at the end of the current iteration.
+    /// Make the window close at the end of the current iteration.
     Stop,
-    /// Close the window immediately, because no iteration ends.
+    /// Close the window immediately: the process seems to wait for work, so that no iteration ends.
     CloseIdle,
     /// Report to all waiting clients that the window has closed, with its first and last iteration. After
     /// this report the window is no longer followed.
@@ -96,7 +96,8 @@ impl WindowWait {
     pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,
-            // The window may have both opened and closed since the last call.
+            // The window may have opened and closed again since the last call. Its opening is
+            // reported first.
             DemandProgress::Open(first) | DemandProgress::Closed(Some((first, _)))
                 if !self.has_opened =>
             {

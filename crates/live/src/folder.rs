@@ -88,7 +88,8 @@ fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal
     let unfit = |why: String| Err(FolderRefusal::Unfit(folder.to_owned(), why));
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        // The new folder is logged because the user may have mistyped its name.
+        // The folder is new. This is logged, because the user may have mistyped the name of an
+        // existing folder.
         Ok(()) if is_named => log::once!(
             Info,
             "TLLMPROF_CONTROL={}: there was no such folder, it was made",
@@ -155,12 +156,13 @@ mod tests {
         assert!(place::is_name(shared.file_name().unwrap()) && shared.starts_with(&named));
         assert!(shared.to_str().unwrap().ends_with("-7.sock"), "{shared:?}");
         assert!(namespace() > 0);
-        // A path that is longer than the kernel's limit is not used.
+        // The path of a socket in this folder is longer than the kernel's limit, so the folder is
+        // not used.
         let deep = here.join("d".repeat(place::LONGEST - 20));
         fs::create_dir(&deep).unwrap();
         let short = socket(&surroundings("1", Some(&deep)), 7, user()).unwrap();
         assert_eq!(short, place::of_user(user()).join("7.sock"));
-        // A folder that belongs to another user is not used.
+        // The folder belongs to another user, so it is not used.
         let nobody = 4_000_000_000;
         let refused = socket(&surroundings("1", Some(here)), 7, nobody).unwrap_err();
         let folder = place::of_user(nobody);

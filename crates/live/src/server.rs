@@ -92,8 +92,8 @@ impl Server {
     /// Serves clients. Returns true if the control socket must be created again.
     fn serve(mut self) -> bool {
         loop {
-            // If another thread asks this thread to end after this check, that thread finds the socket and
-            // shuts it down, which wakes this thread.
+            // If another thread asks this thread to end after this check, the other thread shuts
+            // the listening socket down, which wakes this thread.
             if end::is_asked() {
                 return false;
             }
@@ -113,7 +113,8 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // The listening socket was shut down: by another process, by the host, or to wake this thread.
+            // The listening socket was shut down: by the host, by another process that shares it,
+            // or by this process to wake this thread.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }
@@ -198,7 +199,8 @@ impl Server {
                 Some(_) => live::progress(),
                 None => live::planned_progress(),
             };
-            // The process is ending. Waiting clients notice that when their connections close.
+            // There is no progress to read, because the process is ending. Waiting clients notice
+            // the end when their connections close.
             let Some(progress) = progress else { return };
             match watch.on(progress, Instant::now()) {
                 ServerTask::Nothing => return,

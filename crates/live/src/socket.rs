@@ -40,7 +40,7 @@ const NO_ENTRY: DescriptorEntry = DescriptorEntry {
     inode: 0,
 };
 
-/// The state of the socket's file, through which clients connect.
+/// The state of the socket's file, by which clients find the socket.
 enum SocketName {
     /// The file has not been created yet.
     None,
@@ -119,7 +119,7 @@ pub(crate) struct Socket(DescriptorEntry);
 /// The result of reading from a socket or writing to it.
 pub(crate) enum Moved {
     Bytes(usize),
-    /// No data can be read or written now.
+    /// No data can be read or written now, but this may change.
     Later,
     /// The peer has closed the connection, or the host has closed the descriptor.
     Gone,
@@ -182,7 +182,8 @@ impl Socket {
         }
         // SAFETY: the strings end with a zero byte, and the address is passed with the length of its type.
         let failed = unsafe {
-            // `bind` creates the socket's file with the mode of the descriptor.
+            // `bind` gives the socket's file the permissions of the descriptor, so they are set
+            // first.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
                     libc::unlink(begun.as_ptr());
@@ -364,7 +365,7 @@ mod tests {
     fn a_socket_is_the_users_alone_lies_high_and_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.sock");
-        // Simulates another process that has left a file at the path.
+        // In this test, another process with the same id has left a file at the path.
         std::fs::write(&path, "").unwrap();
         let socket = Socket::listen(&path).unwrap().unwrap();
         assert!(socket.0.number >= LOWEST_DESCRIPTOR && socket.is_own());
@@ -389,12 +390,13 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&peer).read_line(&mut answer).unwrap();
         assert_eq!(answer, "answer\n");
-        // If the socket were written to without MSG_NOSIGNAL, this would raise SIGPIPE, because the peer has
-        // closed the connection.
+        // The peer has closed the connection. A write without MSG_NOSIGNAL would raise SIGPIPE now,
+        // which would end the test's process.
         drop(peer);
         assert!(matches!(client.read(&mut buffer), Moved::Gone));
         assert!(matches!(client.write(b"x"), Moved::Gone));
-        // Simulates a host that closes the descriptor and then gets the same number for another file.
+        // Simulates a host that closes the socket's descriptor, and then gets the same number for
+        // another file.
         let other = std::fs::File::open("/proc/self/maps").unwrap();
         let number = client.0.number;
         // SAFETY: `dup2` takes no pointer. It does what a host does that closes descriptors that it does not
@@ -406,8 +408,8 @@ mod tests {
         assert_eq!(still.st_ino, other.metadata().unwrap().ino());
         // SAFETY: closes the descriptor that `dup2` made above.
         unsafe { libc::close(number) };
-        // Simulates another process that has created a file with the same name. That file must not be
-        // removed.
+        // Simulates another process that has created a file at the socket's path. That file must
+        // not be removed.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         remove();

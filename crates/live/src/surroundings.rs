@@ -9,7 +9,7 @@ use tllmprof_config::Settings;
 /// meanwhile.
 pub(crate) struct Surroundings {
     pub settings: &'static Settings,
-    /// The value of `XDG_RUNTIME_DIR`.
+    /// The value of the environment variable `XDG_RUNTIME_DIR`, if it is set.
     pub runtime: Option<PathBuf>,
     pub host: OsString,
 }

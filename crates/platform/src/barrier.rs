@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn an_unknown_command_is_refused() {
         assert!(!run(1 << 30));
-        // The answer must be the same each time.
+        // The result must be the same at each call, because it depends only on the kernel.
         assert_eq!(process_wide(), process_wide());
         instructions();
     }

@@ -15,11 +15,11 @@ use core::ptr::{from_ref, null};
 /// only 64 bytes, so that a process that loads many libraries still has room in the static TLS area.
 #[repr(C)]
 pub struct Block {
-    /// The thread's call counters; null before its first call.
+    /// The address of the thread's call counters; null before the thread's first call.
     cells: Cell<*const c_void>,
     /// The stack address at which the outermost intercepted call's return address lies; 0 if there is no such call.
     outer: Cell<usize>,
-    /// The return address that lies at `outer`.
+    /// The return address of the outermost intercepted call, as read at the stack address `outer`.
     outer_return: Cell<usize>,
     /// The thread's [`crate::thread::ThreadRecord`]; null before its first event.
     record: Cell<*const c_void>,
@@ -168,7 +168,8 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // This keeps `mark` alive until the end, because its address must belong to this frame.
+    // This line keeps `mark` alive until here. Its address stands for a stack frame of this
+    // function.
     core::hint::black_box(mark);
 }
 
@@ -178,7 +179,8 @@ pub fn uncounted(act: &mut dyn FnMut()) {
 pub struct Inside(());
 
 impl Inside {
-    /// Sets the mark, or returns `None` if the thread already has it.
+    /// Sets the mark that the thread runs the library's own code. Returns `None` if the mark is
+    /// already set.
     pub fn enter() -> Option<Self> {
         let was_inside = Block::with(|block| block.inside.replace(1));
         (was_inside == 0).then(|| Self(()))
@@ -207,7 +209,7 @@ impl Drop for Inside {
 pub struct LookingUp(());
 
 impl LookingUp {
-    /// Sets the mark, or returns `None` if the thread already has it.
+    /// Sets the mark that a look-up is being handled. Returns `None` if the mark is already set.
     pub fn enter() -> Option<Self> {
         let was_looking_up = Block::with(|block| block.looking_up.replace(1));
         (was_looking_up == 0).then(|| Self(()))

@@ -38,7 +38,7 @@ impl OwnFile {
         self.file.as_ref().filter(|file| self.is(file))
     }
 
-    /// Returns true if `file` is the file that this value was created with.
+    /// Returns true if `file` is the file on disk that this value was created with.
     fn is(&self, file: &File) -> bool {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
@@ -59,7 +59,7 @@ impl OwnFile {
         let is_own = self.get().is_some();
         let file = self.file.take();
         if !is_own {
-            // Do not close the descriptor: by now its number belongs to a file of the program.
+            // Do not close the descriptor: its number now belongs to a file of the program.
             core::mem::forget(file);
         }
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_ne!(again, number);
         own.close();
         assert!(own.get().is_none());
-        // The program's file is still open.
+        // The program's file, which got the library's old number, is still open.
         assert!(File::from(taken).metadata().is_ok());
     }
 }

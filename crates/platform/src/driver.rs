@@ -123,7 +123,7 @@ impl Driver {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {
             let driver = DRIVER.publish(known, Self::load()?);
-            // The old value is kept and not freed, because other threads may still use it.
+            // The old value is kept and not freed, because other threads may still be using it.
             attic::put(known);
             driver
         })
@@ -170,7 +170,8 @@ impl Driver {
         };
         match self.in_a_context(|| stop()) {
             0 => {}
-            // The process is ending, and the program has shut CUDA down before the window was closed.
+            // The driver returns one of these errors if the program has shut CUDA down before the
+            // window was closed, as at the end of a process.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
                 log::say!(Debug, "cuProfilerStop came too late: error {status}");
             }
@@ -262,7 +263,8 @@ impl Driver {
         if remembered {
             self.synchronize();
         }
-        // If the process has one device and a stored context, that device is already idle.
+        // If the process has only one device and the stored context was used, the wait above has
+        // covered this device.
         if !remembered || self.devices() > 1 {
             self.each_primary_context(|| {
                 self.synchronize();

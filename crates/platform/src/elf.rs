@@ -112,7 +112,7 @@ struct Tables {
 /// Valid as long as the module stays loaded. [`walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
 pub struct ElfModule {
-    /// The offset from addresses in the module's file to addresses in memory.
+    /// The difference between an address in memory and the same address in the module's file.
     pub base: usize,
     path: *const c_char,
     /// The first mapped address of the module.
@@ -150,8 +150,8 @@ impl ElfModule {
             memory,
             tables: Tables::default(),
         };
-        // Entries with small tags are collected in an array. A starting process reads about a hundred dynamic
-        // sections, so this must be fast.
+        // The values of entries with small tags are collected in an array, indexed by tag. A
+        // starting process reads about a hundred dynamic sections, so this must be fast.
         let mut values = [0; DT_JMPREL as usize + 1];
         let (mut gnu_hash, mut versym, mut verneed, mut verdef) = (0, 0, 0, 0);
         module.each_dynamic(|tag, value| {
@@ -169,7 +169,8 @@ impl ElfModule {
                 _ => {}
             }
         });
-        // glibc makes these addresses absolute, except in a module that it cannot write to, such as the vDSO.
+        // glibc replaces these addresses by addresses in memory, except in a module that it cannot
+        // write to, such as the vDSO.
         let place = |value: usize| match value {
             0 => 0,
             value if value < start => module.base.wrapping_add(value),
@@ -293,8 +294,8 @@ impl ElfModule {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
             return None; // skip the search
         }
-        // The GNU hash table need not contain undefined symbols, so the whole symbol table is searched. That
-        // is rarely needed.
+        // The GNU hash table need not contain undefined symbols, so the whole symbol table has to
+        // be searched.
         self.version_wanted(self.undefined(name)?)
     }
 
@@ -355,7 +356,8 @@ impl ElfModule {
             let place = |offset| definition.wrapping_add(offset);
             if self.memory.half(place(offset_of!(Verdef, index)))? == index {
                 let aux = self.memory.word(place(offset_of!(Verdef, aux)))?;
-                // The version definition's first auxiliary entry starts with the offset of the name.
+                // The first auxiliary entry of a version's definition begins with the offset of the
+                // version's name.
                 let name = self.memory.word(place(aux as usize))?;
                 return self.string(name as usize);
             }
@@ -441,7 +443,8 @@ impl ElfModule {
 
     /// Returns the symbol index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
-        // The search stops where the segment ends, because a damaged table may claim a larger size.
+        // The search ends at the end of the segment, because a damaged table may claim a larger
+        // size.
         let mut symbols =
             (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
         let is_it =

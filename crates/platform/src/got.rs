@@ -147,8 +147,9 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     }
     // Write the slot with one store: a thread that calls at this moment uses either the old or the new address.
     slot.place.store(to, Ordering::Release);
-    // Only this page is protected again. Another thread may have to write the next page, because the list of
-    // mappings may be wrong while the loader changes them (qemu does not change them atomically).
+    // Only this page is protected again. The next page may have to stay writable for another
+    // thread: the list of mappings may be wrong while the loader changes them (qemu does not change
+    // them atomically).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }

@@ -33,8 +33,8 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static HEAP: Lock<Heap> = Lock::new(Dlmalloc::new_with_allocator(Pages));
-    /// True after a wait for the heap's lock has timed out. From then on no thread waits, until the lock is
-    /// free again.
+    /// True after a wait for the heap's lock has timed out. From then on no thread waits for the
+    /// lock, until a thread has found it free again.
     #[fork(reset)]
     static IS_LOST: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the child has the same pages")]
@@ -141,7 +141,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             // SAFETY: the heap has allocated the block with this size and alignment.
             unsafe { heap.free(block, layout.size(), layout.align()) };
         }
-        // If the heap's lock cannot be acquired, the block is never freed.
+        // If the heap's lock cannot be acquired, the old block is never freed.
     }
 
     #[inline(never)]

@@ -46,7 +46,8 @@ struct InitialVariables {
     us: Option<PathBuf>,
     /// Path of the tool: the library to which this one passes NVTX calls. `None` if there is none.
     tool: Option<CString>,
-    /// True if the variable already named this library, because a parent process had put it there.
+    /// True if the variable named this library when the process started, because a parent process
+    /// had put it there.
     inherited: bool,
 }
 
@@ -74,7 +75,8 @@ impl InitialVariables {
 /// Puts this library into the NVTX variable, so that NVTX sends its calls here, if `wanted`; otherwise takes
 /// it out. Called when the library is loaded, because NVTX may read the variable at any time after that.
 pub fn start(wanted: bool) {
-    // In most processes the variable is to stay as it is. Then this library's file need not be searched.
+    // In most processes the NVTX variable is to stay as it is. In this case the path of this
+    // library's file is not needed.
     if !wanted && !has_chain() {
         return;
     }
@@ -134,7 +136,8 @@ pub fn is_in_place() -> bool {
 }
 
 fn is_us(path: &OsStr) -> bool {
-    // Most processes have no such variable, so this library's path is unknown and not needed.
+    // Most processes have no NVTX variable. In this case the path of this library's file is neither
+    // known nor needed.
     FOUND.get().is_some() && is(found().us.as_deref(), path)
 }
 
@@ -208,7 +211,8 @@ mod tests {
         publish(bytes("/proc/self/exe"), bytes(""));
         assert_eq!(seen(), (None, true), "by another name, and before nothing");
 
-        // Simulates a parent process that has used another copy of the library.
+        // Simulates a parent process that has used another copy of this library, with the same file
+        // name.
         let name = us.rsplit('/').next().unwrap();
         let copy = format!("/elsewhere/{name}");
         publish(bytes(&copy), bytes(TOOL));

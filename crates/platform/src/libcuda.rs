@@ -15,8 +15,8 @@ use crate::elf;
 /// The driver's soname.
 pub const NAME: &CStr = c"libcuda.so.1";
 
-/// Returns true if the driver is loaded and `function` lies in another library. Parts of the driver, whose
-/// sonames are similar (under WSL, `libcuda.so.1.1`), count as the driver.
+/// Returns true if the driver is loaded and `function` lies in another library. Libraries that are
+/// parts of the driver and have similar sonames (under WSL, `libcuda.so.1.1`) count as the driver.
 pub fn is_elsewhere(function: usize) -> bool {
     let is_driver = |module: &elf::ElfModule| {
         let soname = module.soname().map_or(&[][..], CStr::to_bytes);
@@ -41,7 +41,7 @@ pub struct DriverLocation {
 }
 
 impl DriverLocation {
-    /// A location for tests: that of a driver that is not loaded.
+    /// A location for tests: that of a driver that is never loaded.
     #[cfg(test)]
     #[allow(
         clippy::declare_interior_mutable_const,
@@ -59,8 +59,8 @@ impl DriverLocation {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),
-            // Modules may have been loaded or unloaded since the walk began. This value makes the next check
-            // search for the driver again.
+            // Modules may have been loaded or unloaded since the walk began. With this value of
+            // `seen`, the next check searches for the driver again.
             seen: AtomicU64::new(u64::MAX),
         }
     }
@@ -102,7 +102,7 @@ macro_rules! __driver_functions {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            /// The location of the driver in memory.
+            /// The location of the driver in memory, by which an unload is noticed.
             place: $crate::libcuda::DriverLocation,
             $($field: Option<extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
         }

@@ -39,19 +39,20 @@ pub(crate) mod tests;
 /// to the last, in the parent from the last to the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// The library's heap. It comes first because the child's hooks may allocate.
+    /// The library's heap. Its hooks come first because the hooks of later stages may allocate in
+    /// the child.
     Heap,
-    /// The session. Its lock is taken before all other locks.
+    /// The session. Its lock is taken before the locks of all later stages.
     Session,
-    /// The tables of the hooks through which calls are intercepted.
+    /// The tables of intercepted functions, through which calls reach the library.
     Doors,
-    /// The walks over loaded modules.
+    /// The walks over loaded modules, which must not begin during a fork.
     Modules,
-    /// The crates that record and that control profilers.
+    /// The crates that write the record and that control profilers.
     Sinks,
     /// The records of the threads. This stage comes after the stages that handle the parts of these records.
     Last,
-    /// State that depends on the state that the earlier stages have set.
+    /// State that depends on state that an earlier stage has set in the child.
     Again,
 }
 
@@ -76,7 +77,7 @@ pub struct Hook {
     pub restart: Option<fn()>,
 }
 
-/// All registered hooks, which the linker collects.
+/// The hooks of all modules, which the linker collects.
 #[linkme::distributed_slice]
 pub static HOOKS: [Hook];
 
@@ -103,7 +104,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook that does nothing, as a base for other hooks.
+    /// A hook with no actions, from which other hooks are made by setting some of the fields.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -201,7 +202,8 @@ macro_rules! __global_static {
     };
 }
 
-// Each section begins at a cache line. The library is linked from one object, so the statics of a section are adjacent.
+// Each of these sections begins at a cache line. The library is linked from one object, so the
+// statics of a section are adjacent.
 core::arch::global_asm!(
     ".section .data.tllmprof_calls,\"aw\",@progbits",
     ".p2align 6",
@@ -288,7 +290,7 @@ macro_rules! __global_restart {
     };
 }
 
-/// Longest time that a reset waits for a lock.
+/// Longest time that the reset of a static waits for the static's lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A static that can be reset to its initial value.
@@ -494,8 +496,8 @@ extern "C" fn in_child() {
     {
         contained((), || child(&alone));
     }
-    // The number is only compared with 0, because it belongs to the parent's thread, and the child's thread
-    // has another.
+    // The stored thread ID is only compared with 0: it is the ID in the parent, and the thread has
+    // another ID in the child.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
     }

@@ -19,7 +19,7 @@ const LONGEST: usize = 1024;
 /// end matters, because a message's reason comes after the names in it.
 const END: usize = 400;
 const BEGINNING: usize = LONGEST - 1 - END;
-/// The text that replaces the middle of a long line.
+/// The text that stands for the middle part that was cut out of a long line.
 const CUT: &str = "…";
 
 lifecycle::global! {
@@ -65,7 +65,7 @@ pub fn start() {
 /// Called when the program has redirected descriptor `new`. Ignored in a child that shares its parent's memory until it
 /// runs another program (`vfork`), because the child has separate descriptors.
 pub fn redirected(new: i32) {
-    // If no line has been or will be written, no system call is needed.
+    // Nothing has to be done, and no system call is needed, if no line has been or will be written.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -206,14 +206,14 @@ impl LineText {
 impl Write for LineText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut text = text.as_bytes();
-        // One byte is reserved for the line feed.
+        // One byte of the buffer is reserved for the line feed.
         if text.len() > LONGEST - 1 - self.length {
             self.is_cut = true;
             let first = BEGINNING.saturating_sub(self.length);
             let (first, rest) = text.split_at(first.min(text.len()));
             self.push(first);
             text = &rest[rest.len().saturating_sub(END)..];
-            // Drops as much of the line's end so far as the new text needs.
+            // Drops bytes of the line's end, as many as the new text needs.
             let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
             self.bytes
                 .copy_within(BEGINNING + excess..self.length, BEGINNING);

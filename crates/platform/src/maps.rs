@@ -13,7 +13,7 @@ pub struct Mapping {
     pub end: usize,
     pub is_writable: bool,
     pub is_executable: bool,
-    /// Inode number of the mapped file.
+    /// Inode number of the mapped file; 0 for memory without a file.
     pub inode: u64,
     path: Option<PathBuf>,
 }

@@ -101,8 +101,8 @@ pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
         return false;
     };
     let inode = file.metadata().map(|status| status.ino());
-    // Some file systems report another inode number than the mapping has. In this case the ELF notes, which
-    // contain the build ID, are compared.
+    // Some file systems report another inode number than the list of mappings has. In this case the
+    // ELF notes, which contain the build ID, are compared instead.
     if inode.is_ok_and(|inode| {
         maps.at(module.start)
             .is_some_and(|mapping| mapping.inode == inode)
@@ -139,7 +139,8 @@ pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
 pub fn has_stack() -> bool {
     const NEEDED: usize = 512 * 1024;
     let here = stack::here();
-    // A coroutine or a signal handler may run on another stack, whose size is unknown.
+    // The stack pointer may lie outside these bounds: a coroutine or a signal handler may run on
+    // another stack, whose size is unknown.
     stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
 }
 

@@ -48,14 +48,14 @@ lifecycle::global! {
     /// One flag for each type of thread: true if the thread was asked to end.
     #[fork(reset)]
     static END: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
-    /// True if the main thread has ended, or is about to end.
+    /// True if the main thread has ended or is about to end, while the process continues.
     #[fork(reset)]
     static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
 }
 lifecycle::global! {
     stage: Last;
 
-    /// For each type of thread, the function that wakes it.
+    /// For each type of thread, the function that wakes the thread of this type.
     #[fork(keep = "functions of this library")]
     static WAKE: [Published<fn()>; KINDS] = [const { Published::none() }; KINDS];
     /// True if the library is sure to notice when the main thread ends.
@@ -208,7 +208,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses the request, the flag that the main thread has set is used.
+    // If the kernel refuses to read the main thread's memory for another reason than ESRCH, the
+    // flag decides that the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
@@ -243,7 +244,7 @@ mod tests {
             core::ptr::null_mut()
         }
         assert!(start(ThreadKind::Stacks, 256 << 10, main));
-        // The thread was not asked to end, so this call does not wait for it.
+        // No thread was asked to end, so this call must not wait for one.
         await_end(Duration::from_secs(3600));
         ends(ThreadKind::Stacks);
         await_end(Duration::from_millis(1));

@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use tllmprof_sync::Published;
 
-/// The alignment in bytes that every mapping has.
+/// The alignment in bytes that each new mapping has at least.
 const PAGE: usize = 4096;
 
 /// A type for which all-zero bytes are a valid value.
@@ -18,7 +18,8 @@ const PAGE: usize = 4096;
 /// All-zero bytes are a valid value of the type.
 pub unsafe trait Zeroed {}
 
-/// Implements [`Zeroed`] for types whose documentation says that zeros are a valid value.
+/// Implements [`Zeroed`] for types for which all-zero bytes are a valid value, according to their
+/// documentation.
 macro_rules! zeroed {
     ($($type:ty),* $(,)?) => {
         $(
@@ -112,12 +113,12 @@ impl<T: Chained> Spare<T> {
     /// Takes a value that no thread has used from the list. If the list is empty, `make` allocates a batch of
     /// values. Returns `None` if there is no memory.
     pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
-        // The whole list is taken for a moment, so that no other thread has access to it. The rest of the
-        // list is put back afterwards.
+        // This thread takes the whole list for a moment, so that no other thread uses it. It puts
+        // the rest of the list back afterwards.
         let value = self.first.take().or_else(|| chained(make()?))?;
         if let Some(rest) = value.next().take() {
-            // If another thread has put its rest of the list back at the same time, this rest is lost: at
-            // most one batch.
+            // If another thread has put a list back at the same time, the rest of this list is
+            // lost: at most one batch of values.
             let _ = self.first.set_if_none(rest);
         }
         Some(value)

@@ -13,7 +13,8 @@ pub fn contained<R>(otherwise: R, act: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(result) => result,
         Err(payload) => {
-            // The payload is not dropped, so that no more of the code that failed runs.
+            // The panic's payload is not dropped, because that would run more of the code that has
+            // failed.
             core::mem::forget(payload);
             otherwise
         }
@@ -28,7 +29,8 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_result() {
-        // `resume_unwind` skips the panic hook, because another test counts the lines that the hook logs.
+        // `resume_unwind` does not call the panic hook. Another test counts the lines that the hook
+        // logs, and this panic must not add one.
         assert_eq!(contained(-1, || resume_unwind(Box::new("on purpose"))), -1);
         assert_eq!(contained(-1, || 5), 5);
     }

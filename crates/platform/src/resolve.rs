@@ -22,7 +22,7 @@ lifecycle::global! {
     static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
-/// The set of modules in which a name is searched.
+/// The set of modules in which a function's name is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The modules that the loader would search for the caller: the initially loaded ones, then the caller's module and
@@ -38,9 +38,9 @@ pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it comes after
-    // the C library in the list. Other modules that were loaded after the start may come before this library,
-    // too.
+    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it
+    // comes after the C library in the loader's list. Other modules that were loaded after the
+    // start may come before this library in the list.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -92,7 +92,7 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34 the C library consisted of more files.
+            // Before glibc 2.34, the C library also had the files libdl and libpthread.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };
@@ -329,7 +329,8 @@ mod tests {
             assert_eq!(is_there(c"libc.so.6"), 1);
             assert!(count <= modules.len());
         });
-        // The test program is the first module, so nothing comes before it.
+        // In a unit test this library is part of the test program, which is the first module in
+        // load order. So no module comes before it.
         for address in [here(), expected(c"getpid").addr(), 1] {
             assert!(!comes_before_us(address));
         }

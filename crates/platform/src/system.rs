@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn threads_are_counted() {
-        // Repeated, because other tests start threads at the same time.
+        // The comparison is repeated, because other tests of this process start threads at the same
+        // time.
         let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
         let agree = || {
             let before = listed();
@@ -225,7 +226,8 @@ mod tests {
         })
         .join()
         .unwrap();
-        // This thread slept in `join` while the other thread ran.
+        // This thread slept in `join` while the other thread ran, so it used hardly any processor
+        // time.
         assert!(processor_time(us).unwrap() - before < 5_000_000);
         let is_gone = || processor_time(other).is_none();
         assert!((0..1000).any(|_| is_gone() || {

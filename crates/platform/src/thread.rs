@@ -29,14 +29,14 @@ use tllmprof_sync::Published;
 /// a thread's end. An earlier component may still use the later ones at that time.
 #[derive(Clone, Copy)]
 pub enum ThreadComponent {
-    /// The thread's state for calls of Python functions.
+    /// The thread's state for Python: its use of the GIL and its calls of marked functions.
     Python,
-    /// The thread's call counters.
+    /// The thread's slot: the counters for the thread's calls.
     Slot,
     /// The thread's open scopes (torch modules, NVTX ranges and marked functions), to which GPU work is
     /// attributed.
     Scopes,
-    /// The thread's writer to the record.
+    /// The thread's writer, through which it writes events into the record.
     Writer,
 }
 
@@ -56,21 +56,22 @@ pub unsafe trait Part: Sync + Sized + 'static {
 /// The record of one thread at a time. A record that no thread uses consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
-    /// The stack address of the frame of the thread's call that is in progress in the driver; 0 if there is
-    /// none. The assembly code of the gates in front of the driver writes this field and `passes`.
+    /// The stack address of the frame of the thread's call that is now in the driver; 0 if no call
+    /// is. The assembly code of the gates in front of the driver writes this field and `passes`.
     flight: AtomicUsize,
     /// The number of the thread's calls that may have enqueued work on the GPU.
     passes: AtomicU64,
     is_taken: AtomicBool,
-    /// The kernel's ID of the thread.
+    /// The kernel's ID of the thread that uses this record.
     number: AtomicI32,
-    /// A stack address, or 0. A call whose return address lies at this address does not run on a signal
-    /// handler's stack.
+    /// The stack address of a call's return address, or 0. A call whose return address lies at this
+    /// stack address does not run on a signal handler's stack.
     own_stack: AtomicUsize,
     /// The parts that the thread uses now, indexed by [`ThreadComponent`]. The thread's block also has a
     /// pointer to the writer.
     active: [AtomicPtr<c_void>; KINDS],
-    /// All parts that belong to the record, including those that an ended thread has left.
+    /// All parts that belong to the record, including those that an ended thread has left, indexed
+    /// by [`ThreadComponent`].
     parts: [AtomicPtr<c_void>; KINDS],
     next: Published<Self>,
 }
@@ -81,7 +82,7 @@ unsafe impl Zeroed for ThreadRecord {}
 lifecycle::global! {
     stage: Last;
 
-    /// A linked list of all records, newest first.
+    /// A linked list of the records of all threads, the newest first.
     #[fork(by = in_child)]
     static ALL: Published<ThreadRecord> = Published::none();
 }
@@ -369,7 +370,8 @@ pub(crate) mod tests {
 
     /// A lock that lets only one test run at a time, because threads of other tests could take over a record.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
-    /// The components whose parts were notified of their thread's end, in order.
+    /// The components whose parts were notified of the end of their thread, in the order of these
+    /// notifications.
     static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 
     struct Python;

@@ -37,7 +37,7 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(keep)]
     static ATTACHING: Lock<()> = Lock::new(());
-    /// True if our audit hook has been added to the running interpreter.
+    /// True if the library's audit hook has been added to the running interpreter.
     #[fork(keep = "hooks are copied")]
     #[restart(reset)]
     static IS_AUDITED: AtomicBool = AtomicBool::new(false);
@@ -151,8 +151,8 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     redirects
 }
 
-/// Patches the GOT slots through which the library follows the GIL, or restores them if `to_us` is
-/// false.
+/// Patches the interpreter's GOT slots for `pthread_cond_*`, through which the library follows the
+/// GIL. Restores them if `to_us` is false.
 pub(crate) fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;
@@ -225,7 +225,8 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     contained((), || {
         if let (Some(api), Some(thread)) = (api(), threads::current())
             && !thread.is_busy.get()
-            // An audit event may occur before the thread has a thread state.
+            // An audit event may occur before the thread has a thread state. No hook is installed
+            // then.
             && api.has_thread_state()
             && api.runs()
         {

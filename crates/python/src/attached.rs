@@ -9,7 +9,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Unreadable;
 use tllmprof_sync::Published;
 
-/// A CPython library or executable that was found in the process.
+/// A CPython library or executable that was found in the process, with the functions of its C API.
 pub(crate) struct Attached {
     pub api: Api,
     /// The address range of CPython's module.
@@ -26,14 +26,14 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
-    /// The error that prevented the hooks of an interpreter. 0 for none, [`NOT_HOOKED`] for a
-    /// failure without an error number.
+    /// The system error (`errno`) that prevented the installation of the hooks in an interpreter. 0
+    /// if none did, [`NOT_HOOKED`] if the installation failed without an error number.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static OUT_OF_REACH: AtomicI32 = AtomicI32::new(0);
 }
 
-/// The state of Python in the process.
+/// The result of the search for CPython in the process.
 pub(crate) enum Presence {
     /// An interpreter was found, and its hooks are installed.
     There,
@@ -52,7 +52,8 @@ pub(crate) enum OutOfReach {
     NotHooked,
 }
 
-/// The value of [`OUT_OF_REACH`] for [`OutOfReach::NotHooked`]. Error numbers are never negative.
+/// The value of [`OUT_OF_REACH`] if no GOT slot could be patched. It is negative, because error
+/// numbers (`errno`) never are.
 const NOT_HOOKED: i32 = -1;
 
 impl fmt::Display for OutOfReach {

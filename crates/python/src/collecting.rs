@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use tllmprof_capture::marks::Pushed;
 
-/// A garbage collection that runs on a thread.
+/// A garbage collection that has begun on a thread and has not ended.
 pub(crate) struct Collecting {
     /// The start of the collection, on the clock of [`super::time`].
     pub since: u64,

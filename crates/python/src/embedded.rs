@@ -22,7 +22,7 @@ pub fn add(py: Python<'_>, names: &Object<'_>, definition: &'static MethodDef) -
         .is_some_and(|function| names.set_item(definition.name(), &function))
 }
 
-/// Calls `say` with the first argument, if it is a str.
+/// Calls `say` with the text of the first argument, if that argument is a str.
 pub fn with_text(args: &Object<'_>, say: impl FnOnce(&str)) {
     let first = args.elements().next();
     if let Some(text) = first.as_ref().and_then(Object::as_text) {

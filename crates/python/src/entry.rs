@@ -19,7 +19,7 @@ use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
 /// The longest time that the end of the interpreter waits for threads that still run Python code of
-/// the library. The second limit applies while one of them writes a trace.
+/// the library. `WRITE_TIMEOUT` applies instead while one of them writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the waiting thread checks again whether a trace is still being written.
@@ -102,8 +102,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // In this version of Python, the check for the GIL misses a thread that holds the GIL in a
-        // sub-interpreter. The thread would request the GIL again and wait for itself.
+        // Before 3.12, the check for the GIL misses a thread that holds the GIL in a
+        // sub-interpreter. The thread would request the GIL again and wait for itself forever.
         log::once!(
             Warn,
             "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",

@@ -13,7 +13,8 @@ pub trait Extension: Sync {
     fn start(&self, settings: &Settings);
     /// Returns true if [`Extension::look`] is to be called at an audit event with this name.
     fn wants(&self, event: &[u8]) -> bool;
-    /// Handles an audit event for which `wants` returned true.
+    /// Does the extension's work in the interpreter at an audit event for which `wants` returned
+    /// true.
     fn look(&self, py: Python<'_>);
     /// Handles the end of the main interpreter.
     fn ends(&self, py: Python<'_>);

@@ -35,9 +35,9 @@ lifecycle::global! {
 
 pub(crate) struct CollectionTotals {
     collections: [AtomicU64; GENERATIONS],
-    /// Number of objects that were freed.
+    /// Number of objects that garbage collections have freed.
     collected: AtomicU64,
-    /// Number of objects that were found but could not be freed.
+    /// Number of objects that garbage collections have found but could not free.
     uncollectable: AtomicU64,
     nanoseconds: AtomicU64,
 }
@@ -109,11 +109,11 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The main interpreter's list `gc.callbacks`.
+    /// The main interpreter's list `gc.callbacks`, to which our callback is added.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CALLBACKS: Held = Held::none();
-    /// Our callback in `gc.callbacks`.
+    /// The Python function object that the library adds to `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static OURS: Held = Held::none();
@@ -121,9 +121,9 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// The interpreter's count of collections minus [`TOTALS`], at the time when our callback was
-    /// added. `UNKNOWN` if the two counts cannot be compared: in the child of a fork, or if
-    /// interpreters share the totals.
+    /// The interpreter's count of collections minus the count in [`TOTALS`], at the time when our
+    /// callback was added. `UNKNOWN` if the two counts cannot be compared: in the child of a fork,
+    /// or if interpreters share the totals.
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -263,14 +263,14 @@ fn count(args: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// The arguments with which Python called our callback.
+/// The arguments with which Python called our callback: one report of a garbage collection.
 struct Report {
     starts: bool,
-    /// The index of the generation, below [`GENERATIONS`].
+    /// The index of the collected generation, below [`GENERATIONS`].
     generation: usize,
-    /// Number of freed objects; 0 at the start.
+    /// Number of objects that the collection freed; 0 at the start of a collection.
     collected: u64,
-    /// Number of objects that were found but could not be freed.
+    /// Number of objects that the collection found but could not free.
     uncollectable: u64,
 }
 
@@ -288,7 +288,8 @@ impl Report {
         }
     }
 
-    /// Begins or ends a collection on the thread that owns `collecting`.
+    /// Counts the reported event: the begin or the end of a collection on the thread that owns
+    /// `collecting`.
     fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &CollectionTotals) {
         let generation = self.generation;
         let names = NAMES.get().and_then(Option::as_ref);
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // The end of a collection that began before collections were followed.
+        // A collection that began before collections were followed. Its end is not counted.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

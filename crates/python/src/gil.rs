@@ -28,7 +28,7 @@ use tllmprof_platform::panics::contained;
 
 /// The most GILs that are followed at a time. From 3.12 on, each interpreter may have its own GIL.
 const MAX_GILS: usize = 64;
-/// Number of bytes from a GIL's `cond` to its `switch_cond`.
+/// Distance in bytes from a GIL's condition variable `cond` to its `switch_cond`.
 const SWITCH_COND_OFFSET: usize =
     size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
@@ -37,9 +37,10 @@ struct Gils {
     /// The address of each followed GIL's `cond`; 0 for a free element. `switch_cond` lies at a
     /// fixed distance after it.
     conditions: [AtomicUsize; MAX_GILS],
-    /// Number of elements at the start of `conditions` that are or were in use.
+    /// Number of elements at the start of `conditions` that hold the address of a GIL, or have held
+    /// one.
     used: AtomicUsize,
-    /// Number of GILs that are not followed because the table was full.
+    /// Number of GILs that are not followed because all [`MAX_GILS`] elements were in use.
     missed: AtomicU32,
 }
 
@@ -47,7 +48,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static FOLLOWED: Gils = Gils::none();
-    /// True if a GIL may have been created before the hooks were installed.
+    /// True if the interpreter may have created a GIL before the library's hooks were installed.
     #[fork(keep = "as the GILs")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
@@ -92,7 +93,7 @@ pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
         );
     }
     holds::begin();
-    // The first interpreter's GIL is the first in the table.
+    // The GIL of the first interpreter is GIL number 0 in the table.
     thread.holds.begin(0);
 }
 
@@ -108,8 +109,8 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// Notes that an interpreter exists already. Its GIL is recognized when a thread drops and retakes
-/// it.
+/// Notes that an interpreter exists already, so its GIL's condition variables are not known. They
+/// are recognized when a thread drops the GIL and takes it again.
 pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
@@ -164,9 +165,9 @@ impl Gils {
         }
     }
 
-    /// Follows the GIL whose `cond` has this address.
+    /// Adds the GIL whose `cond` has this address to the table.
     fn follow(&self, condition: usize) {
-        // Another thread may already have added the same GIL.
+        // Another thread may already have added the same GIL to the table.
         let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
         if self.conditions.iter().any(is_it) {
             return;
@@ -181,7 +182,7 @@ impl Gils {
         self.missed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the elements of `conditions` that are or were in use.
+    /// Returns the elements of `conditions` that hold the address of a GIL, or have held one.
     #[inline]
     fn used(&self) -> &[AtomicUsize] {
         &self.conditions[..self.used.load(Ordering::Acquire).min(MAX_GILS)]
@@ -363,9 +364,11 @@ mod tests {
         let last = Cell::new(0);
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), Some(COND));
-        // The pair is complete, so a condition at the same distance after it starts a new pair.
+        // The previous pair is complete. So a condition at the same distance after its second
+        // condition does not complete another pair.
         assert_eq!(second_of_pair(&last, COND + 2 * SWITCH_COND_OFFSET), None);
-        // A condition of another mutex is initialized between the first and the second condition.
+        // The program initializes an unrelated condition between the first and the second condition
+        // of the GIL.
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, 0x9000), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), None);
@@ -417,7 +420,7 @@ mod tests {
         assert_eq!(gils.part((MAX_GILS + 1) * COND), None);
     }
 
-    /// The memory layout of the start of CPython's GIL.
+    /// The conditions and the mutex of a GIL, laid out in memory as in CPython.
     #[repr(C)]
     struct Pair {
         cond: libc::pthread_cond_t,
@@ -433,7 +436,7 @@ mod tests {
         }))
     }
 
-    /// Makes the calls that CPython makes: a thread waits for the GIL, takes it, and drops it.
+    /// Makes the calls that CPython makes when a thread waits for the GIL, takes it, and drops it.
     #[test]
     fn hooks_count_a_threads_waits_and_holds() {
         let pair = pair();

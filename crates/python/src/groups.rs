@@ -19,7 +19,7 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// The most searches for groups in a process.
+/// The most searches for groups of ranks in a process.
 const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {
@@ -92,11 +92,12 @@ pub(crate) fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     found
 }
 
-/// The process's position in its world, the group of all ranks that `torch.distributed` knows.
+/// The process's position in its world, which is the group of all ranks that `torch.distributed`
+/// knows.
 #[derive(Clone, Copy)]
 struct Worldly {
     rank: Option<u64>,
-    /// Number of ranks in the job before those of this world; `None` if unknown.
+    /// Number of ranks of the job that precede the ranks of this world; `None` if unknown.
     ahead: Option<u64>,
 }
 
@@ -136,7 +137,7 @@ impl Worldly {
     }
 }
 
-/// Finds the groups that an engine keeps in variables of its modules.
+/// Adds the groups that an engine keeps in variables of its modules to `found`.
 fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static str>>) {
     for row in ENGINE_GROUPS {
         let module = CString::new(row.module).ok();

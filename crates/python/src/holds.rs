@@ -15,7 +15,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// The names of the ranges for waits and holds.
+/// The names of the NVTX ranges for waits for the GIL and holds of it.
 struct GilRangeNames {
     wait: RegisteredName,
     hold: RegisteredName,
@@ -31,7 +31,7 @@ lifecycle::global! {
     static SHORTEST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if [`begin`] has registered the names.
+/// Returns true if [`begin`] has registered the names of the ranges for waits and holds.
 pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
@@ -105,7 +105,7 @@ impl EventTotal {
 
 /// A thread's use of the GIL. Other threads may read only the totals and `holds_since`.
 pub(crate) struct Holds {
-    /// The start of the current wait in ns; 0 if the thread does not wait.
+    /// The start of the thread's current wait for the GIL, in ns; 0 if the thread does not wait.
     waits_since: Cell<u64>,
     /// The start of the current hold in ns; 0 if the thread does not hold the GIL.
     holds_since: AtomicU64,
@@ -164,9 +164,10 @@ impl Holds {
         }
     }
 
-    /// Records that the thread has taken the GIL.
+    /// Records that the thread has taken GIL number `gil`.
     pub(crate) fn takes(&self, gil: u64) {
-        // End a hold of a GIL that was destroyed without being dropped.
+        // If the thread still holds a GIL that was destroyed without being dropped, this ends the
+        // hold.
         self.drops();
         let now = now();
         let waited = self.waits_since.replace(0);
@@ -201,8 +202,8 @@ impl Holds {
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
-    /// Resets the totals. A hold that is under way counts from now on. Only the thread itself may
-    /// call this function.
+    /// Resets the thread's totals. If the thread holds the GIL now, the hold counts from now on.
+    /// Only the thread itself may call this function.
     pub(crate) fn begin(&self, gil: u64) {
         self.clear();
         if self.holds_since.load(Ordering::Relaxed) != 0 {
@@ -248,8 +249,8 @@ impl Holds {
         }
     }
 
-    /// Resets everything at the start of a test, because the test's thread may reuse another
-    /// thread's slot.
+    /// Resets the GIL state of the thread at the start of a test, because the test's thread may
+    /// have taken over another thread's slot.
     #[cfg(test)]
     pub(crate) fn begin_anew(&self) {
         self.leave();
@@ -331,7 +332,8 @@ mod tests {
         assert!(thread.waits.time() >= PAUSED);
         assert_eq!(thread.waits.longest(), 0);
         assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
-        // The next thread with this slot does not continue the wait of the thread that ended.
+        // The next thread with this slot does not continue the wait of the thread that ended, so
+        // its wait is counted as a new one.
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
     }

@@ -16,7 +16,7 @@ use tllmprof_session as session;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if [`main_ends`] is registered with `atexit`.
+    /// True if [`main_ends`] is registered with Python's `atexit`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);

@@ -42,8 +42,8 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 const KEPT_TIMEOUT: Duration = Duration::from_millis(20);
 const STACK: usize = 1 << 20;
 
-/// A function that runs with the GIL. The last argument is true to install the hooks, and false to
-/// remove them.
+/// A function that the library's thread runs while it holds the GIL. The last argument is true to
+/// install the hooks, and false to remove them.
 pub(crate) type Act = fn(Python<'_>, &Thread, bool);
 
 lifecycle::global! {
@@ -56,16 +56,17 @@ lifecycle::global! {
     #[fork(keep = "the child's library is its parent's")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
-    /// True if the hooks are to be installed in the interpreters.
+    /// True if the library's hooks are to be installed in the interpreters, and false if they are
+    /// to be removed.
     #[fork(keep = "the child is attached to as its parent is")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// True if the hooks are installed in the main interpreter.
+    /// True if the library's hooks are installed in the main interpreter.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
-    /// 1 while the library's thread waits for the GIL or holds it, else 0. A thread that an ended
-    /// interpreter keeps waiting does not count for the next interpreter.
+    /// 1 while the library's thread waits for the GIL or holds it, else 0. If an interpreter ends
+    /// and keeps its waiting thread forever, the thread is not counted for the next interpreter.
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -137,7 +138,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Sets a word back to 0 when dropped, and wakes the threads that wait for this.
+/// Sets an atomic word back to 0 when dropped, and wakes the threads that wait until the word is 0.
 struct Set(&'static AtomicU32);
 
 impl Drop for Set {
@@ -240,7 +241,8 @@ fn settle(api: &'static Api, state: ThreadState) {
     }
 }
 
-/// Stores whether the hooks are in the main interpreter, or will be at its first audit event.
+/// Stores whether the hooks are in the main interpreter. They also count as installed if the
+/// interpreter's first audit event is going to install them.
 pub(crate) fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);
 }

@@ -159,16 +159,16 @@ fn wants_of(settings: &Settings) -> Wants {
 /// Installs the hooks in Python, or removes them. Returns true if this was done within a time
 /// limit.
 fn switch(is_wanted: bool) -> bool {
-    // The GIL must not be held here: another thread may hold the loader's lock while it waits for
-    // the GIL.
+    // This thread must not hold the GIL here: another thread may hold the loader's lock while it
+    // waits for the GIL, and both threads would wait forever.
     attach::lead_gil(is_wanted);
     late::switch(is_wanted)
 }
 
-/// The progress of installing the hooks in Python.
+/// The progress of installing the library's hooks in Python.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstallProgress {
-    /// All hooks are installed, or none are requested.
+    /// All requested hooks are installed; this includes the case that none are requested.
     Done,
     /// Another thread holds the GIL. The hooks are installed as soon as the GIL is free.
     Waits,

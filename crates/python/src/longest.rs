@@ -56,7 +56,7 @@ mod tests {
                 name: kept.get(1),
             });
         };
-        // These times are longer than any wait in other tests.
+        // These times are longer than the waits that other tests of this process store.
         of(u64::MAX - 2, "first");
         of(u64::MAX - 1, "second");
         of(u64::MAX - 2, "third");

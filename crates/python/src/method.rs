@@ -215,7 +215,8 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
             true
         });
         if !is_done {
-            // `act` panicked, so an exception that it left is not meant for the program.
+            // `act` panicked. An exception that it left set belongs to the library and must not
+            // reach the program.
             py.clear_exception();
         }
         if py.has_raised() { -1 } else { 0 }

@@ -32,7 +32,7 @@ pub(crate) fn report() {
     }
 }
 
-/// The names of settings that need Python and are set.
+/// The names of the settings that are set but need Python, which this process does not have.
 struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {

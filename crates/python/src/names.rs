@@ -19,7 +19,7 @@ const MIN_INTERVAL_NS: u64 = 20_000_000;
 const MIN_INTERVAL_FACTOR: u64 = 100;
 
 lifecycle::global! {
-    /// The time of the next look-up, in ns.
+    /// The time of the next look-up of thread names, in ns on the clock of `time::now`.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -70,7 +70,8 @@ pub(crate) fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // The thread or the record may only just be starting, so try again later.
+        // The thread or the record may only just be starting, so its names are looked up again
+        // later.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();

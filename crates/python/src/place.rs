@@ -1,4 +1,4 @@
-//! Locates an argument of a call.
+//! Finds the location of a function's argument in the frame of a call.
 
 use core::ffi::CStr;
 
@@ -7,11 +7,12 @@ use crate::version::Cells;
 
 /// The location of an argument in the frame of a call.
 pub(crate) enum Place {
-    /// The frame's variable with this index.
+    /// The argument is in the frame's variable with this index.
     Local(usize),
-    /// The content of the cell in the frame's variable with this index.
+    /// The argument is in a cell (a variable that nested functions share), to which the frame's
+    /// variable with this index refers.
     Cell(usize),
-    /// The frame's variable with this name, which is a Python str.
+    /// The argument has to be looked up by this name, a Python str, among the frame's variables.
     Named(Held),
 }
 

@@ -36,7 +36,8 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[restart(keep)]
     static KNOWN: Published<Ranked> = Published::none();
-    /// The address of the world object from which the rank was read; 0 for none.
+    /// The address of the world object (`torch.distributed`'s group of all ranks) from which the
+    /// rank was read; 0 for none.
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static WORLD: AtomicUsize = AtomicUsize::new(0);
@@ -45,11 +46,11 @@ lifecycle::global! {
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static PARENTS: AtomicUsize = AtomicUsize::new(0);
-    /// The result of the last look-up that found no rank.
+    /// The reason why the last look-up of the rank found none: one of the constants above.
     #[fork(reset)]
     #[restart(reset)]
     static FOUND: AtomicU8 = AtomicU8::new(NOT_LOOKED);
-    /// True if a look-up on Python's main thread is pending.
+    /// True if Python's main thread has been asked to look up the rank and has not done so yet.
     #[fork(reset)]
     #[restart(reset)]
     static IS_PENDING: AtomicBool = AtomicBool::new(false);

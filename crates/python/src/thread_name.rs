@@ -8,7 +8,7 @@ use tllmprof_platform::system;
 use tllmprof_recorder as recorder;
 
 lifecycle::global! {
-    /// True if there may be a thread whose name in Python has not been looked up.
+    /// True if there may be a thread whose Python name has not been looked up.
     #[fork(keep = "the child has the thread's place, too")]
     #[restart(keep)]
     pub static IS_BEHIND: AtomicBool = AtomicBool::new(false);
@@ -21,8 +21,8 @@ const WORDS: usize = 4;
 pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The recorder's era in which Python's name was recorded, or the lasting era if it is in the
-    /// record for good. 0 if it was not recorded.
+    /// The recorder's era in which the Python name of the thread was recorded, or the lasting era
+    /// if the record keeps it for good. 0 if it was not recorded.
     recorded: AtomicU32,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for NameCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = self.bytes.iter().position(|byte| *byte == 0);
         let name = &self.bytes[..length.unwrap_or(self.bytes.len())];
-        // If the name was cut inside a character, it ends before that character.
+        // If the stored name was cut inside a character, the copy ends before that character.
         let name = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
         match self.number {
             Some(number) => write!(f, "thread {number} ({name})"),

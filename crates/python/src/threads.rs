@@ -23,7 +23,8 @@ lifecycle::global! {
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
-    /// Number of times that the library was detached.
+    /// Number of times that the library was detached. Calls that a thread stored in an earlier era
+    /// are no longer valid.
     #[fork(keep = "the threads are copied as they are")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
@@ -36,10 +37,10 @@ const SLOTS_PER_BATCH: usize = 32;
 #[repr(align(128))]
 pub(crate) struct Thread {
     is_used: AtomicBool,
-    /// The kernel's id of the thread.
+    /// The kernel's id of the thread that owns this slot.
     pub number: AtomicI32,
     pub name: ThreadName,
-    /// The next slot in the list of spare slots.
+    /// The next slot in the list of slots that no thread has used yet.
     next: Published<Thread>,
     /// The address of the condition variable that the thread initialized last.
     pub last_condition: Cell<usize>,

@@ -52,7 +52,7 @@ pub(crate) fn gil_handoffs() -> Option<u64> {
     (wants().gil && attached::is_there()).then(count)
 }
 
-/// The number of waits or holds of all threads, and their total time in ns.
+/// The number of the waits or the holds of all threads together, and their total time in ns.
 #[derive(Clone, Copy, Default)]
 struct KindTotal {
     count: u64,
@@ -96,8 +96,8 @@ impl Gil {
             gil.holds.add(&holds.holds);
             gil.waits.add(&holds.waits);
             gil.forced.add(&holds.forced);
-            // A thread may hold the GIL until the end without dropping it, so the current hold is
-            // added.
+            // A thread may hold the GIL until the end without dropping it, so the time of the hold
+            // so far is added.
             if let Some(since) = holds.holds_since() {
                 gil.holds.count += 1;
                 gil.holds.time += now.saturating_sub(since);
@@ -138,7 +138,7 @@ impl fmt::Display for Gil {
     }
 }
 
-/// A number of events with their name and total time.
+/// Displays a number of waits or holds, with their name and total time.
 struct Many(&'static str, KindTotal);
 
 impl fmt::Display for Many {

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The problems that have occurred, one bit for each.
+    /// The problems that have occurred in this process, one bit for each.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static MET: AtomicU32 = AtomicU32::new(0);
@@ -18,7 +18,8 @@ lifecycle::global! {
 pub(crate) enum Trouble {
     /// The interpreter does not allow a frame evaluator.
     NoEvaluator,
-    /// Frames do not have the expected layout.
+    /// The interpreter's frames do not have the layout that the library expects, so the evaluator
+    /// cannot be used.
     OtherFrames,
     /// Another tool's frame evaluator was installed, at least for a while.
     OtherEvaluator,

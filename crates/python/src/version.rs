@@ -15,7 +15,7 @@ pub struct Version {
 /// The form of CPython's function that evaluates a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evaluation {
-    /// The function has no argument for the thread's state.
+    /// The function that evaluates a frame has no argument for the thread's state.
     In3_8,
     /// The function takes the thread's state. A call from Python to Python uses the C stack.
     In3_9,
@@ -27,12 +27,12 @@ pub enum Evaluation {
 /// The location of cells in a call's frame. A cell holds a variable that functions share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cells {
-    /// The cells come after the locals.
+    /// The cells come after the locals in the frame.
     BehindLocals,
     /// The cells take the place of the arguments' variables. The call itself creates them. For a
     /// generator function, they exist before the generator runs.
     AmongLocals,
-    /// The variable has to be looked up by its name.
+    /// The location of the cell is not known, so the variable has to be looked up by its name.
     ByName,
 }
 
@@ -111,7 +111,8 @@ impl Version {
         }
     }
 
-    /// Returns the location of a frame's cells.
+    /// Returns the location of the cells (variables that nested functions share) in a frame of this
+    /// version.
     pub const fn cells(self) -> Cells {
         match self.minor {
             ..=10 => Cells::BehindLocals,

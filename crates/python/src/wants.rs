@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 pub(crate) struct Wants {
     pub gc: bool,
     pub gil: bool,
-    /// True if Python functions are marked or counted.
+    /// True if calls of Python functions are followed.
     pub functions: bool,
     /// True if the PyTorch profiler runs in windows.
     pub torch: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Wants {
     pub modules: bool,
     /// True if the registered extension (work of another crate in the interpreter) is requested.
     pub extension: bool,
-    /// True if stacks are sampled.
+    /// True if Python stacks are sampled.
     pub stacks: bool,
     /// True if the rank is needed. The rank is read from Python's modules, which needs no hooks.
     pub rank: bool,

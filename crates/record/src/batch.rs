@@ -22,7 +22,7 @@ pub enum Phase {
     Mixed,
     /// The batch has no tokens.
     Idle,
-    /// A pass of the draft model, regardless of its work.
+    /// The batch is a pass of the draft model (speculative decoding), whatever its tokens are.
     Draft,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Batch {
     }
 }
 
-/// The number of bits that each token count takes in an event.
+/// The number of bits that each of the two token counts takes in an encoded event.
 const TOKEN_BITS: u32 = 24;
 const MAX_TOKENS: u32 = (1 << TOKEN_BITS) - 1;
 

@@ -1,4 +1,4 @@
-//! Heap memory for header blocks and chunks that are not mapped to a file.
+//! Heap memory for header blocks and chunks of records that are not mapped to a file.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use crate::event::{Event, StringId};
 use crate::header::HeaderBlock;
 use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
 
-/// A header block in heap memory.
+/// A record's header block in heap memory.
 #[derive(Debug)]
 pub(crate) struct OwnHeader(Block);
 
@@ -71,14 +71,14 @@ impl OwnChunk {
         self.writer.hand_over(thread);
     }
 
-    /// Returns the number of events that still fit.
+    /// Returns the number of events that still fit into the chunk.
     #[cfg(feature = "stream")]
     pub(crate) const fn room(&self) -> usize {
         self.writer.room()
     }
 }
 
-/// Zeroed memory, aligned for a chunk or a header block.
+/// Zeroed heap memory, aligned for a chunk or a header block.
 #[derive(Debug)]
 struct Block(NonNull<[AtomicU64]>);
 

@@ -22,7 +22,7 @@ pub struct Builder {
 #[derive(Debug)]
 struct ThreadChunk {
     tid: u32,
-    /// The index of the chunk that the thread writes into now.
+    /// The index of the chunk that the thread writes into at present.
     chunk: usize,
 }
 
@@ -73,7 +73,7 @@ impl Builder {
         id
     }
 
-    /// Ends thread `from`. Thread `to` continues to write into its chunk.
+    /// Ends thread `from`. Thread `to` then continues to write into the chunk of `from`.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
         let thread = &mut self.threads[index];
@@ -81,7 +81,8 @@ impl Builder {
         self.chunks[thread.chunk].hand_over(to);
     }
 
-    /// Returns the record's bytes. The process counts as ended if [`Builder::end`] was called.
+    /// Returns the record's bytes. The process counts as still running unless [`Builder::end`] was
+    /// called.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();

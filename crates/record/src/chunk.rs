@@ -15,7 +15,7 @@ use crate::layout::{
 /// The header of a chunk, at the chunk's start.
 #[repr(C)]
 struct ChunkHeader {
-    /// [`CHUNK_MAGIC`], written last; 0 in an unused chunk.
+    /// [`CHUNK_MAGIC`], which is written after all other fields; 0 in an unused chunk.
     magic: AtomicU32,
     /// The chunk's index in the file, counted from 0.
     number: AtomicU32,
@@ -125,7 +125,7 @@ impl EventWriter {
         header
             .committed
             .store(committed.0.to_le(), Ordering::Relaxed);
-        // The old contents must be discarded before new events are written.
+        // The old contents of the chunk must be discarded before new events are written into it.
         fence(Ordering::SeqCst);
         let mut writer = Self { chunk, committed };
         if before != thread {
@@ -136,7 +136,8 @@ impl EventWriter {
 
     /// Passes the writer to another thread: later events belong to `thread`.
     pub fn hand_over(&mut self, thread: u32) {
-        // If this event does not fit, no later event fits either, so the result can be ignored.
+        // If this event does not fit into the chunk, no later event fits either, so the result can
+        // be ignored.
         let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
@@ -274,7 +275,7 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
     })
 }
 
-/// The header of a chunk, read from a file.
+/// The header of a chunk, as read from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub number: u32,
@@ -296,10 +297,10 @@ struct Checks {
 /// The result of decoding a chunk's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// The chunk is unused: its first bytes are zeros.
+    /// The chunk is unused: its header consists of zeros.
     Empty,
     Chunk(Head),
-    /// Neither an unused chunk nor a valid header.
+    /// The bytes are neither zeros, as in an unused chunk, nor a valid header.
     Damaged,
 }
 
@@ -439,7 +440,7 @@ mod tests {
         let long = "x".to_owned() + &"\u{20ac}".repeat(MAX_STRING);
         assert!(writer.push_string(5, &long));
         assert_eq!(room - writer.room(), 1 + MAX_STRING.div_ceil(EVENT_BYTES));
-        // Resets the writer to the chunk's first event, and reads that event back.
+        // The test resets the writer to the chunk's first event, and reads that event back.
         writer.committed = Committed::new(0, 0);
         let bytes = writer.free().first_chunk().unwrap();
         let what = What::String { id: 5, bytes: 4096 };

@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(clock.ns(1500), 750);
         assert_eq!(clock.ns(2500), 1500);
         assert_eq!(clock.duration_ns(1500, 1000), 750);
-        // Before the first anchor and after the last one, the rate of the whole record is used, which is 0.75
-        // here.
+        // In this test, the rate of the whole record is 0.75. It is used before the first anchor
+        // and after the last one.
         assert_eq!(clock.ns(3100), 2075);
         assert_eq!(clock.ns(900), 425);
         assert_eq!(clock.ns(0), 0);

@@ -14,7 +14,7 @@ pub enum Counter {
     CallsInside(u8),
     /// Iterations, both inside and outside windows.
     Iterations,
-    /// Events that were dropped because the record or its disk was full.
+    /// Events that were dropped because the record had reached its size limit or the disk was full.
     EventsDropped,
     /// Strings that could not be written and were dropped.
     StringsDropped,

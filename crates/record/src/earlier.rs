@@ -36,7 +36,7 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Renames a file. Fails if a file with the new name exists.
+/// Renames a file from `from` to `to`. Fails if a file with the new name exists.
 fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     let [from, to] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);

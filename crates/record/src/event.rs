@@ -45,7 +45,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// The reason why bytes are not a valid event.
+/// The reason why 24 bytes do not encode a valid event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoEvent {
     /// The kind is unknown: the event is from a later version, or the record is damaged.
@@ -59,19 +59,19 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code for a share of a GPU's time that is not known (`None`).
+/// The code that stands for `None` in an event: the share of the GPU's time is not known.
 const NO_SHARE: u16 = 0xff;
-/// The code for an unknown system call (`None`).
+/// The code that stands for `None` in an event: the system call is not known.
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
 
-/// Masks for the bits of an event's value: `COPY_BYTES` for the size of a copy in bytes, `TOKENS` for the
-/// number of tokens that an expert has got.
+/// The mask for the size of a copy in bytes, in the value of an event. The next mask, `TOKENS`, is
+/// for the number of tokens that an expert has got.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
-/// The mask for the bits of a stack frame's id.
+/// The mask for the bits of a stack frame's id, in the value of an event.
 const FRAME: u32 = (1 << 24) - 1;
 
 /// The mask for the number of a captured graph, and for the number of a node in a graph.
@@ -153,7 +153,8 @@ macro_rules! events {
             }
 
             /// Returns the kind's number, the code and the value, as stored in a record.
-            // At each call site the kind is known at compile time, so the compiler removes the `match` there.
+            // The kind of event is known at compile time wherever this is called, so the compiler
+            // removes the `match`.
             #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
@@ -183,7 +184,7 @@ events! {
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
 
-    /// The name of the thread that the event belongs to.
+    /// The name of the thread to which this event belongs.
     2 ThreadName { name: StringId }
         write (0, name as u64);
         read |_, value| Self::ThreadName { name: low(value) };

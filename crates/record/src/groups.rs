@@ -57,7 +57,7 @@ impl fmt::Display for CommunicatorId {
 pub struct Member {
     pub id: CommunicatorId,
     pub rank: u32,
-    /// The number of ranks in the communicator; 0 if neither the size nor the rank is known.
+    /// The number of ranks in the communicator; 0 if the process's rank and the size are not known.
     pub size: u32,
 }
 
@@ -165,7 +165,7 @@ fn number<T: FromStr>(word: Option<&str>) -> Result<T, ()> {
     word.and_then(|word| word.parse().ok()).ok_or(())
 }
 
-/// Parses a word with `read`; `-` means unknown.
+/// Parses a word with `read`. The word `-` stands for an unknown value and gives `None`.
 fn known<T>(
     word: Option<&str>,
     read: impl FnOnce(Option<&str>) -> Result<T, ()>,

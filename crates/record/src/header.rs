@@ -24,9 +24,9 @@ pub enum ClockKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ended {
-    /// The process still runs, or it ended in a way that the library did not see.
+    /// The process still runs, or the library did not see its end (for example after SIGKILL).
     Not = 0,
-    /// The process ended normally.
+    /// The process ended normally, so that its exit handlers ran.
     InOrder = 1,
     /// The process ended at once, through `_exit` or through a signal that the library saw.
     AtOnce = 2,
@@ -45,8 +45,8 @@ pub struct Anchor {
 
 #[repr(C)]
 pub(crate) struct AnchorPlace {
-    /// 1 plus the number of anchors that were stored before this one; 0 while this anchor is being written.
-    /// Written last.
+    /// 1 plus the number of anchors that were stored before this one; 0 while this anchor is being
+    /// written. This field is written last.
     pub(crate) order: AtomicU64,
     pub(crate) ticks: AtomicU64,
     pub(crate) monotonic_ns: AtomicU64,
@@ -150,8 +150,8 @@ impl HeaderBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Begins a record in a block of zeros. The caller should store the first anchor right afterwards, and
-    /// pass an `id` that no other record has.
+    /// Begins a record in a block of zeros. The caller should store the first anchor right
+    /// afterwards. `id` must differ from the id of every other record.
     pub fn begin(&self, id: u64, pid: u32, parent: u32, clock: ClockKind) {
         let store = |to: &AtomicU32, value: u32| to.store(value.to_le(), Ordering::Relaxed);
         store(&self.version, VERSION);

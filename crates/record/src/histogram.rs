@@ -44,7 +44,7 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// The size of a histogram in the file, in bytes.
+    /// The size of a histogram in the record's file, in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
     /// Adds a value. Several threads may call it at the same time.
@@ -131,8 +131,8 @@ impl Histogram {
     /// the buckets. Returns true if it did not.
     pub(crate) fn keep_possible(&mut self) -> bool {
         let last = self.buckets.iter().rposition(|n| *n > 0);
-        // A smaller maximum is possible: a writer may have ended after it updated a bucket and before it
-        // updated the maximum.
+        // A maximum below the last bucket that has values is possible: a writer may have ended
+        // after it updated a bucket and before it updated the maximum.
         let is_possible = match last {
             Some(last) => bucket(self.max) <= last,
             None => self.max == 0,
@@ -265,7 +265,7 @@ mod tests {
         }
         read.add(100);
         assert_eq!(read.since(&made).count(), 1);
-        // Impossible buckets and counts from a damaged record must do no harm.
+        // Buckets and counts that are impossible, as in a damaged record, must cause no panic.
         let odd = Histogram::of_buckets([(u16::MAX, 5), (3, u64::MAX), (4, u64::MAX), (3, 2)]);
         assert_eq!((odd.count(), odd.quantile(0.0)), (u64::MAX, Some(3)));
     }

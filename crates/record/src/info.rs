@@ -1,4 +1,5 @@
-//! The items of data about the process that a record stores, such as its command line and its rank.
+//! The items of data about the profiled process that its record stores, such as its command line
+//! and its rank.
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {

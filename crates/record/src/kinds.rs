@@ -24,7 +24,7 @@ macro_rules! coded {
 }
 
 coded! {
-    /// The purpose of a CUDA call, as the table of calls states it.
+    /// The purpose of a CUDA call, as events of a record store it.
     pub enum CallKind {
         Other = 0,
         GraphLaunch = 1,
@@ -40,9 +40,9 @@ coded! {
 coded! {
     /// The way in which a range was delimited: one of two pairs of NVTX functions.
     pub enum RangeKind {
-        /// A push and a pop, nested on one thread.
+        /// A range from a push to a pop. Such ranges are nested on one thread.
         PushPop = 0,
-        /// A start and an end, on the same thread or on different ones.
+        /// A range from a start to an end, which may be on different threads.
         StartEnd = 1,
     }
 }
@@ -103,13 +103,14 @@ impl CopyKind {
 }
 
 coded! {
-    /// The owner of a process that uses a GPU.
+    /// The owner of a process that uses a GPU, seen from the run in which the GPU is sampled.
     pub enum GpuOwner {
-        /// The run that samples the GPU.
+        /// The process belongs to the run that samples the GPU.
         Run = 0,
-        /// Not that run.
+        /// The process does not belong to the run that samples the GPU.
         Other = 1,
-        /// Not known: the driver lists the process by a number of another PID namespace.
+        /// The owner is not known, because the driver lists the process by its number in another
+        /// PID namespace.
         Unknown = 2,
     }
 }
@@ -123,13 +124,13 @@ coded! {
 }
 
 coded! {
-    /// The result of sampling a stack.
+    /// The result of an attempt to sample a thread's stack.
     pub enum Taken {
-        /// A stack of Python functions.
+        /// The stack of the thread's Python functions was read.
         Python = 0,
-        /// A stack of native functions.
+        /// The stack of the thread's native functions was read.
         Native = 1,
-        /// The thread ran no Python function.
+        /// The thread ran no Python function, so there was no stack to read.
         NoPython = 2,
         /// The stack changed while it was read, so it was rejected.
         Torn = 3,
@@ -139,7 +140,7 @@ coded! {
 coded! {
     /// A thread's state in the kernel's scheduler.
     pub enum ThreadState {
-        /// The thread runs on a processor.
+        /// The thread runs on a processor at the time of the sample.
         Running = 1,
         /// The thread is ready and waits for a processor.
         Runnable = 2,
@@ -154,7 +155,7 @@ macro_rules! system_calls {
         coded! {
             /// A system call that a thread may sleep in.
             pub enum SystemCall {
-                /// A system call that is not in this list.
+                /// A system call that has no variant of its own in this enum.
                 Other = 0,
                 /// No system call: the thread sleeps in a page fault.
                 PageFault = 1,
@@ -246,7 +247,7 @@ coded! {
         /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
         /// well.
         Nested = 4,
-        /// The recorder had no room to store the graph.
+        /// The graph's nodes were not stored, because the library had no room for more of them.
         TooMany = 5,
         /// The graph was changed after its capture, or updated from a graph with other nodes.
         Changed = 6,

@@ -1,6 +1,6 @@
 //! Sizes and constants of the record's format. All integers are little-endian.
 
-/// The first bytes of a record.
+/// The first bytes of a record, by which a reader recognizes it.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
 /// The version of the format. A reader refuses later versions. New kinds of events, counters, items and flags
@@ -39,7 +39,7 @@ pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 /// The longest string in bytes. A writer cuts longer strings.
 pub const MAX_STRING: usize = 4096;
 
-/// The number of counters in the header block.
+/// The number of counters for which the header block has room.
 pub const COUNTERS: usize = 256;
 
 /// The number of clock anchors in the header block. The first half is filled once and kept. The second half

@@ -60,9 +60,10 @@ metrics! {
     PcieSent = 6, "PCIe sent", "MiB/s";
     NvlinkReceived = 7, "NVLink received", "MiB/s";
     NvlinkSent = 8, "NVLink sent", "MiB/s";
-    /// The fraction of time in which any kernel ran. Older GPUs report only this metric of their load.
+    /// The fraction of time in which any kernel ran. Older GPUs report no other metric of their
+    /// load.
     GpuUtil = 9, "GPU busy", "%";
-    /// The fraction of time in which memory was read or written.
+    /// The fraction of time in which the GPU's memory was read or written.
     MemoryUtil = 10, "memory busy", "%";
     Power = 11, "power", "W";
     SmClock = 12, "SM clock", "MHz";

@@ -132,7 +132,8 @@ impl Header {
             .map(|place| at.u32(place).into());
         self.is_damaged =
             Words::check_all(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
-        // The writer stores `ended` in the header itself after it has taken the last snapshot.
+        // The writer stores `ended` in the header itself after the last snapshot, so the header's
+        // value is compared with the snapshot's.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();
         let live = offset_of!(HeaderBlock, figures);
         match newest(at, id) {
@@ -281,7 +282,7 @@ impl<'a> At<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Magic,
-    /// The bytes end before the fields that every version of the header has.
+    /// The bytes end before the fields that a header of any version has.
     Cut,
     Version(u32),
     Sizes,

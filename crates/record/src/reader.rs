@@ -25,7 +25,7 @@ const MAX_READS: u32 = 3;
 /// Damage found in a record, and data left out because of it. All fields are zero if there was none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Damage {
-    /// The file ends before the end of the data that was written.
+    /// Set if the file ends before the end of the data that was written to the record.
     pub cut: Option<Cut>,
     /// True if the header block is damaged, so that counters, clock or data about the process are lost.
     pub header: bool,
@@ -39,14 +39,14 @@ pub struct Damage {
     /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged
     /// or from a later version.
     pub unknown: u64,
-    /// The number of events with impossible contents.
+    /// The number of events with impossible contents, such as an invalid code, that were left out.
     pub bad: u64,
 }
 
-/// A file that ends too early.
+/// The sizes of a record's file that ends before the end of the written data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// The size of the file in bytes.
+    /// The size of the cut-off file in bytes.
     pub at: u64,
     /// The number of bytes that the process wrote, if it is known.
     pub of: Option<u64>,
@@ -158,7 +158,7 @@ pub enum Entry<'a> {
 pub struct Reader<S> {
     source: S,
     header: Header,
-    /// The number of bytes of the header block that were read.
+    /// The number of bytes of the header block that could be read from the source.
     header_bytes: usize,
 }
 
@@ -358,15 +358,15 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// The state of a chunk. `Whole` and `Part` hold its header, and the number of bytes of its events that are
-/// unchanged.
+/// The state of a chunk, as a reader found it. `Whole` and `Part` hold its header, and the number
+/// of bytes of its events that are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChunkState {
-    /// An unused chunk.
+    /// The chunk is unused.
     Empty,
     Whole(Head, usize),
     Part(Head, usize),
-    /// Not a valid chunk, or a chunk that belongs at another index.
+    /// The bytes are not a valid chunk, or a chunk that belongs at another index.
     Nothing,
 }
 

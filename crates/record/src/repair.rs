@@ -87,7 +87,8 @@ mod tests {
     use crate::builder::Builder;
     use crate::{ClockKind, Ended, Entry, Event, Reader, What};
 
-    /// Returns a record with `events` iterations, numbered from 0.
+    /// Returns a record with `events` iterations, numbered from 0. `is_over` is true if its process
+    /// has ended.
     fn record(events: u64, is_over: bool) -> Vec<u8> {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         for n in 0..events {

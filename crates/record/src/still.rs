@@ -41,7 +41,8 @@ const MAX_NAMES: u32 = 1000;
 /// # Errors
 /// Returns an error if the record cannot be read.
 pub fn open_still(path: &Path) -> Result<File, RecordError> {
-    // Opening a FIFO (named pipe) would block until another process writes to it.
+    // The path may be that of a FIFO (named pipe). Opening it would block until another process
+    // writes to it.
     if !fs::metadata(path)?.is_file() {
         return Err(RecordError::NoRecord);
     }
@@ -50,7 +51,8 @@ pub fn open_still(path: &Path) -> Result<File, RecordError> {
         return Ok(file);
     }
     let bytes = file.metadata()?.len();
-    // If the path has no folder, `parent` returns an empty path.
+    // If the path is only a file name, `parent` returns an empty path, which stands for the current
+    // folder.
     let folder = path.parent().unwrap_or(path);
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -132,8 +134,8 @@ fn without_name(folder: &Path) -> io::Result<File> {
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let mut number = 0;
     loop {
-        // The name may be in use for a moment, by another thread or by a process in another container that
-        // has the same id and shares the folder.
+        // The name may be in use for a moment: by another thread, or by a process in another
+        // container that has the same process id and shares the folder.
         let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
         match options.open(&path) {
             Ok(file) => {
@@ -188,11 +190,11 @@ struct Copy<'a> {
     id: Option<u64>,
     to: &'a File,
     bytes: Vec<u8>,
-    /// The size of the copy in bytes.
+    /// The size in bytes that the copy has so far.
     length: u64,
     /// The first bytes of each chunk at the time when it was copied.
     chunks: Vec<[u8; HEAD]>,
-    /// The latest end of any copied event, in ticks.
+    /// The latest end of any event that was copied, in ticks.
     latest: u64,
 }
 
@@ -230,7 +232,8 @@ impl Copy<'_> {
             match ChunkState::classify(self.id, number, &self.bytes[..there]) {
                 ChunkState::Empty => break (there, 0),
                 ChunkState::Whole(head, length) => {
-                    // `see` must come before `cut`, which changes the bytes.
+                    // `see` reads the chunk's original bytes, which `cut` changes. So `see` must
+                    // come first.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);

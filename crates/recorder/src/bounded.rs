@@ -51,7 +51,7 @@ mod tests {
         let lock = Bounded::new(());
         let guard = lock.lock_for(Duration::ZERO);
         assert!(lock.lock_for(Duration::from_millis(1)).is_none());
-        // If this second call waited, too, the test would take a day.
+        // This second call must not wait. If it did, the test would take a day.
         assert!(lock.lock_for(Duration::from_secs(100_000)).is_none());
         drop(guard);
         assert!(lock.lock_for(Duration::ZERO).is_some());

@@ -59,7 +59,8 @@ pub(crate) fn first() -> Option<Anchor> {
 pub(crate) fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     look_for(Looks::Clock, !is_counter);
-    // A ratio measured before this choice may belong to the other clock.
+    // The ratio may have been measured with the other clock, so it must be measured again at the
+    // next call.
     LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
         ClockKind::Counter
@@ -137,7 +138,7 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
     if left == 0 {
         let (per_ns, known) = tied();
         RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
-        // A ratio over a short time is imprecise, so it is reused for fewer calls.
+        // A ratio measured over a short time is imprecise, so it is reused for fewer calls.
         let calls = LOOKUP_EVERY.min(known / SURE_NS);
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
@@ -197,7 +198,8 @@ fn counter_is_even() -> bool {
 
     const POWER: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
-    /// The clock sources that Linux switches to once it has found that the processors' counters differ.
+    /// The clock sources that Linux uses instead of the counter once it has found that the
+    /// processors' counters differ.
     const OTHERS: [&[u8]; 4] = [b"hpet", b"acpi_pm", b"jiffies", b"refined-jiffies"];
     if !may_read_counter() {
         return false;

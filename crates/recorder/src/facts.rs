@@ -120,8 +120,8 @@ pub(crate) fn keep_warning(line: &str) {
 
 /// Writes the warnings that were logged before the record began.
 pub(crate) fn write_pending() {
-    // The lines are copied to the heap and not to the stack, because the thread may have the smallest
-    // possible stack.
+    // The lines are copied to the heap and not to the stack: the calling thread may have the
+    // smallest possible stack.
     let lines = {
         let mut pending = PENDING.lock();
         let length = core::mem::take(&mut pending.length);
@@ -216,7 +216,7 @@ pub fn write_rule(facts: &SessionFacts<'_>) {
 
 pub(crate) fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a String cannot fail, so the result is ignored.
     let _ = write!(text, "{what}");
     write_text(key, &text);
 }

@@ -33,12 +33,12 @@ const MAX_NAMES: u32 = 10_000;
 pub(crate) struct File {
     file: OwnFile,
     name: FileName,
-    /// The number of bytes reserved on disk.
+    /// The number of bytes of the file that are reserved on disk.
     size: u64,
 }
 
 enum FileName {
-    /// The file has no name yet, and [`File::publish`] will try to give it this one.
+    /// The file has no name yet. [`File::publish`] will try to give it this path.
     Wanted { path: PathBuf, process: u32 },
     Given {
         path: PathBuf,
@@ -185,14 +185,14 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
 /// The file that already has the wanted name. A variant that holds an open file also holds its lock, until
 /// the file is closed.
 enum Existing {
-    /// The file no longer has the wanted name, because another process has renamed it in the meantime.
+    /// The name is free again, because another process has renamed the file in the meantime.
     Gone,
-    /// The start of a record whose process was killed before it wrote anything.
+    /// The file is the start of a record whose process was killed before it wrote anything.
     Nothing(fs::File),
-    /// A record that no process writes to any more.
+    /// The file is a record that no process writes to any more.
     Left(fs::File),
-    /// A record that a process writes to. Also any record on a file system without locks, because a process
-    /// may be writing to it.
+    /// The file is a record that a process writes to. On a file system without locks this variant
+    /// stands for any record, because a process may be writing to it.
     InUse,
 }
 

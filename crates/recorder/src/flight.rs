@@ -21,7 +21,7 @@ use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
 use super::{clock, keep, reuse, space, usage, writers};
 
-/// A chunk number that means "no chunk".
+/// Value of [`EDGE`] that means "no chunk".
 const NONE: u32 = u32::MAX;
 
 lifecycle::global! {
@@ -44,12 +44,12 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
-    /// The number of kept iterations that the record still holds when the process ends.
+    /// The number of kept iterations that were still in the record when the process ended.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A kept iteration. Times are in ticks.
+/// An iteration that the flight recorder keeps. Times are in ticks.
 #[derive(Default)]
 struct KeptIteration {
     n: AtomicU64,
@@ -187,7 +187,8 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // Both `push` calls succeed, because the chunk holds only these two events.
+            // Both `push` calls succeed: the chunk has room, because it holds only these two
+            // events.
             let _ = writer.push(event) && writer.push(&past(event));
         }
     }

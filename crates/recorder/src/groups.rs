@@ -81,7 +81,7 @@ fn add(communicator: Communicator) {
         let mut made = MADE.lock();
         let at = made.count;
         if let Some(place) = made.all.get_mut(at) {
-            // The last entry stands for all communicators that do not fit.
+            // If the table is full, the last entry stands for all communicators that do not fit.
             *place = if at + 1 < MAX_COMMUNICATORS {
                 communicator
             } else {
@@ -149,7 +149,8 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     };
     let mut made = MADE.lock();
     let part = &mut made.all[at];
-    // Several threads may have asked NCCL at the same time. The first one stores the result.
+    // Several threads may have asked NCCL about this communicator at the same time. The first one
+    // stores the result.
     let Some(id) = part.open.take() else {
         return;
     };

@@ -12,7 +12,7 @@ use tllmprof_record::{Counter, Edge, Event, What};
 use super::state::{self, Keeps, is_on, is_recording};
 use super::{clock, flight, gpu, keep, pace, ranges, reuse, ring, space, times, usage, writers};
 
-/// An iteration number that means "no iteration".
+/// Value of [`OPEN`] that means "no iteration".
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {

@@ -30,7 +30,7 @@ lifecycle::global! {
     /// True once the record is finished. From then on no window is dropped.
     #[fork(reset)]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-    /// Full chunks, in the order in which they were filled.
+    /// The full chunks that may be reused, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
     /// A counter that changes when [`take`] may return a chunk again after it has returned none.
@@ -61,9 +61,9 @@ lifecycle::global! {
 /// A full chunk, to which no thread writes any more.
 struct Full {
     number: u32,
-    /// The number of windows that had opened by the time the chunk was full.
+    /// The number of windows that had opened by the time this chunk was full.
     windows: u64,
-    /// The time when the chunk was full, in ticks.
+    /// The time in ticks when this chunk was full.
     filled: u64,
 }
 

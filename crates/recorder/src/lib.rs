@@ -134,7 +134,8 @@ pub fn latest(event: &Event) {
 /// recording anything if the event cannot be written on the fast path.
 #[inline(always)]
 pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
-    // The clock may jump backwards when a virtual machine migrates.
+    // The end may be before the start, because the clock may jump backwards when a virtual machine
+    // migrates.
     let took = until.saturating_sub(start);
     is_keeping()
         && took <= u64::from(u32::MAX)

@@ -9,7 +9,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::clock;
 
-/// The number of latest iterations whose durations are remembered.
+/// The number of iterations whose durations are remembered: the latest ones.
 const KEPT: usize = 128;
 
 lifecycle::global! {

@@ -21,7 +21,7 @@ lifecycle::global! {
     /// The number of the open window, counted from 1; 0 if none is open.
     #[fork(reset)]
     static WINDOW: AtomicU32 = AtomicU32::new(0);
-    /// The number of the window that opened last and, in the second variable, the tick when it closed.
+    /// The number of the window that opened last. `CLOSED` is the tick when that window closed.
     #[fork(by = forget_window)]
     static LAST: AtomicU32 = AtomicU32::new(0);
     #[fork(keep = "of a window that is forgotten")]
@@ -72,8 +72,8 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    // A range that began after the window closed is not recorded, because its names may belong to another
-    // window.
+    // A range that began after the window closed is not recorded, because its names may have been
+    // written for another window.
     let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
     let mut event = Event::new(since, until_closed, what);
     event.cut = true;
@@ -101,12 +101,14 @@ impl RangeNames<'_> {
     /// Begins a range with this name at the current time.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
-        // The window is read first, so that the names are stored for this window or a later one.
+        // The window's number is read before the names are stored, so that the names belong to this
+        // window or a later one.
         let window = window();
         let (domain, name) = self.ids(writer);
         Begun {
             window,
-            // The clock is read last, so that storing the names does not count as time of the range.
+            // The clock is read last, so that the time for storing the names does not count as part
+            // of the range.
             since: clock::ticks(),
             domain,
             name,

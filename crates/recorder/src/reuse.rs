@@ -34,8 +34,8 @@ lifecycle::global! {
     /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// A threshold on the number of iterations kept so far: a chunk that was full before this number was
-    /// reached has become part of a window.
+    /// A number of kept iterations. A chunk that was full before this number was reached has become
+    /// part of a window, so it is not reused.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
@@ -61,7 +61,8 @@ struct Full {
     chunks: [(u32, u64); MAX_WAITING],
     first: usize,
     count: usize,
-    /// The value of [`STAYS`] that this list was last checked against.
+    /// The value of [`STAYS`] when this list was last checked for chunks that have become part of a
+    /// window.
     stays: u64,
 }
 
@@ -203,7 +204,8 @@ pub(crate) fn is_full(number: u32, generation: u64) {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
         let begun = kept().1;
-        // A window may have opened in the meantime that includes the kept iterations.
+        // If a window that includes the kept iterations has opened in the meantime, the chunk
+        // belongs to it and is not reused.
         match begun < full.stays {
             true => keep::is_full(number),
             false => full.push(number, begun),
@@ -216,7 +218,7 @@ pub(crate) fn is_full(number: u32, generation: u64) {
 pub(crate) enum Free {
     /// A chunk that has never been used.
     New(u32, Chunk),
-    /// A used chunk whose events are all dropped.
+    /// A chunk that was used before and whose events have all been dropped.
     Used(u32, Chunk),
 }
 
@@ -224,8 +226,8 @@ pub(crate) enum Free {
 pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // While the record is full, each event that is dropped takes this path, so it does as little as
-        // possible.
+        // While the record is full, each thread comes here for each event that is dropped. So this
+        // path does as little as possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));
@@ -255,7 +257,7 @@ pub(crate) fn take() -> Option<Free> {
 fn changes() -> u64 {
     let (gone, _) = kept();
     let ours = FILLED.load(Ordering::Acquire).wrapping_add(gone);
-    // Adding 1 makes the result differ from 0, the initial value of [`NONE_AT`].
+    // 1 is added so that the result differs from 0, the initial value of [`NONE_AT`].
     let theirs = keep::changes().wrapping_add(GENERATION.load(Ordering::Relaxed));
     ours.wrapping_add(theirs).wrapping_add(1)
 }

@@ -24,8 +24,8 @@ use super::file::File;
 use super::path_of_file::{fill, host_name, may_write};
 use super::space::Shown;
 
-/// State that a child process must not use. The kernel fills it with zeros in the child, even if the child
-/// was created with `clone` instead of `fork`.
+/// State that a child process must not use. The kernel fills its memory with zeros in the child,
+/// even if the child was created with `clone` instead of `fork`.
 struct Live {
     ring: Published<RingBlock>,
 }
@@ -39,7 +39,7 @@ lifecycle::global! {
     /// True if the settings ask for a ring.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// True if the process has already tried to create its ring.
+    /// True if the process has already tried to create its ring, with or without success.
     #[fork(reset)]
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the kernel has wiped what it refers to")]
@@ -133,7 +133,7 @@ fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Fail
     // SAFETY: the memory was mapped above for the life of the process, and only this ring writes there.
     let ring = unsafe { RingBlock::at(place) };
     ring.begin(facts);
-    // The mapping stays valid after the descriptor is closed.
+    // The mapping of the file stays valid after the descriptor is closed.
     file.close();
     Ok(ring)
 }

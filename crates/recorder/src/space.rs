@@ -31,7 +31,7 @@ use tllmprof_sync::Published;
 const FIRST_CHUNKS: u32 = 1;
 /// The number of chunks in every extent but the first: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
-/// The largest number of extents of a record: 16 GiB.
+/// The largest number of extents (ranges that are reserved in one go) of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
 pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
@@ -42,11 +42,11 @@ const MIN_FREE: u32 = 8;
 /// chunk appears.
 const GROW_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State that a child process must not use. The kernel fills it with zeros in the child, even if the child
-/// was created with `clone` instead of `fork`.
+/// State that a child process must not use. The kernel fills its memory with zeros in the child,
+/// even if the child was created with `clone` instead of `fork`.
 struct Live {
     header: Published<HeaderBlock>,
-    /// The number of the next chunk to hand out.
+    /// The number of the next chunk that has never been handed out.
     next: AtomicU32,
     /// The number of chunks whose space is reserved.
     ready: AtomicU32,
@@ -66,7 +66,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static LIVE: Published<Live> = Published::none();
-    /// The address at which the chunks of each extent are mapped.
+    /// For each extent, the address at which its chunks are mapped.
     #[fork(keep = "stored where a record begins")]
     #[together(tables)]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
@@ -85,7 +85,7 @@ lifecycle::global! {
 
 struct Growing {
     file: File,
-    /// The largest size of the file in bytes.
+    /// The largest size in bytes that the file may have.
     limit: u64,
     /// True if old chunks are overwritten once the limit is reached ([`super::keep`]).
     is_used_again: bool,
@@ -135,7 +135,7 @@ pub(crate) fn begin(
             return Err(failure);
         }
     };
-    // The first chunk follows the header.
+    // The first chunk comes right after the header in the file.
     let first = place.as_ptr().wrapping_add(HEADER_BYTES);
     PLACES[0].store(first, Ordering::Release);
     live.next.store(0, Ordering::Relaxed);
@@ -261,8 +261,8 @@ pub fn make_room() {
 /// should look for a chunk again.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    // In a child process that was made without a fork handler (for example with `clone`) there is no record,
-    // and none of its mappings.
+    // In a child process that was made without a fork handler (for example with `clone`) there is
+    // no record, and the memory of the parent's record is not mapped.
     if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
@@ -283,8 +283,8 @@ fn grow(live: &Live, wanted: u32) -> bool {
     let more = u32::try_from(left)
         .unwrap_or(CHUNKS_PER_EXTENT)
         .min(CHUNKS_PER_EXTENT);
-    // A chunk's extent is computed from its number, so no extent can follow one that is smaller than the
-    // others.
+    // A chunk's address is computed from its number, which works only if all extents except the
+    // first have the same size. So no extent may follow a smaller one.
     let is_whole = (ready - FIRST_CHUNKS).is_multiple_of(CHUNKS_PER_EXTENT);
     let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
     let Some(place) = place else {
@@ -325,7 +325,7 @@ fn grow(live: &Live, wanted: u32) -> bool {
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);
-    // After a time-out, threads do not wait again until more space appears.
+    // After a time-out, no thread waits again for space until more chunks have been reserved.
     let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
     if is_stuck {
         return FILE.lock_for(Duration::ZERO);
@@ -391,7 +391,8 @@ fn in_child(alone: &OnlyThread) {
     }
     if let Some(mut growing) = FILE.lock().take() {
         growing.file.close();
-        // The path is kept and not freed, because the allocator may be in any state after the fork.
+        // The old value is kept and not freed, because the allocator may be in any state after the
+        // fork.
         attic::put(growing);
     }
 }

@@ -23,7 +23,7 @@ lifecycle::global! {
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
     #[together(calls)]
     pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
-    /// True while there is a record that threads can write into.
+    /// True while there is a record into which threads can write.
     #[fork(reset)]
     #[together(iterations)]
     pub static IS_ON: AtomicBool = AtomicBool::new(false);

@@ -214,7 +214,7 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();
-    // The space is reserved on the calling thread, before `ask` returns.
+    // In this test, `ask` reserves the space on the calling thread, before it returns.
     set_helper(|| {
         ASKED.fetch_add(1, Ordering::Relaxed);
         make_room();
@@ -411,7 +411,8 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
         window_opens(5, false);
         iteration_begins(5, false);
         iteration_ends(true);
-        // Iterations 6 and 7 are skipped: the library learns of them only after 8 has begun.
+        // Iterations 6 and 7 are skipped: in this test, the library learns of them only after
+        // iteration 8 has begun.
         iteration_begins(8, false);
         iteration_ends(true);
         window_closes(10);
@@ -442,7 +443,7 @@ fn calls_are_counted_inside_windows_and_outside() {
     let (outside, inside) = of(&record.read().header);
     count_calls([10, 100].into_iter());
     in_window(5, || count_calls([10, 107].into_iter()));
-    // A count that is lower than the previous one adds nothing.
+    // A number of calls that is lower than the previous one adds nothing to the counter.
     count_calls([10, 105].into_iter());
     assert_eq!(of(&record.read().header), (outside + 100, inside + 7));
 }
@@ -542,7 +543,7 @@ fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
     assert_eq!(loads.collect::<Vec<_>>(), [(0, 7), (1, 0), (2, 9)]);
 }
 
-/// Forks. The child runs `act` and exits with status 0, or with 1 if `act` panics.
+/// Forks. The child process runs `act` and exits with status 0, or with 1 if `act` panics.
 fn in_a_child(act: impl FnOnce()) {
     // SAFETY: only this thread runs in the child. Glibc's `fork` leaves the allocator usable there, and the
     // child ends with `_exit`.
@@ -608,7 +609,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
         excluded: false
     }));
     assert!(!ended.contains(&What::GilHold) && !ended.contains(&What::GilWait));
-    // Space that was reserved but not used is cut off.
+    // Space of the file that was reserved but not used has been cut off.
     let size = fs::metadata(&path).unwrap().len();
     let chunks = reader.header().counter(Counter::Chunks);
     assert_eq!(

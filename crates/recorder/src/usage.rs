@@ -24,7 +24,7 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that was last measured (`THREAD`), and its resource usage at that time (`SO_FAR`).
+    /// The thread whose resource usage was last measured. `SO_FAR` is its usage at that time.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
@@ -111,7 +111,8 @@ pub(crate) fn window_opens() {
 
 /// Called when the window closes. Ends the measurement of resources.
 pub(crate) fn window_closes() {
-    // The resources used since the last full measurement are recorded for the window's last iteration.
+    // Resources that were used since the last full measurement are recorded for the last iteration
+    // of the window.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
         && let Some(now) = system::own_processor_time().and_then(system::used)
@@ -309,7 +310,8 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
     }
 }
 
-/// Stores the calling thread's resource usage as the basis for the next measurement.
+/// Stores the calling thread's resource usage. The next measurement is the difference from these
+/// values.
 fn take(used: ThreadUsage, delayed: u64) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);

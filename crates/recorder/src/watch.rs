@@ -18,7 +18,7 @@ lifecycle::global! {
     /// The thread that began the current iteration. Only its waits are counted.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
-    /// The ticks that each cause has taken since the iteration began.
+    /// For each cause, the ticks that it has taken since the current iteration began.
     #[fork(reset)]
     static SUMS: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
 }
@@ -42,7 +42,7 @@ pub enum Cause {
 /// steady iterations until it has closed. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     if settings.when.is_some() || settings.windows.is_steady() {
-        // Sums are in ticks even before a record begins, so the clock has to be chosen now.
+        // The sums are in ticks even before a record begins, so the clock must be chosen now.
         clock::choose();
         look_for(Looks::Watch, true);
     }
@@ -76,7 +76,7 @@ fn add_watched(cause: Cause, ticks: u64) {
     }
 }
 
-/// Like [`add`], with the time in nanoseconds.
+/// Adds `ns` nanoseconds to the sum of `cause`.
 #[inline]
 pub fn add_ns(cause: Cause, ns: u64) {
     if is_watching() {
@@ -91,7 +91,8 @@ pub fn take() -> Spent {
     let per_ns = clock::recent_ticks_per_ns();
     let ns = |cause: Cause| {
         let sum = &SUMS[cause as usize];
-        // In most iterations the sum is 0. The load avoids an atomic swap, which would lock the cache line.
+        // In most iterations the sum of a cause is 0. Loading it first avoids an atomic swap, which
+        // would lock the cache line.
         match sum.load(Ordering::Relaxed) {
             0 => 0,
             _ => (sum.swap(0, Ordering::Relaxed) as f64 / per_ns) as u64,
@@ -128,7 +129,8 @@ mod tests {
         .join()
         .unwrap();
         let spent = take();
-        // The clock ratio may have been measured again in between, so the values differ by some thousandths.
+        // The ratio of ticks to nanoseconds may have been measured again during the test, so the
+        // values may differ by some thousandths.
         let is_about = |ns: u64, ms: u64| ns.abs_diff(ms * 1_000_000) < ms * 50_000;
         assert!(
             is_about(spent.wait, 3) && is_about(spent.gil, 4),

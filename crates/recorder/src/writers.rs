@@ -38,7 +38,7 @@ lifecycle::global! {
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
-/// The number of writers that fit into a page of memory. Writers are allocated a page at a time.
+/// The number of writers that are allocated at a time: those that fit into a page of memory.
 const BATCH: usize = 4096 / size_of::<Writer>();
 /// The number of refused uses in a row after which a writer that is marked busy counts as abandoned. The mark
 /// can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
@@ -57,23 +57,24 @@ pub struct Writer {
     thread: Cell<u32>,
     /// The writer into the thread's chunk; `None` before the first event.
     events: ThreadOnly<Option<EventWriter>>,
-    /// The number of events that were written.
+    /// The number of events that this writer has written.
     kept: AtomicU64,
     /// The number of dropped events that are not yet reported by an event in the record.
     unreported: Cell<u64>,
     /// The latest iteration in which the thread ended its streams' spans of earlier iterations. A span is the
     /// work of one stream in one iteration.
     pub swept: Cell<u64>,
-    /// True if the thread's name has been written.
+    /// True if the name of the writer's thread has been written.
     is_named: Cell<bool>,
-    /// The number of the chunk, and the generation in which it was begun. [`reuse`] compares generations to
-    /// decide which chunks may be overwritten.
+    /// The number of the writer's chunk, and the generation in which the chunk was begun. [`reuse`]
+    /// compares generations to decide which chunks may be overwritten.
     chunk: Cell<u32>,
     generation: Cell<u64>,
-    /// The number of refused uses in a row, and the value of `kept` at the first of these refusals.
+    /// The number of uses in a row that were refused because the writer was busy. `refused_since`
+    /// is the value of `kept` at the first of these refusals.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
-    /// The number of events that were dropped.
+    /// The number of events of this thread that were dropped.
     dropped: AtomicU64,
     /// The pushed ranges that are open on this thread; `None` before the first.
     open: ThreadOnly<Option<&'static mut Ranges>>,
@@ -142,7 +143,8 @@ fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// Writes an event that should stay as long as the record, even if the record overwrites old chunks.
+/// Writes an event with data about the process. It should stay as long as the record, even if the
+/// record overwrites old chunks.
 pub(crate) fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
@@ -298,7 +300,7 @@ impl Writer {
         push() || (self.begin_chunk() && push())
     }
 
-    /// Writes a string that is never dropped from the record.
+    /// Writes a string that stays in the record, even if old windows are dropped.
     pub fn push_lasting_string(&self, id: StringId, text: &str) -> bool {
         lasting::push(self.thread.get(), |events| events.push_string(id, text))
     }
@@ -553,7 +555,8 @@ pub(crate) fn measure() -> u64 {
     let chunk = unsafe { Chunk::at(place.cast()) };
     let mut scratch = EventWriter::begin(chunk, 0, 0, 0);
     let mut least = u64::MAX;
-    // The minimum of three rounds is taken, because the memory is not in the cache in the first.
+    // The minimum of three rounds is used: in the first round the memory is not in the cache yet,
+    // so that round takes longer.
     for _ in 0..3 {
         let since = ticks();
         for n in 0..TIMES {

@@ -59,7 +59,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// The namespace of the Python module, once the module runs.
+    /// The namespace of the Python module that replaces routers; empty until the module runs.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
@@ -86,8 +86,8 @@ impl Extension for PerfectRouters {
         WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
-    /// Starts to watch how torch's modules are created. Does so as soon as possible, and before the first one is
-    /// created.
+    /// Starts to watch how torch's modules are created. Runs at the first audit event at which
+    /// torch allows this, before any module of the model is created.
     fn look(&self, py: Python<'_>) {
         if py.interpreter() != 0 {
             return; // skip subinterpreters: this state would not outlive them
@@ -165,7 +165,8 @@ fn begins() {
 /// The progress of torch's import, as far as it matters for the hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
-    /// The import has not progressed far enough for the hook, or torch is not being imported.
+    /// The hook cannot be installed yet: torch is not being imported, or its import has not
+    /// progressed far enough.
     IsNotThere,
     /// This version of torch has no hook for modules that are registered in other modules.
     IsTooOld,
@@ -176,7 +177,8 @@ impl Torch {
     /// Determines the progress of torch's import. `has` returns true if `torch.nn.modules.module` has an attribute,
     /// and `None` if that module is not imported.
     fn classify(has: impl Fn(&CStr) -> Option<bool>) -> Self {
-        // Of the names that this code uses, torch defines `Module` last.
+        // Torch defines `Module` after all other names that the hook uses. So these names exist if
+        // `Module` does.
         if has(c"Module") != Some(true) {
             Self::IsNotThere
         } else if has(c"register_module_module_registration_hook") != Some(true) {
@@ -205,7 +207,7 @@ fn switch(on: bool, capturing: bool) {
     });
 }
 
-/// Python functions of the source that Rust code calls.
+/// Names of the functions in the Python source that Rust code calls.
 const BEGIN: &CStr = c"begin";
 const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";

@@ -142,7 +142,8 @@ fn libpython() -> Option<CString> {
     is_shared.then(|| CString::new(path).unwrap())
 }
 
-/// A stand-in for the torch module that is hooked, with the attributes that the source needs.
+/// Python source of a stand-in for the hooked module of torch, with the attributes that the
+/// routers' source needs.
 const TORCH: &CStr = c"
 import sys, types
 torch = types.ModuleType('torch.nn.modules.module')

@@ -11,8 +11,8 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Called before the calling thread launches a kernel, copies or sets memory while a stream is
-/// captured. `frame` identifies this call.
+/// Called before the calling thread launches a kernel, or copies or sets memory, in a stream that
+/// is being captured. `frame` identifies this call.
 pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(CallStream { handle, per_thread });
     stack::with(|open| match captured {

@@ -15,7 +15,7 @@ use crate::nodes::LaunchNode;
 type CuHandle = *mut c_void;
 
 functions! {
-    /// The functions of libcuda that this module calls; `None` for each that the driver lacks.
+    /// The functions of libcuda that this module calls. A function that the driver lacks is `None`.
     Functions
 
     // `_v2` fails if an edge of the graph has data (`CUgraphEdgeData`). `_v3` returns this data in
@@ -37,7 +37,8 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The handles of the default streams.
+/// The special handles with which a call names a default stream: the legacy one, and the calling
+/// thread's.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 /// The value `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
@@ -47,15 +48,16 @@ const ACTIVE: c_int = 1;
 pub(crate) const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
 pub(crate) const CONDITIONAL: c_int = 13;
-/// The deepest nesting of graphs in graphs that is followed.
+/// The deepest nesting of graphs inside graphs that is followed; graphs that are nested deeper
+/// count as unknown.
 const DEEPEST: usize = 8;
 
-/// A stream as it occurs in the arguments of a call.
+/// A stream as a call names it: a handle, and the meaning of handle 0.
 #[derive(Clone, Copy)]
 pub(crate) struct CallStream {
     pub handle: usize,
     /// True if handle 0 means the calling thread's default stream, and false if it means the legacy
-    /// one.
+    /// default stream.
     pub per_thread: bool,
 }
 
@@ -66,9 +68,9 @@ pub(crate) struct Shape {
     /// driver 580, CUDA 13.0: chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
-    /// The graphs inside the nodes, in the order of these nodes.
+    /// The graphs inside these nodes, in the order of the nodes that contain them.
     pub inner: Vec<Inner>,
-    /// True if some nodes contain graphs that could not be found.
+    /// True if some nodes contain graphs that could not be determined.
     pub is_nested: bool,
 }
 
@@ -241,7 +243,7 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return None;
     }
     if nodes == 0 {
-        // The driver does not accept an array for 0 handles.
+        // The driver rejects an array if the number of handles is 0.
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];

@@ -14,11 +14,11 @@ pub(crate) const DEEPEST: usize = 64;
 /// The number of the domain for calls of native functions. A domain is a separate stack of open
 /// scopes.
 pub(crate) const NATIVE: usize = 2;
-/// The most times that a thread looks up the bounds of its stack. The limit matters for calls on
-/// other stacks, for which each look-up fails.
+/// The most times that a thread looks up the bounds of its stack. Without the limit, a thread that
+/// runs on a stack of its own (a coroutine) would repeat a failing look-up at each call.
 const LOOKS: u32 = 16;
-/// The assumed largest size of the first thread's stack. This stack grows, and the kernel keeps 128
-/// MiB below it free, so nothing else is mapped within this size.
+/// The assumed largest size of the stack of the process's first thread. This stack grows, and the
+/// kernel keeps 128 MiB below it free, so nothing else is mapped within this size.
 const GROWS: usize = 64 << 20;
 
 /// An open scope of a thread. Each domain opens and closes its scopes like a stack.
@@ -29,8 +29,8 @@ pub(crate) struct OpenScope {
     pub mark: Cell<u32>,
     pub place: Cell<usize>,
     pub value: Cell<usize>,
-    /// Set if this entry stands for code that several scopes share. Its method `now` returns the
-    /// innermost part of the current scope.
+    /// The code that several scopes share, if this entry stands for it. Its method `now` returns
+    /// the innermost part of the current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
@@ -74,9 +74,10 @@ impl OpenScope {
 
 /// The state that a thread keeps for calls of native functions, besides its open scopes.
 pub(crate) struct NativeCalls {
-    /// Number of open scopes that are native calls.
+    /// Number of open scopes of the thread that are native calls.
     pub open: Cell<usize>,
-    /// True if a native call could not be stored, and no scope has ended since.
+    /// True if a native call could not be stored because too many scopes were open, and no scope
+    /// has ended since.
     pub is_over_full: Cell<bool>,
     /// The start and end of the thread's stack; both 0 until they are looked up.
     stack: [Cell<usize>; 2],

@@ -39,12 +39,12 @@ struct ProgramGraph {
     nodes: Nodes,
     /// The nodes that contain graphs, each with the handles of the graphs inside it.
     inner: Vec<(usize, Vec<usize>)>,
-    /// True until the graph's capture has ended.
+    /// True until the capture that creates the graph has ended.
     is_open: bool,
     is_full: bool,
 }
 
-/// The nodes of a graph that the library knows.
+/// The nodes of a graph that the library knows, and the order in which it stores them.
 #[derive(Debug)]
 enum Nodes {
     /// The nodes whose calls were followed, with the driver's handles. The order of the nodes is
@@ -109,7 +109,8 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Does the same as [`with`], for the library's own thread that compares replays with captures.
+/// Runs `act` with the known graphs like [`with`]. Used by the library's own thread that compares
+/// replays with captures.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
@@ -144,7 +145,8 @@ pub(crate) fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     });
 }
 
-/// Handles a change of a graph inside an executable graph: its nodes are no longer known.
+/// Called when the program changes a node inside an executable graph. The nodes of this executable
+/// graph are no longer known.
 pub fn is_changed(exec: usize) {
     with(|graphs| {
         if let Some(known) = graphs.execs.get_mut(&exec) {
@@ -170,7 +172,7 @@ pub fn capture_ends(graph: Option<usize>) {
     });
 }
 
-/// Handles an executable graph that was instantiated from a graph.
+/// Called after the program instantiated the executable graph `exec` from `graph`.
 pub fn instantiated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -179,13 +181,13 @@ pub fn instantiated(exec: usize, graph: usize) {
     });
 }
 
-/// Handles a graph that was copied.
+/// Called after the program copied the graph `original` to `clone`.
 pub fn cloned(clone: usize, original: usize) {
     let shape = shape(original);
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
-/// Handles an executable graph that was updated from a graph.
+/// Called after the program updated the executable graph `exec` from `graph`.
 pub fn updated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -224,12 +226,12 @@ pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Nod
     Some(both.collect())
 }
 
-/// Called before a graph is destroyed.
+/// Called before the program destroys a graph. Its known nodes are removed.
 pub fn graph_is_destroyed(graph: usize) {
     with(|graphs| graphs.remove(graph));
 }
 
-/// Called before an executable graph is destroyed.
+/// Called before the program destroys an executable graph.
 pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
@@ -388,7 +390,8 @@ impl Graphs {
             return;
         };
         let copy = ProgramGraph {
-            // If the nodes of the original are unknown, so are those of the copy.
+            // If the nodes of the original are not known, the nodes of the copy are not known,
+            // either.
             nodes: match of {
                 GraphOrigin::Captured(captured) => Nodes::InOrder(captured),
                 GraphOrigin::Not(_) => Nodes::Seen(SeenNodes::default()),

@@ -15,10 +15,10 @@ use crate::paths;
 /// The most nodes whose kernel is stored: the same number that is stored for captures.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
-/// A kernel that a graph has run.
+/// A kernel that a node of a graph has run: its name and grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kernel {
-    /// The hash of the kernel's name.
+    /// The hash of the kernel's name, as CUPTI reports the name.
     pub name: u64,
     pub grid: [u32; 3],
 }

@@ -37,7 +37,7 @@ pub use judge::{Replayed, judge, node};
 pub use nodes::{LaunchNode, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
-/// Enables scopes if the settings request them. Called when the library is loaded.
+/// Enables scopes if the settings request them. Called when this library is loaded.
 pub fn start(settings: &Settings) {
     look_for(Looks::Scopes, are_asked_for(settings));
 }

@@ -16,7 +16,7 @@ use crate::stack::{self, OpenScopes};
 /// A native call that was entered.
 #[derive(Clone, Copy)]
 pub struct NativeCall {
-    /// The mark that identifies the call when it ends.
+    /// The mark (a number) by which the call is found when it ends.
     pub mark: u32,
     /// The stack address of the return address, and the value there as long as the call has not
     /// returned.

@@ -11,8 +11,8 @@ use tllmprof_platform::driver::Driver;
 /// A kernel launch, as a node of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNode {
-    /// The driver's handle of the kernel's function. 0 if a CUDA runtime whose calls are not
-    /// followed launches it.
+    /// The driver's handle of the kernel's function. 0 if the launch came from a CUDA runtime whose
+    /// calls the library does not follow.
     pub function: usize,
     pub grid: [u32; 3],
 }
@@ -28,7 +28,7 @@ pub enum Made {
 /// A node of a captured graph. A node takes only 32 bytes, because there are many nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
-    /// The call that created the node was not followed.
+    /// The library did not see the call that created the node.
     Unseen,
     Work {
         scope: u32,
@@ -79,7 +79,7 @@ impl Node {
 /// nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub(crate) struct CapturedGraph {
-    /// The graph's number in the record; 0 before one is assigned.
+    /// The graph's number in the record; 0 until the graph gets one.
     pub number: u32,
     pub nodes: Vec<Node>,
     /// The number of all nodes. `nodes` ends at the last node whose call was followed, so it may be

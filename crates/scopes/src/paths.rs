@@ -18,13 +18,13 @@ const PLACES: usize = 1 << 15;
 /// The most entries that are examined for a path, from the first one that its hash selects.
 const REACH: usize = 32;
 
-/// The number of the empty path.
+/// The number of the empty path, which means that no scope is open.
 pub(crate) const NONE: u32 = 0;
 /// The number that stands for an unknown path, because an open scope could not be stored.
 pub(crate) const UNKNOWN: u32 = (1 << 24) - 1;
 
 struct PathEntry {
-    /// The hash of the path; 0 if the entry is free.
+    /// The hash of the path in this table entry; 0 if the entry is free.
     hash: AtomicU64,
     /// The innermost part of the path; empty until it is written.
     name: Published<Label>,
@@ -86,16 +86,15 @@ pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // If no memory for names is left, this entry of the table stays without a name for
-                // good.
+                // If no memory for names is left, this entry of the table never gets a name.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }
             Err(found) => found,
         };
         if found == hash {
-            // Another thread may be writing the name at this moment. This call then returns the
-            // unknown path.
+            // Another thread may be writing the name of this table entry at this moment. This call
+            // then returns the unknown path.
             return match place.name.get() {
                 Some(_) => index as u32 + 1,
                 None => UNKNOWN,

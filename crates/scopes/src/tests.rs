@@ -1,4 +1,4 @@
-//! Tests open scopes and graphs, without a CUDA driver.
+//! Tests the open scopes of threads, and the nodes that are known of graphs, without a CUDA driver.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::judge::{Kernel, difference};
 use crate::nodes::{CapturedGraph, LaunchNode, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
-/// Only one test at a time may use the table of graphs, which belongs to the process.
+/// Locks out other tests: all of them use the process's one table of graphs.
 static GRAPHS: Mutex<()> = Mutex::new(());
 
 fn scope() -> u32 {
@@ -62,7 +62,8 @@ fn what_is_opened_is_closed_by_its_own_domain() {
     assert_eq!(scope(), paths::NONE);
 }
 
-/// Code that several scopes share. The number selects the current scope.
+/// A stand-in for code that several scopes share. The number selects the scope that it reports as
+/// the current one.
 struct Code(AtomicUsize);
 
 impl Within for Code {
@@ -84,8 +85,7 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // Scopes that were opened inside the shared code keep the path that they had when they were
-    // opened.
+    // Scopes that were opened inside the shared code keep the path that they had at that time.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -177,7 +177,7 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     let seen = [seen[0], seen[1], (0xd0, Node::Unseen)];
     assert_eq!(nodes(0x10).unwrap(), seen);
     capture_ends(Some(0x10));
-    // A failed capture drops the graphs that are being captured, and no others.
+    // A failed capture drops only those graphs whose capture has not ended.
     graphs::made(0x20, 0xc0, kernel(7, 3));
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
@@ -228,7 +228,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // The driver is asked for the nodes again each time the graph is used.
+    // The driver is asked for the graph's nodes again each time the graph is used.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -262,7 +262,8 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     graphs::encloses(0x20, 0x5, vec![0x40]);
     add(0x30, 0x6, 3);
     add(0x40, 0x7, 4);
-    // The graph 0x50 is unknown, like one that was created before the library was loaded.
+    // The graph 0x50 is unknown to the library, like a graph that was created before the library
+    // was loaded.
     graphs::encloses(0x30, 0x8, vec![0x50]);
     work(0x30, 0x8);
     let whole = || {
@@ -293,14 +294,14 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         numbered(graphs::with_all(|graphs| graphs.instantiate(handle, Some(shape))).unwrap())
     };
     assert_eq!(of(0x10, &whole()), (9, expected.to_vec()));
-    // A copy has other handles for all nodes and inner graphs.
+    // A copy of a graph has other handles for all nodes and inner graphs.
     graphs::with_all(|graphs| graphs.copy(0x60, 0x10, Some(&whole())));
     let again = outer(
         &[0x11, 0x12, 0x13],
         vec![(0x21, shape(&[])), (0x31, shape(&[]))],
     );
     assert_eq!(of(0x60, &again), (9, expected.to_vec()));
-    // More work is captured into the graph after its capture has ended.
+    // The program captures more work into the graph after its capture has ended.
     let mut grown = whole();
     grown.nodes.push(0x14);
     grown.kernels += 1;
@@ -308,7 +309,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     add(0x10, 0x14, 5);
     let (total, scopes) = of(0x10, &grown);
     assert_eq!((total, scopes[3], scopes[4]), (10, Some(5), Some(2)));
-    // The graphs inside a graph are destroyed with it.
+    // When a graph is destroyed, the graphs inside it are destroyed, too.
     crate::graph_is_destroyed(0x10);
     crate::graph_is_destroyed(0x60);
     assert_eq!([0x20, 0x30, 0x40].map(nodes), [const { None }; 3]);
@@ -408,7 +409,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // No capture of this graph was followed.
+    // The library followed no capture of this graph, so it knows no node.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -458,7 +459,7 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     assert!(called("i", 3, &tail));
     native::returns(3);
     assert_eq!(scope(), path(&["f"]));
-    // A call whose return address has changed was left by `longjmp`.
+    // The return address of this call has changed, so the call was left by `longjmp`.
     let mut left = 0x4444_usize;
     assert!(called("left", 4, &left));
     assert_eq!(scope(), path(&["f", "left"]));
@@ -481,8 +482,8 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // A signal handler that interrupts the unwinder is deeper on the stack, so no call's mark is
-    // freed.
+    // In this test, a signal handler has interrupted the unwinder. It is deeper on the stack, so no
+    // call's mark is freed.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);

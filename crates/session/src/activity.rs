@@ -32,7 +32,7 @@ lifecycle::global! {
     /// True if the settings come from `tllmprof attach` and not from the environment.
     #[fork(keep = "the variables are the same")]
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-    /// True if the messages about the environment variables have been logged.
+    /// True if the messages about the library's environment variables have been logged.
     #[fork(keep = "the parent has said it")]
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
 }
@@ -161,7 +161,8 @@ pub fn is_active() -> bool {
     state() == ACTIVE
 }
 
-/// Called when the process uses CUDA. Logs the messages about the environment variables, once.
+/// Called when the process uses CUDA. On the first call, logs the messages about the environment
+/// variables.
 pub fn touched() {
     if HAS_SAID.load(Ordering::Relaxed)
         || !environment::is_there()

@@ -13,7 +13,7 @@ use super::learning;
 use super::wiring::{doors, listener, sink};
 
 lifecycle::global! {
-    /// The function to run when the process exits.
+    /// The function that runs when the process exits.
     #[fork(keep = "it is the same function")]
     static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
 }

@@ -9,7 +9,8 @@ use tllmprof_steps::steady::Verdict;
 pub(crate) struct By<'a> {
     pub step: &'a Step,
     pub rank: Rank,
-    /// The result of waiting until the time of an iteration settled, if the window waited for that.
+    /// The result of waiting for steady iterations (iterations of similar duration), if the window
+    /// waited for them.
     pub verdict: Option<Verdict>,
 }
 

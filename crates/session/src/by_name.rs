@@ -23,8 +23,8 @@ pub fn count(what: Counted) -> bool {
 #[cold]
 fn begin_thread() {
     let _errno = SavedErrno::new();
-    // Does nothing inside the library's own code, which may trigger the hook as well: the memory allocator
-    // may open NVTX ranges.
+    // Nothing is counted inside the library's own code, which may reach this function as well: for
+    // example, the memory allocator may open NVTX ranges.
     if let Some(_inside) = Inside::enter() {
         new_thread(false);
     }

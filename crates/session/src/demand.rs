@@ -37,7 +37,8 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// A window on demand, from the moment when its request is accepted.
+/// A window that was requested while the process runs, from the moment when the request is
+/// accepted.
 pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
@@ -53,7 +54,7 @@ pub(crate) struct Demand {
 pub enum DemandProgress {
     /// The window's first iteration has not begun yet.
     Waits,
-    /// The window is open, and this is its first iteration.
+    /// The window is open. The value is the number of its first iteration.
     Open(u64),
     /// The window has closed. Contains its first and last iteration; `None` if it never opened or has no
     /// iterations.

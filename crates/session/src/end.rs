@@ -10,7 +10,8 @@ pub enum EndReason {
     /// The process ends immediately, perhaps from a signal handler. A profiler's closing work then runs on a
     /// thread of the library or not at all.
     AtOnce,
-    /// The program is about to install a filter for system calls (seccomp).
+    /// The program is about to install a filter for system calls (seccomp), after which the library
+    /// can no longer work safely.
     Filter,
 }
 

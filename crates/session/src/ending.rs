@@ -102,7 +102,7 @@ fn close(by: EndReason) {
         );
         return;
     }
-    // After this event no thread can switch windows any more.
+    // After this event no thread can take the turn, so no thread switches windows any more.
     state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
     // Removes the limits at which threads stop, so that calls after this one are no longer examined.
@@ -180,7 +180,7 @@ fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
         }
     }
     if ended.uses_cuda {
-        // Without windows the totals are logged only at debug level.
+        // If no windows were requested, the totals are logged only at debug level.
         let is_quiet = settings.windows.is_empty();
         interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
     }

@@ -112,7 +112,8 @@ pub fn imported(index: usize) {
     }
 }
 
-/// Returns true if [`find`] would find an engine. Uses little stack, unlike [`find`].
+/// Returns true if an engine whose step is a native function is loaded, so that [`find`] would find
+/// it. Uses little stack, unlike [`find`].
 pub fn is_native_there() -> bool {
     first_loaded().is_some_and(|engine| is_native(&engine))
 }
@@ -161,7 +162,7 @@ struct LoadedModules(Vec<Sought>);
 
 struct Sought {
     what: Seen,
-    /// The name of the symbol; `None` for a module.
+    /// The name of the sought symbol; `None` if a module is sought.
     name: Option<CString>,
     is_there: bool,
 }

@@ -60,7 +60,8 @@ pub enum WindowRefusal {
     /// The library was attached to the running process and has been detached again.
     Detached,
     Conflict(Conflict),
-    /// The requested first iteration has already begun. `next` is the next iteration that has not begun.
+    /// The first iteration that was requested has already begun. `next` is the number of the first
+    /// iteration that has not begun.
     Reached {
         first: u64,
         next: u64,
@@ -108,7 +109,8 @@ impl fmt::Display for WindowRefusal {
     }
 }
 
-/// Formats when the conflicting window ends, and what the user can do, as a clause.
+/// Formats the end of the window that conflicts with the request, and what the user can do, as a
+/// clause.
 struct Ends(IterationRange);
 
 impl fmt::Display for Ends {

@@ -25,15 +25,15 @@ use super::{Gating, SessionState};
 /// The data of the session that the last line of the log needs, copied while the state was locked.
 pub(crate) struct Ended {
     pub settings: &'static Settings,
-    /// The rule that defined an iteration.
+    /// The rule for a step that defined an iteration.
     step: &'static Step,
     rank: Rank,
     gating: Gating,
     pub iterations: u64,
-    /// The number of iterations that have ended by the end of the process, as the log and the record state
-    /// it.
+    /// The number of iterations that had ended by the end of the process, as the log and the record
+    /// state it.
     pub over: u64,
-    /// True if a window was open when the session ended.
+    /// True if a window was open when the session ended, so that this window closes now.
     pub closes: bool,
     /// The iterations that the last window contains, if the end of the process cut the window off.
     cut: Option<Cut>,
@@ -52,7 +52,7 @@ pub(crate) struct Ended {
     calls: CallCounts,
     /// The rule and its reason, if the rule has changed since the record began.
     pub another: Option<Beginning>,
-    /// The state of the learner, if the rule is learnt.
+    /// The state of the learner at the end; `None` if the rule is not learnt.
     learnt: Option<Learnt>,
     /// The latest stretch of time, if the record contains stretches in place of iterations because no step
     /// was recognized. `span_ends` is the point in the sequence of iterations at which the stretch ends.
@@ -178,7 +178,7 @@ pub(crate) const fn counted(number: u64) -> (u64, &'static str) {
 /// The last line of the log, which states the result of all windows.
 pub(crate) struct Outcome<'a> {
     pub ended: &'a Ended,
-    /// True if windows have closed but no profiler or record is known to have captured any of them.
+    /// True if windows have closed, but no profiler or record is known to have captured them.
     pub is_unheard: bool,
     /// The number of iterations outside windows that the record contains at the end of the process.
     pub latest: u64,
@@ -446,7 +446,7 @@ impl CallCounts {
     }
 }
 
-/// Formats the calls that the process made as a list, with a rule that would have counted them.
+/// Formats the counted CUDA calls as a list, with a rule for a step that would have counted them.
 impl fmt::Display for CallCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [

@@ -13,7 +13,8 @@ use super::wiring::{SessionFacts, interpreter, sink};
 use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
-/// The rule, its reason and the rank, to be written into the record. Copied while the state is locked.
+/// The rule for a step, the reason for the rule, and the rank, to be written into the record.
+/// Copied while the session's state is locked.
 pub(crate) struct Beginning {
     step: &'static Step,
     rank: Rank,

@@ -77,8 +77,8 @@ impl SessionState {
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // When the sample closed, CUPTI took time to detach, which must not count as time of the
-            // iteration.
+            // When the sample closed, CUPTI took time to detach. This time must not count as part
+            // of the iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

@@ -9,19 +9,19 @@ use std::time::Instant;
 
 /// The time from the process's first CUDA call to the beginning of the first stretch.
 const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
-/// The shortest stretch of time that is reported when the process ends.
+/// The shortest stretch of time that is worth reporting at the end of the process.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// The duration after which the next CUDA call ends a stretch and begins another.
 const LONGEST: Duration = Duration::from_secs(4);
 
-/// The state of the stretches of time in a process.
+/// The state of the stretches of time that a process records in place of iterations.
 #[derive(Default)]
 pub(crate) struct Stretches {
-    /// The time of the process's first CUDA call.
+    /// The time of the process's first CUDA call; `None` before that call.
     since: Option<Instant>,
-    /// The beginning and the number of the current stretch.
+    /// The time when the current stretch began, and its number.
     current: Option<(Instant, u64)>,
-    /// The duration of the previous stretch.
+    /// The duration of the stretch before the current one; `None` if there was none.
     last: Option<Duration>,
     /// True if an iteration of a recognized step has begun, so that no more stretches are needed.
     is_over: bool,

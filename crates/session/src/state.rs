@@ -64,7 +64,7 @@ const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 pub enum Gating {
     NotAsked,
     Ours,
-    /// TensorRT-LLM opens windows itself, because it reads the same variable.
+    /// TensorRT-LLM opens the windows itself, because it reads the same environment variable.
     Engine,
 }
 
@@ -119,13 +119,14 @@ pub(crate) struct Filter {
 
 /// The windows that open by themselves, for a trigger or a kernel sample.
 pub(crate) struct Automatic {
-    /// The trigger: detects iterations after which a window opens.
+    /// The trigger, which detects the iterations after which a window opens; `None` if no trigger
+    /// is set.
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(IterationRange, Fired)>,
     /// Decides when a kernel sample is due.
     pub sampler: Option<Sampler>,
-    /// The window of the kernel sample that is open or about to open.
+    /// The window of the kernel sample that is open or about to open; `None` if there is none.
     pub sample: Option<IterationRange>,
 }
 
@@ -416,8 +417,8 @@ impl SessionState {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are recorded, if at this edge a window opens or
-    /// the open window begins its part with kernels.
+    /// Returns the number of iterations in which GPU kernels are recorded, if the switch `edge`
+    /// opens a window or begins the part with kernels of the open window. Otherwise returns `None`.
     pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
@@ -456,7 +457,7 @@ impl SessionState {
         }
     }
 
-    /// Returns true if the record has to begin before `point` is reached.
+    /// Returns true if the record has to begin before the process moves to `point`.
     pub(crate) fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
     }

@@ -21,7 +21,8 @@ use tllmprof_steps::trigger::Fired;
 use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::{Edge, Point};
 
-/// A switch of windows at the point `target` in the sequence of iterations, with the data that it needs.
+/// A switch of windows at the point `target` in the sequence of iterations, with the data that the
+/// switch needs.
 pub(crate) struct Switch {
     settings: &'static Settings,
     target: Point,
@@ -34,7 +35,7 @@ pub(crate) struct Switch {
     why_late: &'static str,
     /// Data that is written at the beginning of the record, if the record begins with this switch.
     record: Option<Beginning>,
-    /// The rule and its reason, if the rule has changed since the record began.
+    /// The rule for a step and its reason, if the rule has changed since the record began.
     another: Option<Beginning>,
     /// The number of iterations in which kernels are recorded, if a window opens or the open window begins
     /// its part with kernels.
@@ -48,10 +49,11 @@ struct Opening {
     engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(LearnedRule, Option<Inner>)>,
-    /// The window that a trigger has opened, and the iteration that fired the trigger.
+    /// The window that a trigger (a condition on iterations) has opened, and the iteration that
+    /// fired the trigger.
     triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
-    /// The sampler, if the window that opens is a kernel sample.
+    /// The settings of kernel sampling, if the window that opens is a kernel sample.
     sampler: Option<Sampler>,
     /// The number of the window among those requested while the process runs, counted from 1.
     demand: Option<u64>,
@@ -154,8 +156,8 @@ impl Switch {
     /// Carries out the switch. The state must not be locked. If the record begins with this switch, returns
     /// the new state of the record.
     pub(crate) fn carry_out(&self) -> Option<Recording> {
-        // Nothing may wait for the device during a stream capture, and CUPTI must not be attached or
-        // detached.
+        // During a stream capture the library must not wait for the device, and CUPTI must not be
+        // attached or detached.
         let drains = self.edge.close.is_some()
             || self.edge.kernels
             || self.edge.open.is_some() && self.kernels.is_some()

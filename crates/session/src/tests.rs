@@ -32,7 +32,7 @@ mod threads;
 mod triggers;
 mod windows;
 
-/// Held by each test, because there is only one session in a process.
+/// Held by each test, because all tests share the one session of the process.
 static ONE: Mutex<()> = Mutex::new(());
 static MADE: Made = Made {
     asked: Mutex::new(Vec::new()),
@@ -50,17 +50,18 @@ static TESTS: Wiring = Wiring {
 /// A function that the fake sink (profilers and record) runs while it switches a window.
 type Act = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// Settings for the behaviour of the fake wiring.
+/// The behaviour that a test requests from the fake wiring.
 struct Orders {
     wants_record: bool,
     /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point in the sequence of iterations at which the fake sink has something to switch other than a
-    /// window.
+    /// A point in the sequence of iterations at which the fake sink reports that something other
+    /// than a window has to be switched.
     edge: Option<Point>,
     while_switching: Option<Act>,
-    /// True if the calling thread has the GIL and a thread of the library waits for it.
+    /// True if the fake interpreter reports that the calling thread has the GIL and that a thread
+    /// of the library waits for it.
     gil: bool,
     /// The rank that the fake Python interpreter returns.
     rank: Rank,
@@ -92,7 +93,7 @@ struct Made {
     orders: Mutex<Orders>,
 }
 
-/// Locks a mutex, even if a failed test has poisoned it: each test starts with new values.
+/// Locks a mutex, even if a failed test has poisoned it: each test sets the guarded values anew.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -414,7 +415,8 @@ fn call(call: Call) {
 
 /// Makes a driver call with these arguments, which succeeds or fails.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
-    // A call from within another call is not reported, because it is a part of the outer call.
+    // A call from within another intercepted call is not reported, because it is part of the outer
+    // call.
     if !activity::is_active() || thread::outer().place != 0 {
         return;
     }
@@ -447,7 +449,7 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
     }
 }
 
-/// Makes `count` calls of the function `what`.
+/// Makes `count` successful calls of the CUDA function `what` on the calling thread.
 fn calls(count: usize, what: Call) {
     (0..count).for_each(|_| call(what));
 }

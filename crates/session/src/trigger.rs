@@ -34,7 +34,8 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // If a planned window conflicts with this one, the planned window captures these iterations anyway.
+    // If a planned window conflicts with the trigger's window, the planned window captures these
+    // iterations anyway.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {

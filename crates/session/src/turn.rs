@@ -72,8 +72,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // this is a copy of the process for which no fork handler ran
     }
-    // The driver may be loaded but not used yet. Without this call, a window that opens at this point would
-    // have no record.
+    // The driver may be loaded but not used yet. `note_cuda` is needed even so, because a window
+    // that opens at this point would otherwise have no record.
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
@@ -208,8 +208,8 @@ pub(crate) fn wait_for(
         if now >= until {
             break;
         }
-        // The deadline of a turn gets earlier when a window is to be closed, so it is read again after
-        // `CLOSING`.
+        // The deadline of a turn moves to an earlier time when a window is to be closed. So it is
+        // read again after `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {

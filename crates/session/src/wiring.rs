@@ -80,7 +80,8 @@ pub trait Sink: Sync {
     fn span_begins(&self) {}
     /// Called when the stretch of time has begun. The caller holds no lock.
     fn span_has_begun(&self) {}
-    /// Called when the stretch of time is dropped, because a step is now known. Must not wait.
+    /// Called when the stretch of time is dropped, because a step is now known. The implementation
+    /// must not wait.
     fn span_is_replaced(&self) {}
     /// Returns true if the record's counters of calls should be updated now.
     fn wants_calls(&self) -> bool;
@@ -104,7 +105,8 @@ pub trait Sink: Sync {
     fn is_unheard(&self) -> bool {
         false
     }
-    /// Called when no planned window will open, because this rank opens none. Must not wait.
+    /// Called when no planned window will open, because this rank opens none. The implementation
+    /// must not wait.
     fn plans_none(&self, _: &Settings) {}
     /// Returns the number of iterations outside windows that the record contains at the end of the process.
     fn latest_left(&self) -> u64 {
@@ -244,7 +246,8 @@ pub(crate) fn listener() -> &'static dyn Listener {
     wiring().listener
 }
 
-/// A wiring that does nothing, for a process without implementations of the traits.
+/// An implementation of all traits that does nothing, for a process to which no other
+/// implementation is linked.
 struct Nobody;
 
 impl Sink for Nobody {

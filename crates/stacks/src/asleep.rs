@@ -12,7 +12,7 @@ use super::files::{self, LENGTH, ThreadFile};
 use super::followed::Followed;
 use super::unwind::Registers;
 
-/// The state of a sleeping thread, as the kernel reports it.
+/// The state of a sleeping thread as `/proc` reports it: its system call and registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asleep {
     pub call: SystemCall,

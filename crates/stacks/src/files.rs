@@ -15,7 +15,7 @@ use super::followed::{Followed, MAX_THREADS};
 /// fork.
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
 
-/// Number of bytes that are read from a file.
+/// Number of bytes at the start of a file in `/proc` that are read.
 pub(crate) const LENGTH: usize = 512;
 
 /// A file in `/proc` about a thread.

@@ -8,10 +8,11 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-/// The most threads that are followed at a time.
+/// The most threads that are followed at a time; stacks of further threads are not sampled.
 pub(crate) const MAX_THREADS: usize = 8;
 
-/// The value of [`ThreadSlot::number`] while a thread claims the slot.
+/// The value of [`ThreadSlot::number`] while a thread takes the slot but has not filled in its
+/// data.
 const CLAIMED: i32 = -1;
 
 struct ThreadSlot {
@@ -77,7 +78,7 @@ pub(crate) fn all() -> impl Iterator<Item = Followed> {
     })
 }
 
-/// Frees the slot of a followed thread that has ended.
+/// Frees the slot of a followed thread, because the thread has ended.
 pub(crate) fn forget(thread: Followed) {
     let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);

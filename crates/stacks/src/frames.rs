@@ -17,10 +17,11 @@ const IDS_PER_HALF: u32 = 1 << 23;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The id that was assigned last.
+    /// The frame id that was assigned last.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
-    /// For each half, the number of windows that had opened when its last id was assigned.
+    /// For each half of the range of ids, the number of windows that had opened when the last id of
+    /// the half was assigned.
     #[fork(reset)]
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
@@ -65,8 +66,8 @@ impl Frames {
     }
 }
 
-/// Returns an id that is free in the record: no frame has it, or only frames of windows that were
-/// overwritten.
+/// Returns a frame id that can be assigned: no frame in the record has it, or only frames of
+/// windows that were overwritten.
 fn next() -> Option<u32> {
     let last = LAST.load(Ordering::Relaxed);
     let id = (last + 1) % (2 * IDS_PER_HALF);
@@ -94,12 +95,13 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // Test a function that calls itself.
+        // In this case a function calls itself.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // Test a function whose name could not be written to the record.
+        // In this case the name of one function could not be written to the record, so there is no
+        // frame id.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
-        // A new table continues with the next id, so no id is assigned twice.
+        // A new table continues with the next frame id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);
         let endless = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
         assert_eq!(

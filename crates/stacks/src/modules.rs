@@ -31,7 +31,8 @@ struct MappedModule {
 #[derive(Default)]
 pub(crate) struct Modules {
     known: Vec<MappedModule>,
-    /// The number of module loads and unloads at the time when the list was read.
+    /// The loader's count of module loads and unloads at the time when the list of modules was
+    /// read.
     changes: Option<u64>,
     names: HashMap<usize, StringId, BuildHasherDefault<OfAddress>>,
 }

@@ -19,7 +19,7 @@ use tllmprof_sync::kernel;
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;
-/// Number of bytes of a stack that the kernel copies.
+/// Number of bytes of a thread's stack that the kernel copies for each sample.
 const STACK_BYTES: u32 = 16 << 10;
 /// Offsets of two positions in the first page: the end of what the kernel has written, and the end
 /// of what we have read.
@@ -76,10 +76,10 @@ const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 const USE_CLOCK: u64 = 1 << 25;
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
-/// The most frames of a stack that the kernel records.
+/// The most frames that the kernel records for one sample by following frame pointers.
 const MAX_FRAMES: u16 = 127;
 
-/// The error number with which the kernel refuses to record stacks.
+/// The error with which the kernel refuses to record stacks. The number is an `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PerfRefusal(i32);
 
@@ -101,18 +101,18 @@ impl fmt::Display for PerfRefusal {
 /// The ring buffer with the native stacks of a thread.
 pub(crate) struct Ring {
     place: NonNull<u8>,
-    /// Number of bytes of the ring after its first page.
+    /// Number of bytes of the ring that hold samples; they follow its first page.
     data: usize,
     /// True if samples contain registers and a copy of the stack's top.
     has_stacks: bool,
-    /// Number of bytes that have been read since the ring was opened.
+    /// Number of bytes of samples that have been read since the ring was opened.
     tail: u64,
     record: Vec<u64>,
 }
 
 /// A sample of a thread's native stack.
 pub(crate) struct NativeSample<'a> {
-    /// The time of the monotonic clock in ns.
+    /// The time of the sample on the monotonic clock, in ns.
     pub time: u64,
     /// The addresses that the kernel found with frame pointers, innermost first. The first is in
     /// the running function. The others are return addresses, which come after a call.

@@ -51,10 +51,11 @@ lifecycle::global! {
     /// True while a window is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
-    /// True if the kernel refused to record native stacks.
+    /// True if the kernel has refused to record native stacks, so that they are not requested
+    /// again.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// Data that the sampling thread of one window leaves to that of the next window.
+    /// Ids that the sampling thread of one window leaves to the sampling thread of the next window.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
@@ -72,7 +73,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all data if a new era of strings has begun. Returns true if so.
+    /// Resets all ids if a new era of the record's strings has begun. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -85,7 +86,8 @@ impl StringIds {
         is_behind
     }
 
-    /// Handles modules that were loaded or unloaded.
+    /// Reads the list of modules again, and drops cached data about their code, if modules were
+    /// loaded or unloaded.
     fn look(&mut self) {
         if self.modules.look() {
             self.unwinder.forget();
@@ -173,7 +175,7 @@ pub(crate) fn window_opens() {
         }
         return;
     }
-    // Also follow threads that launch work for another thread's steps.
+    // Threads that launch work for another thread's steps are followed, too.
     recorder::at_launches(iteration_begins);
     IS_OPEN.store(true, Ordering::Release);
 }
@@ -266,13 +268,13 @@ fn run() {
     }
 }
 
-/// The sampler's data about a followed thread.
+/// The sampler's data about a followed thread, kept from one sample to the next.
 struct SampledThread {
     number: i32,
     walker: Walker,
     scheduled: Scheduled,
     native: Option<Ring>,
-    /// The state at the last sample, if the thread slept then.
+    /// The thread's state at the last sample; `None` if the thread did not sleep then.
     slept: Option<Slept>,
 }
 
@@ -283,12 +285,12 @@ struct Slept {
     used: u64,
     era: u32,
     at: Asleep,
-    /// The events that were written to the record for the sample.
+    /// The event that was written to the record for the sample at which the thread slept.
     sample: What,
     asleep: What,
 }
 
-/// The state of the Python interpreter in this process.
+/// The state of the Python interpreter in this process, as far as it matters to samples.
 enum InterpreterState {
     NotThere,
     Read(&'static Ready),
@@ -298,13 +300,15 @@ enum InterpreterState {
 
 struct SamplingThread {
     process: i32,
-    /// The mean interval between samples in ns.
+    /// The mean interval between two samples, in ns.
     period: u64,
     kept: Box<StringIds>,
     threads: Vec<SampledThread>,
-    /// The functions of one stack, innermost first.
+    /// The functions of the stack that is being sampled, innermost first. Kept here so that the
+    /// memory is reused.
     functions: Vec<StringId>,
-    /// The addresses of one native stack, innermost first.
+    /// The addresses of the native stack that is being sampled, innermost first. Kept here so that
+    /// the memory is reused.
     addresses: Vec<usize>,
 }
 
@@ -380,7 +384,8 @@ impl SamplingThread {
             (InterpreterState::Read(_), None) | (InterpreterState::NotThere, _) => {
                 Ok((Taken::NoPython, 0))
             }
-            // It is unknown if the thread is in a Python function, so no sample is written.
+            // The stacks of the interpreter cannot be read, so it is unknown if the thread is in a
+            // Python function. No sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
         let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
@@ -416,7 +421,8 @@ impl SamplingThread {
         true
     }
 
-    /// Returns the state at the last sample, if the thread slept then and has not run since.
+    /// Returns the state of a thread at the last sample, if the thread slept then and has not run
+    /// since. `used` is its processor time in ns.
     fn still_sleeps(&mut self, index: usize, thread: Followed, used: u64) -> Option<Slept> {
         let known = &mut self.threads[index];
         let slept = known.slept?;
@@ -515,7 +521,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // A new window may have opened since the last sample.
+                // If a new window has opened since the last sample, the era of strings may have
+                // changed.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }
@@ -586,7 +593,7 @@ impl Intervals {
     }
 
     fn next(&mut self) -> Duration {
-        // A random number, from Marsaglia, "Xorshift RNGs".
+        // The next pseudo-random number, computed as in Marsaglia, "Xorshift RNGs".
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

@@ -14,7 +14,7 @@ use super::followed::Followed;
 /// The state of a thread at a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ThreadActivity {
-    /// The thread exists. The state is `None` if it is unknown.
+    /// The thread exists. Its state is `None` if it could not be read.
     There(Option<ThreadState>),
     /// The thread has ended.
     Gone,

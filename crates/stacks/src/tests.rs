@@ -14,7 +14,7 @@ use crate::native::Ring;
 use crate::skipped::skipped;
 use crate::unwind::Unwinder;
 
-/// Locks out other tests, because each test uses the same slot of the open files.
+/// Locks out other tests, because all tests use the same slot in the table of open files.
 static PLACE: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);

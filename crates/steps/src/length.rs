@@ -17,15 +17,18 @@ use crate::steady::{Known, SHORTEST_PAUSE};
 /// The minimum length of the window's first part (without kernels): a number of iterations, and a duration.
 const ITERATIONS: u64 = 50;
 const TIME: Duration = Duration::from_secs(2);
-/// The largest number of iterations in the window's first part, even if it has not lasted for `TIME`.
+/// The largest number of iterations in the window's first part (without kernels), even if it has
+/// not lasted for the duration `TIME`.
 const MOST_ITERATIONS: u64 = 4000;
-/// The average duration from which on iterations count as slow.
+/// The average duration of an iteration from which on iterations count as slow.
 const SLOW: Duration = Duration::from_millis(300);
-/// The smallest and the largest number of iterations in the first part if iterations are slow.
+/// The smallest and the largest number of iterations in the window's first part (without kernels),
+/// if iterations are slow.
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
 /// The smallest number of iterations in the second part (with kernels).
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The longest duration of the first part, even if most of it consists of pauses, which hardly count.
+/// The longest duration of the window's first part (without kernels), even if most of it consists
+/// of pauses, which hardly count.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The part of a window in which kernels are recorded.
@@ -52,7 +55,7 @@ pub enum Next {
 enum LengthPart {
     First,
     Kernels {
-        /// The number of iterations in the part with kernels that have ended.
+        /// The number of iterations with recorded kernels that have ended.
         over: u64,
         /// The time when the second iteration with kernels began. The first one is not measured, because it
         /// includes attaching CUPTI.
@@ -65,14 +68,15 @@ enum LengthPart {
 pub struct Measuring {
     part: LengthPart,
     kernels: Option<KernelPart>,
-    /// The usual duration of an iteration, if it is known.
+    /// The usual duration of an iteration before the window opened, if it is known.
     usual: Option<Duration>,
     opened: Instant,
-    /// The time when the current iteration began, if it counts.
+    /// The time when the current iteration began; `None` if the iteration does not count.
     running: Option<Instant>,
     /// The number of iterations in the window that have ended.
     over: u64,
-    /// The number of ended iterations that count towards the length, and their total duration.
+    /// The number of ended iterations that count towards the window's length. `time` is their total
+    /// duration.
     counted: u64,
     time: Duration,
 }
@@ -147,7 +151,7 @@ impl Measuring {
         }
     }
 
-    /// Returns true if the first part (without kernels) is long enough.
+    /// Returns true if the window's first part (without kernels) is long enough.
     fn has_enough(&self, now: Instant) -> bool {
         let (fewest, most) = SLOW_ITERATIONS;
         let count = u32::try_from(self.counted).unwrap_or(u32::MAX);
@@ -205,8 +209,8 @@ mod tests {
         assert_eq!(parts(None, None, |_| 10_000), (200, 0));
         assert_eq!(parts(None, None, |_| 40_000), (50, 0));
         assert_eq!(parts(None, None, |_| 100_000), (50, 0));
-        // Iterations of 1 ms also last until 2 s are full. Very short iterations reach the largest number
-        // before.
+        // Iterations of 1 ms are also recorded until 2 s are full. Very short iterations reach the
+        // largest number of iterations before that.
         assert_eq!(parts(None, None, |_| 1000), (2000, 0));
         assert_eq!(parts(None, None, |_| 5), (4000, 0));
     }
@@ -238,10 +242,11 @@ mod tests {
 
     #[test]
     fn of_pauses_little_counts() {
-        // Every tenth iteration is a pause of a second, of which only a tenth counts.
+        // Every tenth iteration is a pause of a second. Only a tenth of the pause counts towards
+        // the window's length.
         let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
         assert_eq!(parts(None, Some(10_000), micros), (110, 0));
-        // The first part also ends if it consists mostly of pauses.
+        // The window's first part also ends if it consists mostly of pauses.
         let (first, _) = parts(None, Some(40_000), |_| 5_000_000);
         assert_eq!(first, 12);
     }

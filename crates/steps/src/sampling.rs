@@ -11,8 +11,8 @@ use tllmprof_config::kernels::KernelSamples;
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
-    /// The number of the latest period that needs no sample any more: it has had one, or the first iteration
-    /// began in it.
+    /// The number of the latest period that needs no sample any more, because it has had a sample
+    /// or the first iteration began in it.
     over: Option<u64>,
 }
 
@@ -59,8 +59,8 @@ mod tests {
             sampled((3..40_000).step_by(7), |_| true),
             [10_006, 20_002, 30_005]
         );
-        // From 7000 ms to 93000 ms the process waited for requests. The samples that it missed in that time
-        // are not made up for.
+        // In this test the process waited for requests from 7000 ms to 93000 ms. Samples that were
+        // due in that time are not made up for.
         assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
     }
 

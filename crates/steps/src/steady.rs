@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// The number of steps in a block, whose durations are compared together.
 const BLOCK: usize = 8;
-/// The number of blocks in a row that have to agree.
+/// The number of successive blocks whose durations have to agree.
 const BLOCKS: usize = 3;
 /// The largest difference between blocks that agree, in percent of the shortest block's duration.
 const WITHIN: u32 = 10;
@@ -33,12 +33,13 @@ pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
-/// The number of latest steps whose durations are stored.
+/// The number of the latest steps whose durations are stored.
 const LATEST: usize = 8;
 /// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
 /// block's median ignores them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// A pause takes more than this number of times as long as a usual step.
+/// The factor for pauses: a step is a pause only if it takes more than this number of times as long
+/// as a usual step.
 const PAUSE: u32 = 10;
 /// The largest number of pauses in a row. If more long steps follow each other, they are not pauses: steps
 /// have become longer.
@@ -173,10 +174,10 @@ pub struct Settling {
     medians: Recent,
     means: Recent,
     latest: Latest,
-    /// The number of pauses since the last step that was not a pause.
+    /// The number of pauses in a row so far: those since the last step that was not a pause.
     pauses: u32,
     seen: u64,
-    /// The total duration of the steps that count.
+    /// The total duration of the steps that count in the search.
     time: Duration,
     verdict: Option<Verdict>,
 }
@@ -371,7 +372,8 @@ mod tests {
     #[test]
     fn steps_that_take_as_long_as_each_other_have_settled_at_once() {
         assert_eq!(opens_at(|_| 1023), said("steady at 1.023 ms", NEEDED));
-        // The result is the same for steps of some microseconds, and for steps that differ a little.
+        // Steps of some microseconds, and steps that differ a little, lead to the same result as
+        // steps of equal length.
         assert_eq!(opens_at(|_| 5), said("steady at 0.005 ms", NEEDED));
         assert_eq!(opens_at(|n| 1000 + n % 3 * 40).1, Some(NEEDED));
         assert_eq!(opens_at(|_| 0).1, Some(NEEDED));
@@ -379,19 +381,21 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_not_taken() {
-        // A minority of slow steps does not matter: the first three, every ninth, or every third.
+        // A minority of slow steps does not change the result: the first three, every ninth, or
+        // every third step is slow.
         for is_slow in [|n| n < 3, |n| n % 9 == 0, |n| n % 3 == 0] as [fn(u64) -> bool; 3] {
             assert_eq!(
                 opens_at(|n| if is_slow(n) { 90_000 } else { 1000 }),
                 said("steady at 1.000 ms", NEEDED)
             );
         }
-        // If more steps of a block are slow, the search lasts longer.
+        // If most steps of the first block are slow, the search takes more steps.
         assert_eq!(
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // The steps get faster and faster up to step 100.
+        // The steps get faster up to step 100, like in a warm-up, so their time settles only after
+        // that.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
@@ -422,7 +426,8 @@ mod tests {
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
         let (settling, at) = steps(1000, |_| 1000, |_| true);
         assert_eq!((at, settling.seen()), (None, 0));
-        // If enough steps lie between captures, the search ends.
+        // If stream captures interrupt every fifth step, enough steps lie between captures for the
+        // search to end.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
         assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();
@@ -451,7 +456,7 @@ mod tests {
         assert_eq!(opens_at(|_| 400_000), said("steady at 400.000 ms", 3));
         let warms_up = |n| if n < 2 { 900_000 } else { 400_000 };
         assert_eq!(opens_at(warms_up), said("steady at 400.000 ms", 5));
-        // If slow steps do not agree, the search ends after eight steps.
+        // If slow steps (over 0.3 s) do not agree, the search ends after eight steps.
         let (settling, at) = steps(1000, |n| 400_000 * (1 + n % 2), |_| false);
         assert_eq!(at, Some(8));
         assert_eq!(
@@ -468,7 +473,7 @@ mod tests {
 
     #[test]
     fn waits_for_requests_are_left_out() {
-        // After two warm-up batches the server waits for its first request.
+        // In this test, two warm-up batches run, and then the server waits for its first request.
         let first = |n| match n {
             2 => 25_000_000,
             _ => 5000,
@@ -479,10 +484,11 @@ mod tests {
             _ => 5000,
         };
         assert_eq!(opens_at(late), said("steady at 5.000 ms", NEEDED + 3));
-        // Steps that become longer for good are not pauses.
+        // Steps that become longer and stay so are not treated as pauses.
         let longer = |n| if n < 10 { 5000 } else { 200_000 };
         assert_eq!(opens_at(longer).0, "steady at 200.000 ms");
-        // Long steps in which the thread waits for the GPU count as the program's work.
+        // Long steps in which the thread waits for the GPU count as the program's work, not as
+        // pauses.
         let mut settling = Settling::default();
         let mut now = Instant::now();
         for n in 0..100 {
@@ -492,7 +498,7 @@ mod tests {
             settling.begins(n, now, Known { gpu_wait, ..OWN });
             assert_eq!(settling.seen(), n.min(NEEDED), "{n}");
         }
-        // If each step waits for requests, the search never ends.
+        // If the program waits for requests in each step, no step counts and the search never ends.
         let mut settling = Settling::default();
         let mut now = Instant::now();
         for n in 0..1000 {
@@ -515,7 +521,8 @@ mod tests {
         let mut now = Instant::now();
         let mut opened = None;
         for n in 0..400 {
-            // Every third step does not count, and has another duration than the rest.
+            // Every third step does not count. Its duration differs from that of the other steps,
+            // but must not matter.
             let counts = n % 3 != 0;
             settling.begins(n, now, Known { counts, ..OWN });
             if settling.verdict().is_some() {

@@ -36,7 +36,7 @@ impl Alike {
         self.count += 1;
     }
 
-    /// Returns the median duration, in nanoseconds, if enough durations are stored.
+    /// Returns the median of the stored durations, in nanoseconds, if enough are stored.
     fn median(&self) -> Option<u64> {
         let count = self.count.min(KEPT);
         if count < NEEDED {
@@ -166,7 +166,8 @@ impl Watch {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let kind = facts.kind();
         let alike = self.kinds.get_mut(kind.place())?;
-        // If no window can open now, the duration is only stored for later medians.
+        // If no window can open now, the median is not needed. The duration is only stored for
+        // later medians.
         let median = may_open.then(|| alike.median()).flatten();
         alike.add(ns);
         let times = IterationDurations {
@@ -261,8 +262,8 @@ mod tests {
 
     #[test]
     fn an_iteration_is_compared_with_those_like_it() {
-        // Every tenth iteration is a prefill that takes twenty times as long as a decode. Only iterations 307
-        // and 450 are slow for their kind.
+        // In this test, every tenth iteration is a prefill that takes twenty times as long as a
+        // decode. Only iterations 307 and 450 are slow for their kind.
         let load = |n: u64| {
             let jitter = n * 7919 % 11 * MS / 20;
             match (n, n % 10) {
@@ -286,7 +287,8 @@ mod tests {
             line.contains("(median of its kind 10.") && line.contains("decode, 32 to 63 requests"),
             "{line}"
         );
-        // With one fixed limit for decodes and prefills, each prefill fires the trigger.
+        // A fixed limit does not distinguish decodes and prefills, so each prefill fires the
+        // trigger.
         let fired = drive(
             &mut watch("iteration > 50ms", 100, 3600),
             (0..600).map(load),
@@ -409,7 +411,7 @@ mod tests {
                 Spent::default(),
             )
         };
-        // An iteration is slow every 109 ms, which is 9 or 10 times per second.
+        // In this test, an iteration is slow every 109 ms, which is 9 or 10 times per second.
         let fired = drive(&mut watch("iteration > 50ms", 2, 1), (0..300).map(load));
         assert_eq!(numbers(&fired), [9, 19, 109, 119, 209, 219]);
         let skipped = |at: usize| fired[at].1.skipped;

@@ -57,11 +57,11 @@ pub struct Turn {
 /// An event that changes the turn, or that a thread reports to get its next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
-    /// A thread of the program has reached this point.
+    /// A thread of the program has reached this point in the sequence of iterations.
     Reached(Point),
-    /// No window has to be switched at the target.
+    /// The thread that has the turn has found that no window has to be switched at the target.
     Passed,
-    /// A thread takes the turn at this time.
+    /// A thread takes the turn (the right to switch windows), at this time.
     Claims(Instant),
     /// The thread that has the turn asks for its next action.
     GoesOn,
@@ -86,7 +86,7 @@ pub enum Action {
     Begin,
     /// Switch to this point, then report [`TurnEvent::GoesOn`] again.
     Switch(Point),
-    /// Continue: the turn has stored the event.
+    /// Continue. The event has been stored, and nothing else has to be done.
     Go,
     /// Do nothing. The event is not possible in this stage.
     Refuse,

@@ -16,12 +16,13 @@ pub use schedule::{Conflict, Schedule};
 /// A point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Point {
-    /// Before the first iteration, or where counting restarts.
+    /// The point before the first iteration. Counting also restarts from this point.
     #[default]
     Start,
-    /// The beginning of this iteration.
+    /// The point at which the iteration with this number begins.
     In(u64),
-    /// Between the end of this iteration and the beginning of the next.
+    /// The time between the end of the iteration with this number and the beginning of the next
+    /// iteration.
     After(u64),
 }
 
@@ -58,11 +59,11 @@ pub struct Edge {
 /// A window as it was requested, and the iterations that it really contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The window as it was requested.
+    /// The iterations of the window as it was requested.
     pub asked: IterationRange,
     /// The iterations of the window. They are later than requested if the window opened late.
     pub window: IterationRange,
-    /// True if the window was closed for a while and has opened again.
+    /// True if the window was closed for a while and has now opened again.
     pub is_again: bool,
     /// True if the window closes only for a while and opens again later.
     pub goes_on: bool,

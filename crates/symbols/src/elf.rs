@@ -20,7 +20,7 @@ pub enum Machine {
 /// The headers of an ELF file.
 pub struct Elf {
     pub machine: Machine,
-    /// The address of the entry point; 0 in a library.
+    /// The address of the file's entry point; 0 in a library.
     pub entry: u64,
     /// True if the file is loaded at the addresses that it contains. Otherwise these addresses are
     /// offsets from the load address.
@@ -112,7 +112,7 @@ impl Elf {
         Ok(read_elf)
     }
 
-    /// Returns true if `address` is in memory that is mapped as executable.
+    /// Returns true if the file maps `address` as executable code.
     pub fn is_executable(&self, address: u64) -> bool {
         self.executable.iter().any(|range| range.contains(&address))
     }

@@ -4,10 +4,10 @@ use std::ops::BitOr;
 /// names, or one import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function<'a> {
-    /// The address in the file. In a process, the load bias of the module is added. `None` for an
-    /// import, which is defined in another module.
+    /// The function's address in the file. In a process, the load bias of the module is added.
+    /// `None` for an import, which is defined in another module.
     pub address: Option<u64>,
-    /// Size in bytes; 0 if the file does not contain the size.
+    /// Size of the function in bytes; 0 if the file does not contain the size.
     pub size: u64,
     /// The mangled names, without symbol versions. Names from the dynamic symbol table come first.
     pub names: Vec<&'a [u8]>,
@@ -21,7 +21,8 @@ pub struct Function<'a> {
     pub is_variant_call: bool,
     /// The kinds of GOT slots through which this module calls the function, if it is an import.
     pub slots: Slots,
-    /// True for an import that the file does not mark as a function, so that it may be data.
+    /// True for an import that its file does not mark as a function, so that the import may be a
+    /// variable.
     pub may_be_data: bool,
 }
 

@@ -17,14 +17,15 @@ pub struct Image {
     pub elf: Elf,
     /// The separate debug file from which the symbol table was read, if any.
     pub debug_file: Option<PathBuf>,
-    /// The symbol tables. Names from earlier tables are preferred.
+    /// The file's symbol tables. If an address has several names, those from earlier tables are
+    /// preferred.
     pub(crate) tables: Vec<SymbolTable>,
-    /// The GOT slots of each dynamic symbol, by the symbol's index.
+    /// The kinds of GOT slots of each dynamic symbol, by the symbol's index.
     pub(crate) slots: Vec<Slots>,
     go: Go,
 }
 
-/// The code in the file that follows Go's calling convention.
+/// The parts of the file's code that follow Go's calling convention.
 enum Go {
     None,
     Text(Range<u64>),

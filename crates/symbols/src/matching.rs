@@ -128,7 +128,7 @@ impl Image {
                 continue;
             }
             let slots = self.slots.get(symbol.index).copied().unwrap_or_default();
-            // A name occurs more than once if it is imported in several versions.
+            // The same name occurs more than once if the file imports it in several versions.
             let import = imports.entry(name).or_insert_with(|| Function {
                 address: None,
                 size: 0,

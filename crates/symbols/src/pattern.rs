@@ -69,11 +69,12 @@ impl Pattern {
     }
 }
 
-/// The positions of the pattern's words in a table of strings.
+/// The positions at which the pattern's words occur in a table of strings.
 #[derive(Default)]
 pub(crate) struct WordHits<'a> {
     strings: &'a [u8],
-    /// The sorted positions; `None` if every name may match.
+    /// The sorted positions at which the words occur; `None` if the pattern has no words, so that
+    /// every name may match.
     hits: Option<Vec<usize>>,
 }
 

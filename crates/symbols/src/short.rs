@@ -4,7 +4,7 @@
 /// The result is `ns::Class::f` for `ns::Class<int>::f(int) const [clone .part.0]`.
 pub fn short(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name);
-    // Handle a Rust name like `<module::Type as Trait>::method`.
+    // This is the form of a Rust trait method's name: `<module::Type as Trait>::method`.
     if let Some(rest) = name.strip_prefix('<')
         && let Some((own, method)) = rest.split_once(">::")
         && let Some(own) = own.split(" as ").next()
@@ -72,7 +72,7 @@ fn group_end(text: &str) -> usize {
         match c {
             '(' | '<' => depth += 1,
             ')' => depth -= 1,
-            // The `>` of `->` does not close a bracket.
+            // The character `>` in `->` closes no bracket.
             '>' if before != '-' => depth -= 1,
             _ => {}
         }

@@ -63,7 +63,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if !kind.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"));
     }
-    // `try_clone` returns the lowest free descriptor that is greater than 2.
+    // `try_clone` chooses the lowest free descriptor that is greater than 2.
     if file.as_raw_fd() > 2 {
         Ok(file)
     } else {

@@ -10,13 +10,13 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Words {
-    /// The words. A matching name contains at least one of them.
+    /// Words of which each matching name contains at least one.
     pub any: Vec<Vec<u8>>,
     /// True if the words are in lower case and must be compared with names in lower case.
     pub ignore_case: bool,
 }
 
-/// The most words that are searched for one by one.
+/// The most words of a regex for which names are searched one by one.
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.
@@ -223,7 +223,8 @@ const fn is_word(byte: u8) -> bool {
 /// Returns true if a demangler may add the word, or a longer word that contains it.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Demanglers may add a number, with or without the suffix of its type.
+    // Demanglers may add a number, with or without the suffix of its type, so a number is not
+    // required.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }
@@ -253,11 +254,11 @@ fn starts_with(text: &[u8], word: &[u8]) -> bool {
 /// are listed together with the number.
 #[rustfmt::skip]
 const GENERATED: &[&str] = &[
-    // Names for which Itanium mangling has abbreviations.
+    // These names have abbreviations in Itanium mangling.
     "std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream",
     "istream", "ostream", "iostream", "char_traits", "nullptr_t", "anonymous", "namespace", "_GLOBAL_",
     "id", "objc_object", "abi",
-    // Words in the names of types.
+    // Words that demanglers write in the names of C++ types.
     "void", "wchar_t", "bool", "char", "signed", "unsigned", "short", "int", "long", "__int128",
     "float", "double", "__float128", "_Float16", "_Float32", "_Float64", "_Float128", "_Float32x",
     "_Float64x", "_Float128x", "_BitInt", "_Accum", "_Fract", "_Sat", "char8_t", "char16_t", "char32_t",
@@ -265,18 +266,18 @@ const GENERATED: &[&str] = &[
     "const", "volatile", "restrict", "complex", "imaginary", "_Complex", "_Imaginary", "__vector",
     "vector", "noexcept", "throw", "transaction_safe", "enum", "class", "union", "struct", "typename",
     "template", "extension",
-    // Operators and expressions.
+    // Words that demanglers write for C++ operators and expressions.
     "operator", "new", "delete", "co_await", "sizeof", "alignof", "typeid", "dynamic_cast",
     "static_cast", "const_cast", "reinterpret_cast", "this", "true", "false", "literal", "requires",
     "concept", "enable_if", "and", "or", "not", "compl",
-    // Names of code and data that are not functions in the source.
+    // Words that demanglers write for code and data that are not functions in the source.
     "lambda", "unnamed", "type", "parm", "default", "arg", "clone", "vtable", "vtt", "VTT", "typeinfo",
     "name", "fn", "for", "guard", "variable", "reference", "temporary", "construction", "in", "virtual",
     "non", "override", "covariant", "return", "thunk", "to", "at", "offset", "TLS", "init", "wrapper",
     "function", "transaction", "global", "constructors", "destructors", "keyed", "block", "_block_invoke",
     "invocation", "base", "complete", "object", "allocating", "constructor", "destructor", "deleting",
     "java", "resource", "initializer", "module", "attached", "friend", "initial", "inline", "part",
-    // Words of Rust.
+    // Words that the Rust demangler writes.
     "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f16", "f32",
     "f64", "f128", "str", "as", "dyn", "impl", "mut", "ref", "unsafe", "extern", "closure", "shim",
     "coroutine", "C",

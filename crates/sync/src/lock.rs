@@ -19,7 +19,7 @@ const CONTENDED: u32 = 2;
 #[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
-    /// ID of the thread that holds the lock while it forks; 0 if there is none.
+    /// ID of the thread that holds the lock during its fork; 0 if there is none.
     forker: AtomicI32,
     value: UnsafeCell<T>,
 }
@@ -133,7 +133,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Releases the lock, even if another thread held it. The value may be only partly changed.
+    /// Releases the lock in the child of a fork, even if another thread of the parent held it. The
+    /// guarded value may be only partly changed.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
@@ -267,7 +268,7 @@ mod tests {
             });
             let (gave_up, waited) = waits.join().unwrap();
             assert!(gave_up && waited >= patience, "{waited:?}");
-            // A thread that sleeps in `lock_for` must be woken when the lock is released.
+            // A thread that sleeps in `lock_for` must be woken when this thread releases the lock.
             let sleeps = scope.spawn(|| lock.lock_for(Duration::from_secs(60)).is_some());
             std::thread::sleep(patience);
             drop(guard);
@@ -289,7 +290,7 @@ mod tests {
                 wake(&word, i32::MAX);
             }
         });
-        // This call returns at once, because the word already has another value.
+        // This call returns at once, because `word` does not hold the value 0.
         wait_until_woken(&word, 0);
     }
 

@@ -8,7 +8,7 @@ use crate::OnlyThread;
 
 /// The states of a [`Machine`], and the events that change its state.
 pub trait States: Copy {
-    /// An event that may change the state.
+    /// The type of the events that may change the state.
     type Event: Copy;
 
     /// Returns the state after `event`, or `None` if the event does not change the state.
@@ -21,7 +21,7 @@ pub trait States: Copy {
     fn from_bits(bits: u32) -> Self;
 }
 
-/// A state machine that threads share.
+/// A state machine whose state several threads read and change.
 pub struct Machine<S> {
     word: AtomicU32,
     states: PhantomData<fn() -> S>,

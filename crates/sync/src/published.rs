@@ -12,7 +12,7 @@ pub struct Published<T: 'static> {
 }
 
 impl<T: Sync> Published<T> {
-    /// Returns a `Published` without a reference.
+    /// Returns a `Published` that holds no reference.
     pub const fn none() -> Self {
         Self {
             place: AtomicPtr::new(null_mut()),

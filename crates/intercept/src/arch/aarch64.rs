@@ -531,7 +531,8 @@ macro_rules! door {
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 4f",
                 "br x16",
-                // An old glibc without libdl: there is no look-up function to call.
+                // The process has an old glibc without libdl, so there is no look-up function to
+                // call.
                 "4:",
                 "mov x0, xzr",
                 "ret",

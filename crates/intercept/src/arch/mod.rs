@@ -39,8 +39,8 @@ static OURS: Handlers = Handlers {
     named_scope: named::scope,
 };
 
-/// Defines exported functions with these names. Only the preloaded library may use this macro: in any other module, the
-/// exported symbols would intercept calls of that module.
+/// Defines exported functions with these names. Only the preloaded library may use this macro: in
+/// any other module, the exported symbols would intercept CUDA calls, too.
 #[macro_export]
 macro_rules! export_functions {
     ($($name:ident)*) => {

@@ -1,5 +1,6 @@
-//! Tests that call the assembly code as a program would. On every path of a call, the function must get the arguments
-//! that its caller passed, and the caller must get the result that the function returned.
+//! Tests that call the assembly code of the hooks as a program would. On every path of a call, the
+//! function must get the arguments that its caller passed, and the caller must get the result that
+//! the function returned.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;
@@ -20,7 +21,8 @@ use crate::thunk::{Role, Thunk};
 /// register, which an enumeration does not use.
 const RESULTS: [usize; 3] = [0, 700, 0x1234_5678_0000_0000];
 
-/// Gives the calling thread new call counters (a slot), without limits, and returns them.
+/// Gives the calling thread new call counters (a slot) with no limit on their counts, and returns
+/// them.
 fn count_here() -> &'static Slot {
     let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
     thread::set_counting(from_ref(slot.cells(false)).cast(), core::ptr::null());
@@ -67,7 +69,8 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
         ("TLLMPROF_START_STOP", "0,2,4,6,8"),
     ];
     alone(&windows, || {
-        // Calls that may begin or end a stream capture are watched until they return. The remaining calls are not.
+        // Of the calls in this table, those that may begin or end a stream capture are watched
+        // until they return.
         let (captures, others): (Vec<_>, Vec<_>) =
             CALLS.iter().partition(|row| row.kind.captures());
         for row in others {
@@ -84,7 +87,8 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
                 call_by(stub, result, true);
             }
         }
-        // Runtime calls are passed through if the process has no driver.
+        // If the process has no driver, calls of runtime functions are passed through and not
+        // counted.
         for row in CALLS {
             call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
         }
@@ -158,8 +162,8 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
             for row in CALLS {
                 let stub = thunk_of(Role::Driver(row.call)).stub();
                 for result in RESULTS {
-                    // Do not check floating-point registers: this path does not preserve them, because no CUDA function
-                    // uses them.
+                    // `call_by` does not check floating-point registers here: this path does not
+                    // preserve them, because no CUDA function uses them.
                     call_by(stub, result, false);
                 }
                 assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
@@ -197,7 +201,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     ];
     alone(&rule, || {
         let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
-        // At the first call the thread has no cells (call counters).
+        // Before its first call the thread has no cells (call counters).
         for count in 1..=5 {
             call_by(stub, count as usize, true);
             let slot = tllmprof_session::slot().unwrap();
@@ -265,7 +269,8 @@ fn a_look_up_of_something_else_is_the_loaders() {
     });
 }
 
-/// Two exported functions for the tests: the C library defines the first, and no module defines the second.
+/// Two exported functions for the tests. For the first, the C library defines the real function;
+/// for the second, no module does.
 mod exported {
     crate::export_functions!(ffsll cuGraphLaunch_ptsz);
 
@@ -377,8 +382,8 @@ mod registers {
                     after.floating,
                     [core::f64::consts::LOG2_E, core::f64::consts::PI]
                 );
-                // A function must preserve `rbx`, `rbp` and `r12` to `r15`; the numbers are their places in
-                // `Registers`.
+                // A function must preserve `rbx`, `rbp` and `r12` to `r15`. The numbers are the
+                // indices of these registers in `Registers::general`, in order.
                 let made = Registers::made();
                 for kept in [1, 6, 10, 11, 12, 13] {
                     assert_eq!(after.general[kept], made.general[kept], "{kept}");

@@ -280,7 +280,7 @@ pub(crate) unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 32], r8",
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
-        // Most calls need no examination before they are passed on.
+        // Most recorded calls need no examination before the real function is called.
         "cmp byte ptr [r11 + {does}], 0",
         "je 6f",
         "cmp dword ptr [rip + {looks}], 0",
@@ -320,7 +320,8 @@ pub(crate) unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The record's clock is not the processor's counter, so `slow` must read the time.
+        // The record's clock is not the processor's time-stamp counter here, so only `slow`, which
+        // can call Rust code, can read the time.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
@@ -547,7 +548,8 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 4f",
                 "jmp rax",
-                // An old glibc without libdl: there is no look-up function to call.
+                // The process has an old glibc without libdl, so there is no look-up function to
+                // call.
                 "4:",
                 "ret",
                 // This code runs if a step rule names native functions. The look-up may ask for such a function, or

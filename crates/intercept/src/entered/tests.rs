@@ -18,7 +18,7 @@ fn made(role: Role, words: &[usize]) -> Made {
     Made::new(thunk, words, 0x4000)
 }
 
-/// Returns the number of calls of this kind that the calling thread has counted.
+/// Returns how often the calling thread has counted the call `call`.
 fn count(call: Call) -> u64 {
     session::slot().map_or(0, |slot| slot.live(call).count())
 }
@@ -118,7 +118,7 @@ fn a_runtime_without_a_driver_is_passed_through() {
     });
 }
 
-/// Loads a driver without functions into the process.
+/// Loads a stand-in for the driver, a library without functions, into the test's process.
 fn load_driver() {
     open(&library("libcuda.so.1", ""));
 }
@@ -183,8 +183,8 @@ fn what_stands_in_for_the_driver_is_transparent_where_the_drivers_counts() {
         let us = before as *const () as usize;
         let real = core::ptr::with_exposed_provenance_mut(us);
         let thunk = Thunk::made(real, Role::Front(Call::MemcpyDtoH));
-        // The driver's function has a size as its third argument and no direction, so the check of
-        // the direction must not apply.
+        // The driver's function has a size as its third argument, where the runtime's function has
+        // the copy's direction. So the direction must not be checked.
         let call = Made::new(thunk, &[1, 2, 3, 4], 0x4000);
         assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (1, 1));
         assert_ne!(thread::outer().place, 0, "what it calls is part of it");
@@ -241,7 +241,7 @@ fn a_call_within_another_is_the_programs_or_our_own() {
     assert!(outer(0x4000) && !outer(0));
 }
 
-/// Arguments of different values, so that each identifies its position.
+/// Arguments with different values, so that a test can tell from a value which argument was read.
 const WORDS: [usize; 14] = [
     100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113,
 ];

@@ -75,8 +75,8 @@ fn calls_through_pointers_are_counted_once() {
         let launches = || count(Call::GraphLaunch);
         prepare();
         assert!(attach(Vec::new(), Entries { lead, release }));
-        // `original` no longer returns the function's address. Without a jump, a call through a GOT slot is counted
-        // once.
+        // Without a jump, `original` no longer returns the function's own address, and a call
+        // through a GOT slot is counted once.
         assert_ne!(original(launch), launch);
         assert_eq!((call(), launches()), (42, 1));
         assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);
@@ -150,7 +150,8 @@ fn fill_around(driver: &ElfModule, but: usize) {
     }
 }
 
-/// Returns two numbers: the known functions, and those that get jumps if only `pages` pages near the driver are free.
+/// Returns two numbers: the driver functions that the library knows, and those that get jumps if
+/// only `pages` pages near the driver are free.
 fn jumps_with_room_for(pages: usize) -> (u64, u64) {
     let path = library("libcuda.so.1", DRIVER);
     let path = CString::new(path.as_str()).unwrap();

@@ -54,7 +54,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
                 .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
-            // The call now returns to the stub, which continues at the stored address.
+            // The call now returns to the stub. The stub then continues at the original return
+            // address, which is stored.
             place.store(pool::return_stub(start + index), Ordering::Relaxed);
             return Some(start + index);
         }

@@ -16,7 +16,7 @@ use super::slots::{self, ByName};
 use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
-/// A rule that selects functions by name, and optionally modules by path.
+/// A `sym:` rule: it selects native functions by name, and optionally modules by path.
 pub(super) struct FunctionRule {
     pub pattern: Pattern,
     library: Option<Regex>,
@@ -48,7 +48,8 @@ impl FunctionRule {
 pub(crate) struct NamedRules {
     /// The rule that defines a step, if the rule names native functions.
     pub step: Option<FunctionRule>,
-    /// True if known modules must still be searched by the step rule.
+    /// True if the step rule has changed, so that modules that were searched before must be
+    /// searched by the new rule.
     step_is_new: bool,
     /// Rules for functions whose calls are scopes (GPU work is attributed to them).
     pub scopes: Vec<FunctionRule>,
@@ -330,7 +331,8 @@ impl NamedRules {
         self.regions.append(&mut regions);
     }
 
-    /// Adds a function whose entry was patched, or was not for the reason in `patched`.
+    /// Adds a function to the list of known functions. `patched` says how its entry was patched, or
+    /// why it was not.
     fn add_function(
         &mut self,
         candidate: HookCandidate,
@@ -407,7 +409,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
     module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
 }
 
-/// Reason why the functions of a module are unknown.
+/// Reason why the functions in a module's file are unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadFailure {
     /// The module's file was replaced after it was loaded.

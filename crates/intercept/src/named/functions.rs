@@ -8,10 +8,10 @@ use tllmprof_symbols::{Image, Pattern, demangle};
 /// A function that matches a `sym:` rule, with the data from its module's file.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct MatchedFunction {
-    /// Address in the file's symbol table, relative to the module's base.
+    /// The function's address in its file's symbol table, relative to the module's base.
     pub address: usize,
     pub size: usize,
-    /// The demangled name.
+    /// The function's demangled name.
     pub name: String,
     /// Names by which other modules may refer to the function.
     pub exported: Vec<CString>,

@@ -1,4 +1,5 @@
-//! Stand-in for the trampolines on AArch64, where function entries are not patched.
+//! Stand-in on AArch64 for the module `trampoline`: function entries are not patched there, so no
+//! trampolines are needed.
 
 use core::ops::Range;
 
@@ -23,7 +24,8 @@ impl Region {
     }
 
     /// # Errors
-    /// Always fails.
+    ///
+    /// Always fails, because no trampoline exists on AArch64.
     pub fn finish(&self) -> Result<(), Refusal> {
         Err(Refusal::NoRoom)
     }

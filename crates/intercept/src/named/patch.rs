@@ -34,7 +34,7 @@ pub(crate) struct HookCandidate {
 /// A function in the process that a `sym:` rule names, and how it is hooked.
 pub(crate) struct NamedFunction {
     pub address: usize,
-    /// Start address of the module that contains the function.
+    /// Start address of the module that the function belongs to.
     pub module: usize,
     pub name: String,
     pub file: String,
@@ -53,10 +53,10 @@ pub(crate) enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// The calls are intercepted through GOT slots and `dlsym`. The value is the reason why the function's entry is
-    /// not patched.
+    /// The calls are intercepted through GOT slots and `dlsym`, because the function's entry cannot
+    /// be patched for this reason.
     Name(PatchRefusal),
-    /// The calls cannot be intercepted, for this reason.
+    /// The calls cannot be intercepted in any way, for this reason.
     None(PatchRefusal),
 }
 
@@ -67,7 +67,7 @@ impl NamedFunction {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
         };
-        // Read with `read_any`, because the module may be unloaded by now.
+        // `read_any` checks that the address is mapped, because the module may have been unloaded.
         let mut bytes = [0; entry::JUMP];
         modules::read_any(at, &mut bytes) && bytes == jump
     }

@@ -18,7 +18,8 @@ pub(crate) const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub(crate) const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
-    /// Real function of each stub; null if the stub is free. A stub that has an address keeps it.
+    /// Real function of each stub; null if the stub is free. A stub that has a function keeps it
+    /// until the process ends.
     #[fork(keep = "code leads through the stubs")]
     pub static REALS: [AtomicPtr<c_void>; STUBS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
@@ -41,7 +42,7 @@ const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else
 /// The original return address of a call that returns to a stub, and the iteration that ends with the call.
 #[repr(C)]
 pub(crate) struct Return {
-    /// The original return address; 0 if this element is free.
+    /// The call's original return address; 0 if this element of [`AWAITED`] is free.
     pub address: AtomicUsize,
     /// The iteration that ends with the call, or [`Return::NO_ITERATION`].
     pub iteration: AtomicU64,
@@ -49,7 +50,7 @@ pub(crate) struct Return {
 
 impl Return {
     pub(crate) const NO_ITERATION: u64 = u64::MAX;
-    /// Offset of the address in bytes, for the assembly code.
+    /// Offset in bytes of the field `address`, for the assembly code.
     pub(crate) const ADDRESS: usize = offset_of!(Self, address);
 }
 
@@ -176,7 +177,7 @@ mod tests {
             );
             // SAFETY: the assembly code defines a stub of this size at this address.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
-            // Expect the code `nop; push [rip + …]`.
+            // Each stub must begin with the code `nop; push [rip + …]`.
             assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");
             let distance = i32::from_le_bytes(code[3..7].try_into().unwrap());
             let word = return_stub(index)

@@ -36,7 +36,8 @@ pub(crate) fn has_shadow_stack() -> bool {
     known && features & 1 != 0
 }
 
-/// Determines which registers this processor has. Must run before any stub is used.
+/// Determines which vector registers this processor has, so that stubs save all of them. Must run
+/// before any stub is used.
 pub(crate) fn start() {
     const OSXSAVE: u32 = 1 << 27;
     // Leaf 1 of `cpuid` exists on every x86-64 processor.

@@ -277,7 +277,8 @@ mod tests {
             || {
                 start();
                 report_unmatched(&"sym:a_made_functoin", false);
-                // No similar name is found: the test's own file is not searched, because it contains this library.
+                // No similar name is found in this test: the test program is not searched, because
+                // it contains this library.
                 report_unmatched(&"sym:a_made_functoin", true);
                 with_followed(|followed| followed.too_many = true);
                 report_unmatched(&"sym:.", true);

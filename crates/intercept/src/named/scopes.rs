@@ -18,7 +18,7 @@ pub(crate) const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
 pub(super) struct ScopeFunction {
-    /// Hash of the function's file, address and name; 0 if this entry is free.
+    /// Hash of the function's file, address and name; 0 if no function has this number yet.
     hash: AtomicU64,
     name: Published<Label>,
     /// True if the step rule names the function, too.
@@ -38,7 +38,7 @@ lifecycle::global! {
 }
 
 impl ScopeFunction {
-    /// Returns the name of the scope, or `None` if this entry is free.
+    /// Returns the name of the scope, or `None` if no function has this number yet.
     pub(crate) fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }

@@ -67,8 +67,9 @@ fn real(
         return None;
     }
     let found = function.found;
-    // A slot that is not lazily bound may serve calls, or hold the function's address for the program to compare. Skip
-    // it in the module that defines the function, because that module keeps the address in other words, too.
+    // A slot that is not lazily bound may serve calls, or hold the function's address for the
+    // program to compare. Skip it in the module that defines the function: the same address is in
+    // other variables of that module, and comparisons with them must not fail.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }
@@ -83,7 +84,8 @@ fn real(
         return None;
     }
     Some(match (found.is_ifunc, is_unbound) {
-        // Use the value only if it lies in a module. Otherwise the loader has not relocated the slot yet.
+        // Use the slot's value only if it is an address in a module. Otherwise the loader has not
+        // relocated the slot yet.
         (true, false) if modules.iter().any(|module| module.contains(value)) => value,
         (true, false) => return None,
         // SAFETY: the function is an IFUNC of a module that is loaded and relocated, so the loader may call it at any
@@ -106,7 +108,7 @@ unsafe fn chosen(address: usize) -> usize {
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // Pass the processor's features as glibc does: see its sys/ifunc.h.
+    // The resolver gets the processor's features as arguments, in the way of glibc's sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its module stays
     // loaded. `getauxval` takes no pointers.

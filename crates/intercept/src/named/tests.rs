@@ -1,4 +1,5 @@
-//! Tests in which functions of this process are patched, hooked by name, and forgotten.
+//! Tests of native functions that rules name: functions of the test's process are patched, hooked
+//! by name, and forgotten.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -135,7 +136,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
     let said = alone(&RULE, || {
         follow(&tllmprof_session::activity::settings().unwrap().step);
         processor::start();
-        // The process must use CUDA; otherwise no window opens.
+        // A window opens only in a process that uses CUDA, so this simulates a CUDA call.
         session::new_thread(true);
         session::entered(tllmprof_calls::Call::MemAlloc);
         report();
@@ -227,7 +228,8 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             followed.by_name[0].found.address = stranger();
         });
 
-        // Returns the result of a look-up by a program.
+        // This closure returns the result of a look-up that code at `caller` makes with `dlsym` or
+        // `dlvsym`.
         let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
             // SAFETY: the handles are valid for dlsym, and the strings are terminated.

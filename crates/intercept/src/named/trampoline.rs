@@ -31,7 +31,7 @@ const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines.
 pub(crate) struct Region {
-    /// Start address of the module.
+    /// Start address of the module whose functions jump to these trampolines.
     pub of: usize,
     /// The mapped pieces of memory: one, or several if no gap has room for all trampolines.
     parts: Vec<TrampolinePages>,

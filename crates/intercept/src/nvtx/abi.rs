@@ -6,8 +6,8 @@ use core::sync::atomic::AtomicPtr;
 
 /// The type `wchar_t` on Linux.
 pub(crate) type Wide = u32;
-/// A handle. For the component that issued it, the handle is an address; for all others it is only a number. 0 means
-/// none, or the default domain.
+/// A handle of a range, domain or string. For the component that issued it, the handle is an
+/// address; for all others it is only a number. 0 means none, or the default domain.
 pub(super) type Handle = usize;
 pub(super) type RangeId = u64;
 pub(super) type FunctionPointer = *mut c_void;
@@ -196,7 +196,8 @@ pub(crate) mod made {
     }
 
     impl Module {
-        /// Creates the calling thread's module. All its function pointers are `own` at first.
+        /// Creates the simulated module of the calling thread. All its function pointers are `own`
+        /// at first.
         pub(crate) fn make(own: FunctionPointer) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
@@ -217,8 +218,9 @@ pub(crate) mod made {
             module
         }
 
-        /// Creates a module of another NVTX version for the calling thread: its callbacks structure is `smaller` bytes
-        /// smaller, and it lacks the function that returns tables unless `has_table` is true.
+        /// Creates a simulated module of another NVTX version for the calling thread: its callbacks
+        /// structure is `smaller` bytes smaller, and it lacks the function that returns tables
+        /// unless `has_table` is true.
         pub(crate) fn lacking(smaller: usize, has_table: bool) {
             let module = Self::make(core::ptr::null_mut());
             let mut made = Self {

@@ -29,7 +29,8 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
 
-/// The function pointers that a module offers its tool, with their values before the tool is asked.
+/// The function pointers that a module offers its NVTX tool, with their values before the tool
+/// fills them.
 struct Places<'a> {
     wrapped: [Option<FunctionSlot<'a>>; ROWS],
     /// All pointers, with their values before the tool is asked. A tool that fails may have changed any of them.
@@ -84,14 +85,15 @@ impl<'a> Places<'a> {
 
 /// An initialisation function of the program's NVTX tool.
 enum Tool<F> {
-    /// The program has no other tool, or the tool's library cannot be loaded.
+    /// The program has no other NVTX tool, or the tool's library cannot be loaded.
     None,
-    /// The tool's library does not define the function.
+    /// The tool has a library, but the library does not define the function.
     Lacks,
     /// The function and its library. The library stays open unless it is closed explicitly, because exceptions of the
     /// tool may pass through the caller.
     Has(F, ManuallyDrop<Library>),
-    /// The function of a tool that is linked into the program.
+    /// The function belongs to a tool that is linked into the program, so no library has to be kept
+    /// open.
     Linked(F),
 }
 
@@ -132,7 +134,8 @@ lifecycle::global! {
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
-    /// Returns `None` if a request for the module is in progress, or if [`ASKED`] is full.
+    /// Adds the module to [`ASKED`]. Returns `None` if a request for the module is already in
+    /// progress, or if [`ASKED`] is full.
     fn begin(module: usize) -> Option<Self> {
         if ASKED
             .iter()
@@ -186,7 +189,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
                     places.restore();
                 }
             });
-            // NVTX also closes the library if the tool does not accept the module.
+            // The tool does not accept the module, so its library is closed, as NVTX would do.
             drop(library.map(ManuallyDrop::into_inner));
         }
     }

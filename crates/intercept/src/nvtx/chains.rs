@@ -53,7 +53,7 @@ lifecycle::global! {
 /// Returns the index of the chain that has these next functions, and creates it if necessary.
 /// Returns `None` if all chains are in use.
 pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
-    // The lock is held only for a moment, and never by a thread that waits.
+    // Other threads hold this lock only for a moment, and never while they wait.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);
     if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {

@@ -19,15 +19,15 @@ use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
-    /// Known names of domains. The next table holds those of registered strings.
+    /// Known names of domains, by handle. `STRINGS` has those of registered strings.
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static DOMAINS: Known<Label, 256> = Known::new();
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static STRINGS: Known<Label, 8192> = Known::new();
-    /// Number of names for which there was no room. The number is kept until a record exists to which it can be
-    /// added.
+    /// Number of NVTX names for which the tables had no room. Stored until a record exists to which
+    /// the number can be added.
     #[fork(keep = "for the next record")]
     static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
@@ -35,7 +35,7 @@ lifecycle::global! {
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// True if the program's ranges must be recorded while a window is open.
+    /// True if the program's NVTX ranges must be recorded while a window is open.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
@@ -56,7 +56,7 @@ fn are_kept() -> bool {
     ARE_KEPT.load(Ordering::Relaxed)
 }
 
-/// Returns true if a range that begins now must be recorded.
+/// Returns true if a window is open, so that a range that begins now must be recorded.
 #[inline]
 fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
@@ -248,12 +248,13 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // Do the same as `are_asked_for` does if the session has a sink (a component that records windows).
+            // `are_asked_for` does the same two steps if the session has a component that records
+            // windows.
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // Names of domains and registered strings are kept outside windows, too.
+            // No window is open. Names of domains and registered strings are kept even so.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -28,7 +28,8 @@ lifecycle::global! {
     static STARTED: Started = Started::new();
     #[fork(in_child)]
     static SEEN: Seen = Seen::new();
-    /// True once a module that uses NVTX has initialised this library as its tool.
+    /// True once a module that uses NVTX has accepted this library as its tool, so that the
+    /// module's ranges reach this library.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
     /// Next handle or identifier that this library issues, if no other tool issues one.
@@ -43,9 +44,9 @@ pub(super) struct RangeRule {
     regex: &'static Regex,
     pattern: CompiledPattern,
     domain: Option<&'static str>,
-    /// Handles of the domains that have the name `domain`.
+    /// Handles of the domains that have the name `domain`, which the rule requires.
     domains: Handles,
-    /// Handles of the registered strings that match the rule.
+    /// Handles of the registered strings that match the rule's pattern.
     strings: Handles,
 }
 
@@ -76,7 +77,8 @@ pub(crate) fn met() {
 /// The effect of a range's beginning on the count of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// The range does not count, or its beginning requires no action yet.
+    /// The range is not a step, or its step begins later, when the range has been pushed or
+    /// started.
     Nothing,
     /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
     /// the iteration with this number ends together with the range.
@@ -100,7 +102,7 @@ impl RangeRule {
         }
     }
 
-    /// Returns true if the step rule applies to ranges of this domain.
+    /// Returns true if the step rule applies to ranges of the domain with this handle.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
         self.domain.is_none() || self.domains.contains(domain)
@@ -297,7 +299,7 @@ mod tests {
         unsafe { NvtxRangeName::narrow(text.as_ptr()) }
     }
 
-    /// Returns the number of ranges that the calling thread has counted.
+    /// Returns the number of ranges that the calling thread has counted as steps.
     fn count() -> u64 {
         session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
     }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::made::alone;
 
-    /// Type with which the tests call any of the functions: none has more than two arguments.
+    /// Type with which the tests call any wrapped function: none has more than two arguments.
     type Any = unsafe extern "C-unwind" fn(usize, usize) -> usize;
 
     std::thread_local! {
@@ -227,7 +227,7 @@ mod tests {
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 
-    /// A function of a simulated tool. Notes its arguments and returns 77.
+    /// A function of the test's simulated tool. Notes its arguments and returns 77.
     unsafe extern "C-unwind" fn tools(first: usize, second: usize) -> usize {
         CALLS.set((CALLS.get().0 + 1, [first, second]));
         77

@@ -11,13 +11,14 @@ use crate::watched;
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
 pub(super) struct CallUses {
-    /// True if NVTX ranges are emitted for the calls.
+    /// True if NVTX ranges are emitted for the driver's calls.
     ranges: bool,
     /// True if the driver's calls are recorded.
     recorded: bool,
     /// True if calls that wait must be timed outside windows, too.
     timed: bool,
-    /// True if the learner, which finds iterations by itself, depends on the calls.
+    /// True if the learner, which finds iterations when no rule is set, must be told about the
+    /// calls.
     learnt: bool,
     /// True if calls that copy, instantiate or destroy graphs must be seen.
     graphs: bool,
@@ -133,7 +134,8 @@ mod tests {
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
 
-            // If durations are watched, only calls that wait need the handler `record`.
+            // If only durations are watched, calls that wait need the handler `record`, and other
+            // calls do not.
             let timed = CallUses {
                 timed: true,
                 ..NONE

@@ -33,15 +33,15 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Mean number of waits and copies between two occurrences.
+    /// Mean number of waits and copies in an interval between two occurrences of the call site.
     pub calls: usize,
-    /// Median work of an interval, in launches.
+    /// Median work of an interval between two occurrences, in launches.
     pub median: u32,
-    /// Mean number of graphs in an interval.
+    /// Mean number of graph launches in an interval between two occurrences.
     pub graphs: u32,
-    /// Lower quartile of the work of the intervals, in launches.
+    /// Lower quartile of the work of the intervals between occurrences, in launches.
     pub least: u32,
-    /// Work of the interval with the most work, in launches.
+    /// Work of the interval between occurrences that has the most work, in launches.
     pub longest: u32,
     /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`).
     pub odd: u32,

@@ -48,8 +48,8 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // The followed threads launched nothing since the last occurrence, so no iteration ended
-                    // here.
+                    // The followed threads have launched nothing since the last occurrence of the
+                    // call site, so no iteration ended at this one.
                     continue;
                 }
                 if slot.used {
@@ -203,7 +203,7 @@ impl Scratch {
                 _ => *shorter.select_nth_unstable(intervals / 4).1,
             };
         }
-        // Rounded to the nearest number of graphs per interval.
+        // The mean number of graphs per interval, rounded to the nearest integer.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;

@@ -55,8 +55,9 @@ impl Scratch {
         let mut outers = Occurrences::new(&self.next, outer).peekable();
         let (mut long, mut longs, mut short, mut shorts) = (0, 0, 0, 0);
         let (mut drafts, mut fewest, mut most) = (0, u32::MAX, 0);
-        // `longest` is the duration of the longest short interval of the current pass. `agreeing` is the
-        // number of passes whose last interval is longer than all of their other intervals.
+        // `longest` is the duration of the longest interval of the current pass, without its last
+        // interval. `agreeing` is the number of passes whose last interval is longer than all of
+        // their other intervals.
         let (mut longest, mut agreeing) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let lasted = lasted(from, to);

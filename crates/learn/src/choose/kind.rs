@@ -14,7 +14,8 @@ impl Scratch {
         chosen: Candidate,
     ) -> Candidate {
         let candidates = &self.candidates[..found];
-        // A call site that recurs irregularly can have a similar count only by chance, so it is left out.
+        // A call site that recurs irregularly may have a similar number of occurrences only by
+        // chance, so it is left out.
         let erratic = |c: &Candidate| c.odd > chosen.odd.max(c.count / 4);
         let alike = |c: &&Candidate| chosen.alike(c) && !erratic(c);
         // The host waits for the results that it copies from the device (a read), so a device-to-host copy
@@ -44,7 +45,8 @@ impl Scratch {
             let helper = entry.is_some_and(|entry| entry.helper);
             let reads = reads(c);
             (
-                // One deviation among only a few occurrences means little, so it is not counted.
+                // A single surplus or missing occurrence among fewer than 24 means little, so it is
+                // not counted.
                 amiss(c).saturating_sub(u32::from(c.count < 24))
                     + if reads && !(helper && c.level > 0) {
                         0

@@ -116,7 +116,7 @@ impl Scratch {
     }
 }
 
-/// Mean work, in launches, and mean number of calls of an interval.
+/// The mean work of a group of intervals, in launches, and their mean number of calls.
 type Mean = (i64, i64);
 
 /// Sums over a group of intervals, from which its mean is computed.

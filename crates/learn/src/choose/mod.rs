@@ -23,12 +23,12 @@ const MIN_PERIODS: u32 = 8;
 /// Minimum number of periods before a call site is chosen, for iterations so small that each may be one layer
 /// of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
-/// Number of launches below which an interval without a graph counts as little work.
+/// Number of launches below which an interval without a graph launch counts as little work.
 const LITTLE: u32 = 48;
 /// Minimum number of occurrences for a rarer call site to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Number of occurrences from which a rarer call site may still turn out to belong to an outer loop. While
-/// there is such a site, no site is chosen.
+/// Number of occurrences from which on a rarer call site may turn out to belong to an outer loop.
+/// While there is such a site, no site is chosen.
 const CONTENDER: u32 = 3;
 /// Number of launches below which an interval may be a layer of a model. For such small intervals a rarer
 /// call site replaces the more frequent one even if it explains a smaller share of the work.
@@ -41,8 +41,8 @@ const MIN_WORK_DIVISOR: u32 = 4;
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
 /// Minimum number of periods between two examinations of the history, for a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
-/// Minimum number of launches of a model outside its layers: an embedding, a norm, the output head and the
-/// sampling of a token.
+/// Minimum number of launches that a model makes outside its layers: an embedding, a norm, the
+/// output head and the sampling of a token.
 const ENDS: u32 = 4;
 /// Number of waits and copies from which on an interval counts as "busy". Before and after its layers, a
 /// model has fewer.
@@ -71,7 +71,8 @@ pub(crate) struct Scratch {
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
     slots: [SiteSlot; MAX_SLOTS],
-    /// The indices of the elements of `slots` that are in use.
+    /// The indices of the elements of `slots` that are in use, so that only these have to be
+    /// cleared.
     taken: [u16; MAX_SLOTS],
     takes: usize,
     candidates: [Candidate; MAX_CANDIDATES],
@@ -95,7 +96,7 @@ struct SiteSlot {
     first: u16,
     last: u16,
     count: u16,
-    /// Cumulative work of the followed threads at entry `last`.
+    /// Cumulative work of the followed threads up to the history entry `last`.
     at: u32,
     /// A hash of the indices of all entries at which the call site occurs.
     signature: u32,
@@ -107,7 +108,7 @@ struct SiteSlot {
 pub(crate) struct Choice {
     pub rule: LearnedRule,
     pub occurrences: u32,
-    /// Lower quartile of the work between occurrences, in launches.
+    /// Lower quartile of the work between two occurrences of the call site, in launches.
     pub least: u32,
     pub since: ThreadLaunches,
     /// Number of occurrences, in the same history, of the call site that was followed before this choice.
@@ -119,9 +120,9 @@ pub(crate) struct Choice {
     /// The relation between occurrences of the site and steps: an occurrence may end a whole step or only a
     /// part of one.
     pub parts: Parts,
-    /// Number of periods since the last one that was far longer than usual.
+    /// Number of periods since the last period that was far longer than usual.
     steady: u32,
-    /// True if no period in the history was far longer than usual.
+    /// True if no period (interval between occurrences) in the history was far longer than usual.
     unbroken: bool,
 }
 
@@ -271,7 +272,8 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // A rule that counts as reliable is replaced only by a call site that has recurred for a long time.
+        // A rule on which windows may rely is replaced only by a call site that has recurred for a
+        // long time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
@@ -331,8 +333,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // True for a call site that is rarer than `chosen`, has occurred recently relative to its
-            // interval, and may belong to an outer loop.
+            // This is true for a call site that is rarer than `chosen`, has occurred recently
+            // relative to its interval, and may belong to an outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3

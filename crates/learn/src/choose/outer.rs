@@ -33,7 +33,8 @@ const MAX_COUNTED_PASSES: usize = 64;
 pub(super) enum Why {
     /// The outer call site explains why the work between occurrences of the inner one varies.
     Work,
-    /// The inner call site occurs at each layer of a model.
+    /// The inner call site occurs at each layer of a model, and the outer one once in each pass
+    /// over the layers.
     Layers,
 }
 
@@ -281,8 +282,8 @@ impl Scratch {
         if little && large.is_once(&counts, &works) {
             return true;
         }
-        // True if each pass has the same number of inner intervals, like the passes of a model with a fixed
-        // number of layers.
+        // This is true if each pass has the same number of inner intervals, like the passes of a
+        // model with a fixed number of layers.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
@@ -371,8 +372,8 @@ impl Scratch {
     fn deviation(&self, of: &Candidate, from: usize, to: usize) -> u32 {
         let graphs = self.graphs[to] - self.graphs[from];
         if graphs < of.graphs {
-            // In this interval kernels took the place of the usual graph, as in a prefill step. Their work
-            // does not count as excess.
+            // In this interval, kernels took the place of the usual graph, as in a prefill step.
+            // The work of such an interval does not count as excess.
             return 0;
         }
         (self.work[to] - self.work[from]).saturating_sub(of.least)

@@ -45,12 +45,13 @@ const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 pub(crate) enum Parts {
     /// Each occurrence of the call site is a whole step.
     Whole,
-    /// The pauses may show that occurrences are parts of a step, but too few steps have been seen.
+    /// Occurrences may be parts of a step, judging by the pauses, but too few steps have been seen
+    /// to know this.
     Suspected,
     /// A step has `each` occurrences of the call site.
     Of {
         each: u32,
-        /// Number of occurrences since the last one that ended a step.
+        /// Number of occurrences since the last occurrence that ended a step.
         since: u32,
     },
 }
@@ -72,7 +73,7 @@ impl Scratch {
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
-                // Interval number `part` is the first part of a step.
+                // The interval with the number `part` is the first part of a step.
                 let since = (count - part) % each;
                 return Parts::Of {
                     each: each as u32,

@@ -22,14 +22,15 @@ use crate::trail::{DEPTH, THREADS, ThreadLaunches, Trail, Trails, slot};
 /// Number of copies in a row that the program did not wait for, after which no wait for a copy is expected
 /// any more.
 const UNAWAITED: u32 = 4;
-/// The learner's knowledge of what an iteration is.
+/// The stage of learning: whether the learner has a rule for iterations, and whether the rule still
+/// holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LearnerState {
-    /// Nothing is known yet, so no iteration opens.
+    /// The learner has no rule for iterations yet, so it reports none.
     Learning,
-    /// The learner has a rule for iterations, and iterations open.
+    /// The learner has a rule, and reports each iteration that opens.
     Settled,
-    /// The pattern of the rule has ended. No iteration opens until a new rule is found.
+    /// The pattern of the last rule no longer recurs. No iteration opens until a new rule is found.
     Lost,
 }
 
@@ -61,15 +62,16 @@ pub struct Learner {
     /// Work, in launches, that had been done in a new pattern by the time the learner noticed that the old
     /// pattern had ended.
     unseen: u32,
-    /// Value of `closed` when the rule became reliable.
+    /// Value of `closed` (the number of closed iterations) at the time when the rule became
+    /// reliable.
     since: u64,
     /// Number of history entries that were recorded before the count of iterations began.
     uncounted: usize,
     /// True if no entries are recorded any more, because the rule neither has to be chosen nor checked.
     resting: bool,
-    /// Number of history entries at which the history is examined next.
+    /// The number of history entries at which the learner next examines the history.
     look: usize,
-    /// Number of iterations until the learner checks again whether the rule is reliable.
+    /// Number of iterations until the learner checks again whether the rule counts as reliable.
     patience: u32,
     /// Number of iterations since the last one that was far longer than usual.
     steady: u32,
@@ -81,11 +83,11 @@ pub struct Learner {
     /// True if the followed threads have stopped and other threads continue, so that a new choice is needed
     /// soon.
     hurried: bool,
-    /// The thread that launched most at the last check.
+    /// The thread that had launched most when the learner last checked this.
     foremost: usize,
     /// Number of further entries for which the learner watches a new choice before it rests.
     watch: usize,
-    /// For each thread slot, the thread's cumulative work at its last entry.
+    /// For each thread slot, the thread's cumulative work at the time of its last history entry.
     seen: [ThreadLaunches; THREADS],
     /// Cumulative work of the followed threads when the last iteration closed.
     at: ThreadLaunches,
@@ -94,22 +96,23 @@ pub struct Learner {
     pending: Option<u32>,
     /// The thread that made the last copy that closed an iteration.
     copier: u32,
-    /// Number of copies in a row at which an iteration closed and which the thread did not wait for before
-    /// its next launch.
+    /// Number of copies in a row that each ended an iteration and that the thread did not wait for
+    /// before its next launch.
     unawaited: u32,
     /// Number of waits by threads that launch, since the last occurrence of the call site.
     waits: u32,
     /// A counter that selects which of the calls at other places than the call site are examined.
     misses: u32,
-    /// Number of entries recorded since the last occurrence of the call site.
+    /// Number of history entries recorded since the last occurrence of the call site.
     entries_since: usize,
     /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
     judged: u32,
-    /// Number of unusual periods in the current group.
+    /// Number of unusual periods in the current group of `JUDGED_PERIODS`.
     unusual: u32,
     /// Number of times that unusual periods have put the rule in doubt.
     doubts: u32,
-    /// Number of calls passed to [`Learner::event`] that the learner had not asked for.
+    /// Number of calls that were passed to [`Learner::event`] although the learner had not asked
+    /// for them.
     unasked: u32,
     /// True if a window has opened. From then on the learner must not change what it counts as an iteration.
     relied_on: bool,
@@ -129,12 +132,13 @@ pub struct Learner {
     /// True if iterations are counted by passes (repeating launches) although waits recur too, because those
     /// waits come late.
     follows_passes: bool,
-    /// The launches at the beginning of a pass, the latest first. `pass_key` is the key that identifies them.
+    /// The launches at the beginning of a pass, the latest first. Together they are the context
+    /// that `pass_key` identifies.
     pass_context: [u64; DEPTH],
     pass_key: u32,
-    /// Number of passes when the last iteration ended.
+    /// Number of passes (periods of repeating launches) so far, at the end of the last iteration.
     passes_at_end: u64,
-    /// Number of passes (repeating launches) in the last iteration.
+    /// Number of passes (periods of repeating launches) in the last iteration.
     held: u32,
 }
 
@@ -309,7 +313,8 @@ impl Learner {
         let pending = self.pending.filter(|_| near);
         let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
         let followed = pending.map(|_| u32::from(self.rule.thread));
-        // A thread in `pending` has not waited yet, so no pause of it is being measured.
+        // If `pending` names a thread, that thread has not waited yet, so no pause of it is being
+        // measured.
         let first = pending.or(paused)?;
         Some([first, followed.or(paused).unwrap_or(first)])
     }
@@ -543,8 +548,8 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // The period that ended when the thread first reached the call site counts as an iteration,
-                // too.
+                // The period that ended when this thread first reached the call site counts as an
+                // iteration, too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }

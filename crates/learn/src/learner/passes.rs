@@ -19,7 +19,7 @@ const EVEN_RUN: u16 = 32;
 pub struct Inner {
     /// The rule for the call that begins or ends a part.
     pub rule: LearnedRule,
-    /// Number of parts in an iteration.
+    /// Number of inner parts that each iteration has.
     pub each: u32,
     /// The rule for the iterations, which consist of these parts.
     pub outer: LearnedRule,
@@ -157,8 +157,8 @@ impl Learner {
         if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // Passes and reads count the same iterations, and either count may lack some, so the larger one
-            // is used.
+            // Both passes and reads count the iterations, and each of the two counts may lack some.
+            // So the larger count is used.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;

@@ -43,8 +43,8 @@ impl Learner {
         }
         let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
         if idle && call != SiteCall::CopyToHost && !copied {
-            // Nothing was launched since the last entry, so no new entry is needed. Examples are several
-            // waits in a row, the upload of weights, and polling.
+            // Nothing was launched since the last history entry, so no new entry is needed. This is
+            // so for several waits in a row, the upload of weights, and polling.
             return ends;
         }
         let work = self.fresh(trails, own);
@@ -169,7 +169,8 @@ impl Learner {
         let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
         if settled && same {
             self.confirm(trails, &choice);
-            // If the rule was divided into parts above, this occurrence may end only a part.
+            // If the call above to `divide` has divided the rule into parts, this occurrence may
+            // end only a part of an iteration.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
@@ -226,8 +227,8 @@ impl Learner {
         if !self.relied_on {
             self.divide(choice.parts);
         }
-        // The second condition is needed because the history may hold fewer iterations than a model has
-        // layers.
+        // The second condition makes it possible to rely on a rule although the history holds fewer
+        // iterations than a model may have layers.
         let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
         if is_sure && !self.understood {
             self.understood = true;
@@ -243,14 +244,15 @@ impl Learner {
     fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
         let mut alike = false;
         if !overlap {
-            // The old count came from threads that did other work, so it is kept separately.
+            // The old count came from threads that did other work. It is kept, and iterations of
+            // the new rule are added to it.
             self.before = self.standing();
         } else if choice.replaced > 0 {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
             alike = new * 13 >= old * 10 && new * 10 <= old * 13;
             if !alike {
-                // The earlier iterations were counted by a call site that does not end iterations. Scale their
-                // number by the ratio of both sites' occurrences.
+                // The earlier iterations were counted by a call site that does not end iterations.
+                // So their number is scaled by the ratio of the occurrences of both sites.
                 self.before = self.before.saturating_mul(new) / old;
             }
         }

@@ -16,11 +16,13 @@ const EXAMINED_IN: u32 = 4;
 /// The golden ratio as a number modulo 2^32. Adding it for each call selects the calls to examine in an order
 /// that does not coincide with any rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Number of history entries for which the learner watches its choice when the choice is in doubt.
+/// Number of history entries for which the learner watches its choice of a call site when the
+/// choice is in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
 /// Number of periods that are judged together as a group.
 const JUDGED_PERIODS: u32 = 32;
-/// Number of unusual periods in a group that put the choice in doubt.
+/// Number of unusual periods in a group of `JUDGED_PERIODS` that put the choice of a call site in
+/// doubt.
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
@@ -38,7 +40,8 @@ impl Learner {
     }
 
     pub(super) fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        // Polling by a thread that launches nothing is no sign that the pattern has ended.
+        // Waits of a thread that launches nothing may be polling, so they are no sign that the
+        // pattern has ended.
         if !trails.helper(thread) {
             self.waits = self.waits.saturating_add(calls);
         }
@@ -78,7 +81,8 @@ impl Learner {
         if self.resting {
             self.start_recording(trails);
         } else {
-            // The entries after the last occurrence belong to the new pattern.
+            // The history entries after the last occurrence of the old call site belong to the new
+            // pattern.
             self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;
@@ -106,7 +110,8 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        // With each of the first three doubts, the required number of unusual periods doubles.
+        // Each of the first three doubts doubles the number of unusual periods that are required
+        // for the next doubt.
         let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;

@@ -19,7 +19,8 @@ use crate::trail::{THREADS, Threads, Trails, slot};
 const LAYER: u32 = 24;
 /// Number of launches below which a repeating period may be a layer of a model.
 const LITTLE: u32 = 96;
-/// Number of sets in the table of contexts. Each set holds [`WAYS`] contexts.
+/// Number of sets into which the table of contexts is divided. Each set has room for [`WAYS`]
+/// contexts.
 const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts.
@@ -46,15 +47,15 @@ pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 /// The launches that have to be reported to the learner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launches {
-    /// No launch has to be reported.
+    /// The learner needs no report of any launch.
     None,
-    /// All launches of all threads.
+    /// Every launch of every thread has to be reported.
     All,
-    /// The launches of this thread, which launches the anchor (the context that marks the beginning of a
-    /// pass).
+    /// Only launches of this thread have to be reported: it launches the anchor (the context that
+    /// marks the beginning of a pass).
     Of(u32),
-    /// The launch that comes after the process has made this number of further launches. The search then
-    /// begins again.
+    /// No launch has to be reported until the process has made this number of further launches. The
+    /// search then begins again.
     After(u32),
 }
 
@@ -67,12 +68,12 @@ pub(crate) struct Periods {
     sampled: u32,
     /// Number of contexts lost for lack of room since the last check (see `LOSSES_COUNTED_EVERY`).
     lost: u32,
-    /// Number of launches examined in this search.
+    /// Number of launches that the current search has examined.
     seen: u32,
-    /// True if the search is over or paused.
+    /// True if the search for repeating launches is over or paused.
     is_idle: bool,
     pauses: u32,
-    /// Total work of `threads` when the search was paused.
+    /// Total work of the threads in `threads` at the time when the search was paused.
     paused_at: u32,
     /// Threads that have launched since the search began.
     threads: Threads,
@@ -80,7 +81,7 @@ pub(crate) struct Periods {
     waits: u32,
     /// The context that was chosen to mark the beginning of a pass. If there is none, its `is_used` is false.
     anchor: Recurrence,
-    /// True if the learner still looks for the anchor after the search has ended.
+    /// True if the learner still looks for the anchor's occurrences after the search has ended.
     is_followed: bool,
     /// Number of passes that were counted by earlier anchors, which no longer recur.
     before: u64,

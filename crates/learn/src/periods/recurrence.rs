@@ -31,25 +31,27 @@ pub(crate) struct Recurrence {
     pub key: u32,
     pub thread: u8,
     pub is_used: bool,
-    /// Number of occurrences of the context.
+    /// Number of times that the context has occurred.
     pub count: u32,
-    /// The thread's cumulative work at the last occurrence.
+    /// The thread's cumulative work when the context occurred last.
     at: ThreadLaunches,
-    /// Number of waits of the process at the last occurrence.
+    /// Number of waits of the process when the context occurred last.
     waits: u32,
     pub interval: ThreadLaunches,
-    /// Number of intervals with exactly the length `interval`.
+    /// Number of intervals between occurrences whose length is exactly `interval`.
     pub equal: u16,
-    /// Number of intervals with nearly the length `interval`.
+    /// Number of intervals between occurrences whose length is nearly `interval`.
     near: u16,
-    /// Number of intervals of another length that contain no wait.
+    /// Number of intervals between occurrences that have another length than `interval` and contain
+    /// no wait.
     odd: u16,
-    /// Number of intervals of another length that contain a wait: an outer loop may have ended in them.
+    /// Number of intervals between occurrences that have another length than `interval` and contain
+    /// a wait, so that an outer loop may have ended in them.
     broken: u16,
     /// Sum of the work by which intervals of other lengths exceed `interval`.
     excess: u32,
-    /// Number of equal intervals in the current run, and in the run before it. A run is a series of equal
-    /// intervals.
+    /// Number of equal intervals in the current run (series of equal intervals). `last_run` is that
+    /// number for the run before it.
     pub run: u16,
     last_run: u16,
     /// `same_runs` is the number of runs that were as long as the run before, and `other_runs` the number of
@@ -60,7 +62,7 @@ pub(crate) struct Recurrence {
     /// wait.
     pub unwaited: u16,
     most_unwaited: u16,
-    /// Number of intervals that contain a wait.
+    /// Number of intervals between occurrences that contain a wait of the process.
     waited: u16,
 }
 

@@ -16,7 +16,7 @@ struct Gpu {
     current: usize,
     /// One flag for each device: true if the device's primary context is in use.
     primaries: Vec<bool>,
-    /// The status that the fake functions for the profiler and for waits return.
+    /// The status that the fake functions return when they start or stop a profiler, or wait.
     status: CuResult,
     /// The contexts in which the fake functions for the profiler and for waits were called, in order.
     used: Vec<usize>,
@@ -257,7 +257,7 @@ fn a_kernel_has_its_name_by_either_function() {
 
 #[test]
 fn without_a_driver_a_kernel_is_called_by_its_handle() {
-    // No test of this crate loads libcuda, so no driver is loaded.
+    // No test of this crate loads libcuda, so `is_loaded` must return false.
     assert!(!is_loaded());
     let mut text = String::new();
     write_kernel_name(&mut text, 0xabc).unwrap();

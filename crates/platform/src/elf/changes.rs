@@ -8,7 +8,8 @@ use super::{ElfModule, Memory, walk};
 pub fn changes() -> u64 {
     let mut changes = 0;
     let _walking = Walking::begin();
-    // The loader reports the same two numbers with each module, so the first one is enough.
+    // The loader reports the two counts of loads and unloads with each module, so the first module
+    // is enough.
     each_described(&mut |Description(info)| {
         changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
         true

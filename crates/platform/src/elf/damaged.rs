@@ -168,7 +168,7 @@ fn damaged_tables_are_survived() {
             };
             let at = from + random(&mut state, length);
             let byte = [0, 0xff, random(&mut state, 256) as u8][random(&mut state, 3)];
-            // Overwrite a byte, or a word, of a table or of the dynamic section.
+            // Overwrite one to eight bytes of a table or of the dynamic section.
             let width = 1 << random(&mut state, 4);
             (at..at + width).for_each(|at| copy.set(at, byte));
         }
@@ -190,7 +190,8 @@ fn a_chain_that_never_ends_is_left() {
             _ => {}
         }
     }
-    // One bucket and three chain entries: the bucket points to symbol 1, and symbol 1 points to itself.
+    // The table has one bucket and three chain entries. The bucket points to symbol 1, and symbol 1
+    // points to itself.
     let words = [1_u32, 3, 1, 0, 1, 0].map(u32::to_le_bytes);
     for (at, byte) in (table..).zip(words.into_iter().flatten()) {
         copy.set(at, byte);

@@ -14,7 +14,7 @@ use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 /// Valid as long as the module stays loaded. [`super::walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    /// The offset from addresses in the module's file to addresses in memory.
+    /// The difference between an address in memory and the same address in the module's file.
     base: usize,
     headers: *const Elf64_Phdr,
     header_count: usize,

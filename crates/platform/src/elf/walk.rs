@@ -26,7 +26,8 @@ lifecycle::global! {
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// A number that each child process increases. It shows that a walk began in the parent, before the fork.
+    /// A number that increases in each child process. A walk stores it at its beginning, so that a
+    /// walk that began before a fork is recognized.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
@@ -61,8 +62,8 @@ pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
         // SAFETY: the loader passes a valid description. `visit` is the closure that was passed below, and only this
         // call uses it.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
-        // A panic must not pass through the loader, because the loader's lock would stay locked. After a
-        // panic the walk ends.
+        // A panic of `visit` must not pass through the loader, because the loader's lock would stay
+        // locked. The walk ends after such a panic.
         contained(true, || visit(Description(info))).into()
     }
     let mut visit: Visitor<'_> = visit;
@@ -85,7 +86,8 @@ impl Walking {
             let generation = GENERATION.load(Ordering::Relaxed);
             let walking = Self { generation };
             let forking = FORKING.load(Ordering::SeqCst);
-            // The forking thread itself may walk, because fork handlers of other libraries may cause a walk.
+            // The forking thread itself may begin a walk, because fork handlers of other libraries
+            // may cause one.
             if forking == 0 || forking == this_thread() {
                 return walking;
             }

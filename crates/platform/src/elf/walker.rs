@@ -23,7 +23,7 @@ lifecycle::global! {
     static ITERATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// The first fields of the structure `r_debug` in link.h, up to the last one that is used.
+/// The fields of the structure `r_debug` in link.h up to the last field that this module uses.
 #[repr(C)]
 struct Debug {
     version: c_int,

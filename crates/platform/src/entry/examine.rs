@@ -16,7 +16,7 @@ use super::PatchRefusal;
 
 /// Size of a near jump in bytes.
 pub const JUMP: usize = 5;
-/// Largest number of entries of a jump table that are examined.
+/// Largest number of entries that are examined in one jump table.
 const TABLE: usize = 4096;
 
 /// An instruction that is moved to the trampoline.
@@ -27,9 +27,10 @@ pub struct Moved {
 
 #[derive(Clone, Copy)]
 pub enum InstructionKind {
-    /// The instruction works unchanged at any address.
+    /// The instruction can be moved unchanged, because it works at any address.
     Anywhere,
-    /// The instruction contains, at offset `at`, the distance from its end to the address `target`.
+    /// The instruction contains, at the offset `at` in its bytes, the distance from its end to the
+    /// address `target`.
     Relative { at: usize, target: usize },
     /// A branch to `target`. In its long form it has this opcode and a 32-bit distance.
     Branch { opcode: [u8; 2], target: usize },
@@ -40,7 +41,7 @@ pub struct PatchableEntry {
     /// Address of the jump: the function's entry, or the address after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
-    /// Size in bytes of the instructions that are moved.
+    /// Size in bytes of the instructions at the entry that are moved.
     pub length: usize,
     /// True if the function may read its own return address, or may end in a jump to another function that
     /// reads it.
@@ -61,14 +62,15 @@ impl PatchableEntry {
     }
 }
 
-/// Where a function's instructions may lead.
+/// The places to which a function's instructions may lead, collected while the function is
+/// examined.
 struct FunctionFlow {
     function: Range<usize>,
-    /// Targets of its branches.
+    /// Targets of the function's branches.
     branches: Vec<usize>,
-    /// Addresses that may be jump tables.
+    /// Addresses that may be jump tables of the function.
     tables: Vec<usize>,
-    /// True if the function has an indirect jump.
+    /// True if the examined function contains an indirect jump.
     is_indirect: bool,
 }
 
@@ -85,7 +87,8 @@ impl FunctionFlow {
         let has_base = instruction.memory_base() != Register::None;
         if instruction.code() == Code::Jmp_rm64 {
             self.is_indirect = true;
-            // This indirect jump goes through a jump table of the function, or to another function.
+            // This indirect jump goes through a jump table of the function, or to another function,
+            // which may read the return address.
             entry.looks_back |= self.tables.is_empty() || has_base;
             if instruction.is_ip_rel_memory_operand() {
                 let slot = instruction.ip_rel_memory_address() as usize;
@@ -112,7 +115,7 @@ impl FunctionFlow {
     }
 }
 
-/// Returns the instruction as it is moved to the trampoline.
+/// Returns the form in which the instruction is moved to the trampoline.
 fn moved(
     decoder: &Decoder<'_>,
     instruction: &Instruction,
@@ -219,7 +222,7 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
     let mut code = [0; 11];
-    // The last stub of a module may be shorter than this, so also try to read only 8 bytes.
+    // The last stub of a module may be shorter than `code`, so also try to read only 8 bytes.
     if !read(target, &mut code) && !read(target, &mut code[..8]) {
         return None;
     }
@@ -384,8 +387,8 @@ mod tests {
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
 
-        // The jumps in this test lead to a target after the overwritten part: a short and a near conditional
-        // jump, and an unconditional one.
+        // Each jump in this test leads to a target after the part that is overwritten. There are
+        // short and near conditional jumps, and an unconditional jump.
         let near: [(&[u8], _); 3] = [
             (&[0x74, 3], [0x0f, 0x84]),
             (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),

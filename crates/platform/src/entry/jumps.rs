@@ -14,7 +14,8 @@ lifecycle::global! {
     /// The table of the functions that get jumps. The `tllmprof` command reads it, and writes the jumps.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
-    /// A set of calls, one bit each: those for which the program may have a function that gets no jump.
+    /// A set of calls, one bit each: those for which the program may have got a driver function
+    /// that has no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
     /// A set of calls, one bit each: those whose functions all had jumps when `ROUNDS` was last updated. A

@@ -45,7 +45,7 @@ impl fmt::Display for Denied {
     }
 }
 
-/// Reason why a function's entry is not patched.
+/// Reason why a function's first instructions are not replaced by a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
 pub enum PatchRefusal {
@@ -53,7 +53,7 @@ pub enum PatchRefusal {
     /// Entries are not patched on this processor. The function's code was only examined.
     #[cfg(target_arch = "aarch64")]
     Processor {
-        /// True if the function may read its return address.
+        /// True if the function may read its own return address.
         looks_back: bool,
     },
     VariantCall,

@@ -53,7 +53,7 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         return true;
     }
     let code = code.strip_prefix(&BTI_C).unwrap_or(&code);
-    // Check for `adrp x16, PAGE`, the first instruction of such a stub.
+    // The first instruction of such a stub is `adrp x16, PAGE`.
     code.first_chunk()
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }
@@ -71,9 +71,10 @@ fn uses_return_address(instruction: u32) -> bool {
     const STACK: u32 = 31;
     let at = |bit: u32| instruction >> bit & 0x1f;
     let (target, base, second, index) = (at(0), at(5), at(10), at(16));
-    // The classes of instructions are those of the Arm Architecture Reference Manual, C4.1.
+    // These bits select one of the classes of instructions in the Arm Architecture Reference
+    // Manual, C4.1.
     match instruction >> 25 & 0xf {
-        // The class of loads and stores.
+        // These bits select loads and stores.
         0b0100 | 0b0110 | 0b1100 | 0b1110 => {
             let kind = instruction >> 27 & 7;
             let (is_vector, is_scaled) = (instruction >> 26 & 1 != 0, instruction >> 24 & 1 != 0);
@@ -85,7 +86,7 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_load = instruction >> 22 & if is_single { 3 } else { 1 } != 0;
             let is_indexed = is_single && !is_scaled && instruction >> 21 & 1 != 0;
             let keeps = !is_vector && !is_load && (target == LINK || is_pair && second == LINK);
-            // Reads of the frame record: `ldr xN, [x29, #8]` and `ldp xN, xM, [x29]`.
+            // Two instructions read the frame record: `ldr xN, [x29, #8]` and `ldp xN, xM, [x29]`.
             let reads_record = instruction & 0xffff_ffe0 == 0xf940_07a0 && target != LINK
                 || instruction & 0xffff_83e0 == 0xa940_03a0 && second != LINK;
             base == LINK
@@ -93,16 +94,17 @@ fn uses_return_address(instruction: u32) -> bool {
                 || keeps && base != STACK && base != FRAME
                 || reads_record
         }
-        // The class of arithmetic on registers.
+        // These bits select arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
-        // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which have no source
-        // register.
+        // These bits select arithmetic on a register and a constant. Instructions that compute
+        // addresses, and moves, are skipped: they have no source register.
         0b1000 | 0b1001 => {
             let kind = instruction >> 23 & 7;
             let is_extract = kind == 0b111;
             kind > 1 && kind != 0b101 && (base == LINK || (is_extract && index == LINK))
         }
-        // Branches to an address in a register, within the function or out of it: `br`, `braa` and similar.
+        // The last class includes branches to an address in a register, within the function or out
+        // of it: `br`, `braa` and similar.
         _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
     }
 }

@@ -46,7 +46,8 @@ pub unsafe fn write(
     // may refuse to make changed code executable again.
     if !protect(&pages, readable | libc::PROT_WRITE) {
         let denied = Denied::last();
-        // If the code lies in several pages, `protect` may have changed some of them before it failed.
+        // If the code lies in several pages, `protect` may have changed some of them before it
+        // failed. So their protection is restored.
         protect(&pages, readable);
         return Err(PatchRefusal::NotWritable(denied));
     }
@@ -63,7 +64,7 @@ pub unsafe fn write(
         } else {
             let place = core::ptr::with_exposed_provenance_mut::<u8>(entry.at);
             core::ptr::copy_nonoverlapping(jump.as_ptr(), place, JUMP);
-            // The rest of the last overwritten instruction is filled with `nop`.
+            // The rest of the last instruction that the jump overwrites is filled with `nop`.
             core::ptr::write_bytes(place.add(JUMP), 0x90, entry.length - JUMP);
         }
     }
@@ -102,7 +103,7 @@ mod tests {
             let start = page.expose_provenance();
             let places = [start, start + 64];
             for (number, place) in numbers.into_iter().zip(places) {
-                // The code is `mov eax, NUMBER; ret`.
+                // Each test function consists of the code `mov eax, NUMBER; ret`.
                 let code = [0xb8, number, 0, 0, 0, 0xc3];
                 let place = core::ptr::with_exposed_provenance_mut::<u8>(place);
                 place.copy_from_nonoverlapping(code.as_ptr(), code.len());

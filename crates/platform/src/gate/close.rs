@@ -8,7 +8,7 @@ use super::{CLOSED, HELD, OPEN, SHUT, UNSEEN, UNSEEN_PASSES};
 use crate::{barrier, thread};
 use tllmprof_sync::wake;
 
-/// The interval between two checks whether the last thread has left the driver.
+/// The interval at which the closing thread checks whether the last thread has left the driver.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A proof that the gates are closed and no thread is in the driver. The gates open when this value is

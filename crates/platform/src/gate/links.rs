@@ -32,7 +32,7 @@ lifecycle::global! {
 /// The result of redirecting GOT slots to gates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// All slots lead to gates, and did so before this call.
+    /// All slots lead to gates, and already did so before this call.
     Led,
     /// This call has redirected some slots. Calls that began through their old values are not counted.
     New,

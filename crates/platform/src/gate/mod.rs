@@ -47,7 +47,7 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
-    /// 1 if a call of the function may enqueue work on the GPU, otherwise 0.
+    /// 1 if a call of this gate's function may enqueue work on the GPU, otherwise 0.
     weight: AtomicU64,
 }
 
@@ -86,12 +86,12 @@ lifecycle::global! {
 }
 /// The state in which calls pass. The gates' assembly code compares with this value.
 const OPEN: u32 = 0;
-/// The state in which no thread may enter the driver.
+/// The state in which no thread may enter the driver: calls wait at the gates.
 const SHUT: u32 = 1;
 /// The state in which calls wait, at most for [`MAX_HOLD`], so that a thread of this library gets its turn in
 /// the driver.
 const HELD: u32 = 2;
-/// Longest time that a call waits in the state [`HELD`].
+/// Longest time that a call waits at a gate in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
 
 /// Returns true if no thread may enter the driver.
@@ -102,7 +102,8 @@ pub fn is_closed() -> bool {
 lifecycle::global! {
     stage: Doors;
 
-    /// The number of calls in the driver from threads that have no record in [`crate::thread`].
+    /// The number of calls that are in the driver, made by threads that have no record in
+    /// [`crate::thread`].
     #[fork(reset)]
     pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
     /// The number of calls that may have enqueued work on the GPU, from threads that have no record in
@@ -111,7 +112,7 @@ lifecycle::global! {
     static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The knowledge about a function: if its calls may enqueue work on the GPU.
+/// The answer to the question whether calls of a driver function may enqueue work on the GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum GpuUse {
     No,
@@ -246,8 +247,8 @@ fn find(real: *mut c_void) -> Option<usize> {
 /// `frame` is the address of the call's stack frame.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = SavedErrno::new();
-    // If this code panics, the call continues into the driver without being counted, so a detach would not
-    // wait for it.
+    // If `noted` panics, the call continues into the driver without being counted. A detach then
+    // does not wait for this call.
     contained(0, || noted(gate, frame))
 }
 
@@ -266,8 +267,9 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     };
     let flight = record.flight();
     if flight > frame {
-        // This call is nested in a call that is already counted. (If that call was left by a jump, the thread
-        // seems to be in the driver until it makes a call from farther up the stack.)
+        // This call is nested in a call that is already counted, so it is not counted again. If the
+        // outer call was left by a jump (`longjmp`), the thread counts as in the driver until it
+        // makes a call from farther up the stack.
         return 0;
     }
     if flight != frame {
@@ -343,7 +345,7 @@ mod tests {
     use crate::thread::tests::{ONE, writer};
 
     static USERS: AtomicU32 = AtomicU32::new(0);
-    /// Makes the next call that reaches [`enter`] panic.
+    /// True if the next call that reaches [`enter`] is going to panic.
     static PANICS: AtomicBool = AtomicBool::new(false);
 
     pub(crate) fn panic_if_asked() {
@@ -368,7 +370,7 @@ mod tests {
         resolve::next(name).unwrap()
     }
 
-    /// Calls `getpid` through its gate.
+    /// Calls the C library's `getpid` through its gate.
     fn call() -> pid_t {
         let gate = before(real(c"getpid"), GpuUse::Maybe);
         assert_ne!(gate, real(c"getpid"));
@@ -378,7 +380,7 @@ mod tests {
         unsafe { function::at::<extern "C" fn() -> pid_t>(gate) }.map_or(0, |getpid| getpid())
     }
 
-    /// Reads a byte from `fd` through the gate of `read`.
+    /// Reads a byte from `fd` through the gate in front of the C library's `read`.
     fn read(fd: c_int) -> ssize_t {
         type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> ssize_t;
         let mut byte = 0_u8;
@@ -421,7 +423,8 @@ mod tests {
                 if gives_record {
                     writer();
                 }
-                // The assembly code calls `enter` if the gates are closed.
+                // The assembly code calls `enter` if the gates are closed, and this test makes
+                // `enter` panic.
                 let closed = close(MAX_WAIT).expect("nobody is in");
                 PANICS.store(true, Ordering::Relaxed);
                 let since = Instant::now();

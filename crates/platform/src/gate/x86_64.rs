@@ -61,8 +61,9 @@ unsafe extern "C" fn pass() {
         "mov rax, qword ptr [r11 + {weight}]",
         "add qword ptr [r10 + {passes}], rax",
         "mov qword ptr [r10 + {flight}], rbp",
-        // The thread that closes the gate runs a barrier on every thread afterwards. So either it sees the note, or
-        // this thread sees that the gate is closed.
+        // The thread that closes the gate runs a barrier on every thread afterwards. So either the
+        // closing thread sees that this thread is in the driver, or this thread sees that the gate
+        // is closed.
         "cmp byte ptr [rip + {closed}], 0",
         "jne 2f",
         "3:",

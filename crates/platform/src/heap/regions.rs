@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The unit in bytes for the sizes of regions. It does not depend on the system's page size.
 pub(crate) const PAGE: usize = 4096;
-/// Largest number of regions at a time.
+/// Largest number of regions (memory mappings of the heap) at a time.
 const MAX_REGIONS: usize = 256;
 /// The number of low bits in the word that describes a region. They hold the region's number of pages, and
 /// the high bits the number of its first page.

@@ -7,7 +7,8 @@ use super::*;
 /// Lock that each test holds while it uses the heap: all tests share one heap.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// An allocated block of memory, filled with a pattern by which overlaps with other blocks are detected.
+/// A block of memory that a test has allocated. It is filled with a pattern, by which overlaps with
+/// other blocks are detected.
 struct Block {
     place: *mut u8,
     layout: Layout,
@@ -120,7 +121,7 @@ fn threads_share_it() {
             scope.spawn(move || use_it(seed));
         }
     });
-    // Blocks are allocated on one thread and freed on another.
+    // These blocks are allocated on one thread and freed on another.
     let blocks: Vec<_> = (1..500).map(|n| Block::new(n * 3, 8, n as u8)).collect();
     std::thread::spawn(move || drop(blocks)).join().unwrap();
 }
@@ -177,7 +178,8 @@ fn the_system_serves_where_the_heap_is_locked() {
     before.resize(2000);
     drop(lost);
     assert!(!before.is_own());
-    // Only the first allocation waited for the lock. So the total time is less than one wait per block.
+    // Only the first allocation waits for the lock. So the total time must be less than one wait
+    // for each block.
     assert!(
         since.elapsed() < LOCK_TIMEOUT * 150,
         "{:?}",
@@ -190,7 +192,7 @@ fn the_system_serves_where_the_heap_is_locked() {
     assert!(Block::new(10, 8, 2).is_own());
 }
 
-/// Runs `act` in a forked child. Returns the result of `act`.
+/// Runs `act` in a forked child, and returns the result of `act` in the parent.
 fn in_fork(act: impl FnOnce() -> bool) -> bool {
     // SAFETY: the process has several threads, so the child may do little: it allocates only from this heap.
     unsafe {
@@ -213,7 +215,7 @@ fn a_child_has_a_heap_that_is_whole() {
         let new = Block::new(100, 8, 4);
         new.is_own() && kept.is_whole(100)
     }));
-    // Simulates a thread that is in the middle of an allocation during the fork.
+    // Simulates a thread that is in the middle of an allocation while the process forks.
     let held = HEAP.lock();
     let is_served = in_fork(|| {
         let blocks: Vec<_> = (1..50).map(|n| Block::new(n, 8, 4)).collect();

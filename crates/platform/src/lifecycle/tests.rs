@@ -67,7 +67,7 @@ fn note(place: &AtomicUsize) {
 
 fn begins(_: &OnlyThread) {
     note(&BEGINS);
-    // Both locks belong to a later stage, so they must still be held.
+    // Both locks belong to a later stage than this hook, so they must still be held.
     let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
     WERE_HELD.store(were_held, Ordering::Relaxed);
 }
@@ -158,7 +158,7 @@ fn a_child_has_what_the_statics_declare() {
         .expect("the child has been waited for");
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "see `wrong_in_child`");
-    // The parent's state must not have changed.
+    // The fork must not have changed the parent's state.
     assert_eq!(*text, [1]);
     assert_eq!(CALLS.load(Ordering::Relaxed), 0);
     assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);

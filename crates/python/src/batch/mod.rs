@@ -31,12 +31,14 @@ pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'p
 /// batches are read.
 const MAX_FAILURES: usize = 64;
 
-/// Reads batches from the arguments of a step's function.
+/// Reads the batch (requests and tokens) of an engine's step from the arguments of the step's
+/// function.
 pub(crate) struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
-    /// The index in `ways` of the formulas that worked last.
+    /// The index in `ways` of the formulas that read the last batch successfully. They are tried
+    /// first.
     works: AtomicUsize,
     /// Number of consecutive steps whose batch could not be read.
     failed: AtomicUsize,
@@ -143,7 +145,8 @@ impl BatchReader {
                     self.failed.store(0, Ordering::Relaxed);
                     return Some(batch);
                 }
-                // Report the error of the formulas that worked last, which are tried first.
+                // If no formulas work, report the error of those that worked last, which are tried
+                // first.
                 Err(refused) => failure = failure.or(Some(refused)),
             }
         }

@@ -7,7 +7,7 @@
 
 use crate::object::{AttributeName, Ints, Object};
 
-/// The reason why a value was not read.
+/// The reason why a value of the program was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
     NoArgument,
@@ -40,7 +40,7 @@ impl Refused {
     }
 }
 
-/// The most elements that are read for one batch.
+/// The most list elements that are read for the batch of one step.
 pub(crate) const MAX_ELEMENTS: usize = 4096;
 
 /// Reads `object.name`. `text` is the same name as a Rust text, and `get` is the name `__get__`.

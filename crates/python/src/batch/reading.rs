@@ -13,7 +13,7 @@ pub(super) struct BatchReading<'a, 'py> {
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
     variables: [Option<Object<'py>>; VARIABLES],
-    /// Number of elements that may still be read ([`MAX_ELEMENTS`]).
+    /// Number of list elements that may still be read for this batch, at most [`MAX_ELEMENTS`].
     left: usize,
     /// The index in `way.names` of the attribute that was looked up last.
     name: usize,

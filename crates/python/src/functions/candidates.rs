@@ -1,5 +1,5 @@
 //! Recognises the code objects of functions that the user requested. If the name of a code object
-//! does not decide, its first call does.
+//! does not show this, the code object is a candidate until its first call, which shows it.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -57,7 +57,8 @@ pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some(())` if a code object with the target's name is the requested function's code.
+/// Returns `Some(())` if the code object `code`, which has the target's name, is the requested
+/// function's code.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,

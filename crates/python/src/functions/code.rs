@@ -2,8 +2,8 @@
 
 use crate::object::Object;
 
-/// The flag `CO_OPTIMIZED`. Code objects of functions have it; those of modules and class bodies do
-/// not.
+/// The flag `CO_OPTIMIZED` in `co_flags`. Code objects of functions have it; those of modules and
+/// class bodies do not.
 const CO_OPTIMIZED: i64 = 1;
 
 /// Calls `act` for each code object that is directly inside `code`, with its name.

@@ -32,7 +32,7 @@ use tllmprof_sync::hash::spread;
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
 
 lifecycle::global! {
-    /// The address of CPython's own frame evaluator.
+    /// The address of CPython's own frame evaluator, which our evaluator calls.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -40,27 +40,29 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static IS_MISSING: AtomicBool = AtomicBool::new(false);
-    /// True while the first call of each function is examined to find requested functions.
+    /// True while our evaluator examines the first call of each function, to find functions that
+    /// the user requested.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// Code objects that are known not to belong to a requested function, each encoded by
-    /// [`seen_as`].
+    /// Cache of code objects that are known not to belong to a requested function. Each entry is
+    /// encoded by [`seen_as`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     #[together(tables)]
     static SEEN: [AtomicUsize; SEEN_SLOTS] = [const { AtomicUsize::new(0) }; SEEN_SLOTS];
-    /// A counter that increases whenever new code objects may exist. New code objects may have the
-    /// addresses of earlier ones, so entries of [`SEEN`] from before are no longer valid.
+    /// A counter that increases whenever new code objects may exist. They may have the addresses of
+    /// earlier code objects, so the counter's increase invalidates all entries of [`SEEN`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static ERA: AtomicUsize = AtomicUsize::new(1);
-    /// 1 plus the number of calls that had been recorded when another tool's evaluator replaced
-    /// ours. 0 if our evaluator was not replaced.
+    /// 1 plus the number of recorded calls at the time when another tool's evaluator replaced ours.
+    /// 0 while our evaluator has not been replaced.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
-    /// The evaluator of torch's compiler, once it has been recognised.
+    /// The address of the frame evaluator of torch's compiler, once it has been recognised; else
+    /// null.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static TORCHS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -105,7 +107,7 @@ pub(crate) fn end_search(py: Python<'_>) {
     }
 }
 
-/// Notes that new code objects may exist.
+/// Invalidates the cache [`SEEN`], because new code objects may exist.
 pub(crate) fn code_is_made() {
     if IS_SEARCHING.load(Ordering::Relaxed) {
         ERA.fetch_add(1, Ordering::Relaxed);
@@ -117,8 +119,8 @@ pub(crate) fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Reports a problem in 3.8 if another tool's evaluator has replaced ours. In 3.8 the library is
-/// not notified when a tool sets an evaluator.
+/// Reports a problem if another tool's evaluator has replaced ours. Needed only in 3.8, where no
+/// hook notices that a tool sets an evaluator.
 pub(crate) fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
@@ -137,7 +139,8 @@ pub(crate) fn put_again(py: Python<'_>) {
     }
 }
 
-/// Installs our evaluator. Returns `None` if another tool's evaluator is installed.
+/// Installs our evaluator in the calling thread's interpreter. Returns `None` if another tool's
+/// evaluator is installed there.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
@@ -236,8 +239,8 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Called when our evaluator is installed again. Reports trouble if no call was recorded while
-/// another tool's evaluator was installed.
+/// Called when our evaluator is installed again after another tool's. Reports trouble if no call
+/// was recorded in between.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -245,13 +248,13 @@ fn given_back() {
     }
 }
 
-/// Reports trouble if another tool's evaluator is still installed instead of ours, and no call was
-/// recorded since.
+/// Reports trouble if another tool's evaluator is still installed instead of ours, and no call has
+/// been recorded since it replaced ours.
 pub(crate) fn ends() {
     given_back();
 }
 
-/// Returns true if an evaluator is torch's. Torch's evaluator calls the evaluator that was
+/// Returns true if `evaluator` is that of torch's compiler, which calls the evaluator that was
 /// installed before it.
 fn passes_on(evaluator: *mut c_void) -> bool {
     if TORCHS.load(Ordering::Relaxed) == evaluator {
@@ -265,7 +268,7 @@ fn passes_on(evaluator: *mut c_void) -> bool {
     is_torchs
 }
 
-/// The owner of an evaluator.
+/// The tool to which an installed evaluator belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Python,
@@ -308,8 +311,8 @@ fn ours(api: &Api) -> *mut c_void {
     if is_searching() { searching } else { plain }
 }
 
-/// Returns our evaluators for a version. The first is for normal use, the second for use during a
-/// search.
+/// Returns our two evaluators for a version of Python. The first is for normal use, the second for
+/// use while requested functions are searched for.
 fn both(version: Version) -> [*mut c_void; 2] {
     let old = |evaluate: EvaluateOld| (evaluate as *const ()).cast_mut().cast();
     let new = |evaluate: Evaluate| (evaluate as *const ()).cast_mut().cast();
@@ -323,7 +326,7 @@ fn both(version: Version) -> [*mut c_void; 2] {
     }
 }
 
-/// Access to an interpreter's current evaluator.
+/// The way to read and replace an interpreter's current evaluator.
 enum EvaluatorSlot<'py> {
     Functions(Python<'py>),
     /// The word of the interpreter's data that stores the evaluator in 3.8. That version has no
@@ -374,8 +377,8 @@ impl<'py> EvaluatorSlot<'py> {
     }
 }
 
-/// Returns the word that has one of these values. Returns `None` if no word has one, or more than
-/// one has.
+/// Returns the only word in `words` whose value is one of `wanted`. Returns `None` if no word has
+/// such a value, or several have.
 fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&AtomicPtr<c_void>> {
     let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
     let mut found = words.iter().filter(is_wanted);
@@ -394,8 +397,8 @@ unsafe fn own() -> Evaluate {
     unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
-/// Encodes the address of a code object that is not requested, with the [`ERA`] in the upper 16
-/// bits, which are zero in addresses.
+/// Encodes the address of a code object that belongs to no requested function. The upper 16 bits,
+/// which are zero in addresses, hold the [`ERA`].
 const fn seen_as(code: usize, era: usize) -> usize {
     code ^ era << 48
 }
@@ -478,9 +481,11 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     }
 }
 
-/// Evaluates a frame in 3.11, like [`evaluate`], but stops following calls if the stack gets short.
+/// Evaluates a frame in 3.11, like [`evaluate`], but follows no calls while the rest of the
+/// thread's stack is short.
 ///
 /// # Safety
+///
 /// Only the interpreter calls this function, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     state: ThreadState,

@@ -16,13 +16,13 @@ const CODE: isize = 32;
 pub(crate) struct Layout {
     last: Last,
     yielded: Yielded,
-    /// The offset of the dictionary of global names.
+    /// The offset in a frame of the pointer to its dictionary of global names.
     globals: isize,
-    /// The offset of the first local variable.
+    /// The offset in a frame of its first local variable.
     variables: isize,
 }
 
-/// The field that shows whether a generator's frame has run before.
+/// The field of a frame that shows whether a generator has run before.
 enum Last {
     /// `f_lasti`, which is -1 until the generator first runs.
     Index { at: isize },
@@ -37,8 +37,8 @@ enum Last {
     },
 }
 
-/// The field that shows whether a generator's frame has yielded or returned. The field is read
-/// after an evaluation that had a value.
+/// The field of a frame that shows whether a generator has yielded or returned. The field is read
+/// after an evaluation that returned a value.
 enum Yielded {
     /// `f_stacktop`, which is null except while the frame waits in a `yield`.
     StackTop { at: isize },
@@ -49,7 +49,8 @@ enum Yielded {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameState {
-    /// The call of a generator function, which only creates the generator.
+    /// The call of a generator function. This call only creates the generator and runs none of its
+    /// code.
     Makes,
     New,
     Suspended,
@@ -243,7 +244,8 @@ impl<'py> InterpreterFrame<'py> {
 mod tests {
     use super::*;
 
-    /// Memory that stands in for a frame. There are words before the frame, as in a generator.
+    /// Memory that stands in for an interpreter's frame in tests. Some words lie before the frame,
+    /// as in a generator.
     struct Made {
         words: [u64; 64],
     }

@@ -9,10 +9,10 @@ use crate::object::Python;
 use crate::stacks::{TAGS, Top, find_layout};
 use tllmprof_platform::lifecycle;
 
-/// The location of the innermost frame's address, as offsets from a thread state.
+/// The way from a thread state to the address of its innermost frame, as offsets of pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// The offsets have not been looked up yet.
+    /// The offsets have not been looked up yet in this process.
     New,
     Unknown,
     Here(u32),
@@ -77,8 +77,8 @@ pub(crate) fn frame(py: Python<'_>, code: usize) -> usize {
     }
 }
 
-/// Does the same as [`frame`] on the first call, and stores the offsets. The offsets are right if
-/// the frame that they lead to has this code object.
+/// Finds the frame on the first call of [`frame`], and stores the offsets that lead to it. The
+/// offsets are right if this frame has the code object at `code`.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     let layout = find_layout(py.api.version, py.api.runtime.addr());
@@ -101,7 +101,7 @@ fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     frame
 }
 
-/// Reads a word whose memory may not be mapped.
+/// Reads a word at an address whose memory may not be mapped. Returns `None` if it is not.
 fn copied(address: usize) -> Option<usize> {
     let mut bytes = [0; size_of::<usize>()];
     tllmprof_platform::peek::copy(address, &mut bytes)?;

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use super::code::{each_inner, is_function};
 use crate::object::{Object, Python};
 
-/// The most wrappers that are removed from a function.
+/// The most wrappers (such as decorators) that are removed from one function.
 const MAX_WRAPPERS: usize = 32;
 
 /// Returns the loaded module with this name (`sys.modules.get(name)`).
@@ -44,8 +44,7 @@ pub(crate) fn each_named<'py>(
     each_below(attr_of(module, first)?, rest, act)
 }
 
-/// Continues the look-up of [`each_named`] at `at`, which is the object for the first part of the
-/// name.
+/// Continues the look-up of [`each_named`]: `at` is the object that has the first part of the name.
 pub(crate) fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],
@@ -106,7 +105,7 @@ pub(crate) fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'p
     own.or_else(|| attr_of(&wrapped(object)?, name))
 }
 
-/// Returns the object inside all wrappers.
+/// Returns the object inside all wrappers, such as decorators.
 pub(crate) fn innermost(mut object: Object<'_>) -> Object<'_> {
     for _ in 0..MAX_WRAPPERS {
         match wrapped(&object) {

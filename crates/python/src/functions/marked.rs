@@ -15,7 +15,7 @@ use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
 
 struct MarkSlot {
-    /// The address of a code object, `FREE` or `GONE`.
+    /// The address of a marked code object, or one of the values `FREE` and `GONE`.
     code: AtomicUsize,
     mark: Published<Mark>,
 }
@@ -86,8 +86,8 @@ impl MarkTable {
 
     fn insert(&self, code: usize, mark: &'static Mark) {
         let mut places = self.places(code);
-        // The slot of a removed entry is not reused, because a reader may already have read its
-        // address.
+        // The slot of a removed entry is not reused: another thread may have read the old address
+        // there, and would then take the new mark for the old code object's.
         if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
             slot.mark.set(Some(mark));
             slot.code.store(code, Ordering::Release);
@@ -123,7 +123,7 @@ pub(crate) fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
-/// Returns true if no code object is marked.
+/// Returns true if the table has no marks, so that no calls are followed.
 pub(crate) fn is_empty() -> bool {
     TABLE
         .get()
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_one_that_has_gone_is_found() {
-        // The codes share their first slot only for some of these addresses, so the test tries
+        // Two code objects collide in the table only for some of these addresses, so the test tries
         // several addresses.
         for first in (0..64).map(|n| 0x1000 + n * 16) {
             let (table, mark) = (MarkTable::new(4), mark());

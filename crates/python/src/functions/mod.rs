@@ -75,7 +75,8 @@ pub(crate) fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Call
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
-/// Returns true if calls can be followed, as far as this is known before the first call.
+/// Returns true if the interpreter can report calls to us, as far as this is known before the first
+/// call.
 fn can_see(py: Python<'_>) -> bool {
     let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
     if !can_see {
@@ -88,8 +89,8 @@ fn add(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     Mark::new(py, code, watch).is_some_and(|mark| marked::add(py, mark))
 }
 
-/// Makes the interpreter report the calls of a code object that is in the table of marks. Returns
-/// true on success.
+/// Makes the interpreter report the calls of `code`, which is already in the table of marks.
+/// Returns true on success.
 fn sees(py: Python<'_>, code: &Object<'_>) -> bool {
     !py.api.version.has_monitoring() || monitoring::watch(py, code).is_some()
 }
@@ -109,7 +110,7 @@ pub(crate) fn uninstall(py: Python<'_>, is_main: bool) {
     }
 }
 
-/// Handles the end of a sub-interpreter.
+/// Removes what the library stored about the calling thread's sub-interpreter, which ends.
 pub(crate) fn interpreter_ends(py: Python<'_>) {
     monitoring::forget(py.interpreter());
     marked::remove(py, |_| true);

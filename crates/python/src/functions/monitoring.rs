@@ -21,8 +21,8 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// The tool numbers that we try. `sys.monitoring` reserves lower ones for debuggers, coverage and
-/// profilers.
+/// The tool numbers of `sys.monitoring` that the library tries to get. Lower numbers are reserved
+/// for debuggers, coverage and profilers.
 const TOOLS: [i64; 3] = [5, 4, 3];
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -41,12 +41,13 @@ static FIRST_CALL: MethodDef = MethodDef::answering(c"tllmprof_first_call", firs
 /// object.
 const ALWAYS_LOCAL: usize = 4;
 
-/// The tool number that we use in an interpreter, and its events.
+/// The tool number that the library uses in an interpreter, and the events that it enables under
+/// this number.
 #[derive(Clone, Copy)]
 struct AssignedTool {
     interpreter: i64,
     number: i64,
-    /// The bit set of all [`EVENTS`].
+    /// The events in [`EVENTS`], as a bit set of `sys.monitoring`.
     all: i64,
     /// The bit set of the events that can be enabled for a single code object.
     local: i64,
@@ -318,7 +319,8 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
         && let Some(mark) = marked::find(code.addr())
     {
         thread.catch_up();
-        // The call began before its own event was enabled, so it is recorded here.
+        // The first call began before `PY_START` was enabled for this code object, so the call is
+        // recorded here.
         let arguments = |place: &Place| argument(py, place);
         let frame = frame(py, code.addr());
         thread.spans.enter(py, frame, mark, false, &arguments);
@@ -350,8 +352,8 @@ fn start(py: Python<'_>, code: usize) {
     });
 }
 
-/// Returns true if the first call of a candidate shows that its code is the requested function's.
-/// Otherwise disables the candidate's events.
+/// Returns true if the first call of a candidate (a code object that may belong to a requested
+/// function) shows that it does. Otherwise disables the candidate's events.
 #[cold]
 fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     py.quietly(|py| {

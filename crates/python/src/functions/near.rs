@@ -5,9 +5,9 @@ use tllmprof_config::distance;
 use super::code::{each_inner, is_function};
 use crate::object::Object;
 
-/// The most names that are suggested.
+/// The most similar names that one message suggests.
 const MAX_REPORTED: usize = 3;
-/// The most names that are compared.
+/// The most names of a module that are compared with the name of a missing function.
 const MAX_COMPARED: usize = 4096;
 
 /// Returns similar names among the functions in a module's code object.

@@ -20,7 +20,7 @@ use tllmprof_platform::lifecycle;
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 lifecycle::global! {
-    /// The time of the next check for replaced functions, in ns.
+    /// The time of the next check for replaced functions, in ns on the clock of `time::now`.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -35,7 +35,7 @@ lifecycle::global! {
     static WERE_CHECKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if [`check`] is due.
+/// Returns true if the time for the next [`check`] has come.
 pub(crate) fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
@@ -82,7 +82,8 @@ pub(crate) fn were_checked() -> bool {
 /// Returns true if the calls of a code object count as calls of `target`.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // If the code object is marked for another function, that function was requested by two names.
+    // If the code object is marked for another function, the user requested the same function by
+    // two names.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })

@@ -18,7 +18,8 @@ pub(crate) fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // Without a window, functions that were to count steps are not reported.
+    // If no window is requested, no steps are counted. Functions that only count steps are then not
+    // reported.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -144,8 +145,8 @@ impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // A function that was found late is not mentioned here, because it has a message of its
-        // own.
+        // Functions that were found late have a message of their own, so they are not mentioned in
+        // this note.
         let lacks = |target: &Target| {
             let is_found = target.found() != Discovery::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())
@@ -205,7 +206,7 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-/// Formats the target together with the setting that requested it.
+/// Formats the name of the requested function, together with the setting that requested it.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.function.asked;
@@ -298,15 +299,15 @@ mod tests {
         let why = || Unseen(&module, &target).to_string();
         assert_eq!(why(), "; m was never imported");
         target.set_found(Discovery::InTime);
-        // No interpreter has ended in this process, so the last check for replaced functions has
-        // not run.
+        // No interpreter has ended in this test process, so the last check for replaced functions
+        // has not run.
         assert_eq!(
             why(),
             format!("; it is there, and no call of it was seen{UNCHECKED}")
         );
         target.is_unseen.store(true, Ordering::Relaxed);
         assert_eq!(why(), "; it is there, and its calls cannot be seen");
-        // In this process no function was requested, and Python is not loaded.
+        // In this test process no function was requested, and Python is not loaded.
         assert_eq!(
             Uncalled.to_string(),
             "; no Python from 3.8 on was found in the process"

@@ -36,7 +36,7 @@ const MAX_INTERVAL_NS: u64 = 100_000_000;
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// True if the settings request at least one function.
+    /// True if the settings request that at least one Python function is found.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -44,7 +44,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-    /// True while the first call of each function is examined.
+    /// True while the first call of each Python function is examined, to find requested functions.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
@@ -141,7 +141,7 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
-    // For events with a code object, the arguments are a tuple that begins with it.
+    // If the event has a code object, it is the first element of the event's arguments.
     let first = || args().and_then(|args| args.elements().next());
     match event {
         b"exec" => {
@@ -181,7 +181,8 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // The file name in a frozen program's code is from the machine on which it was built.
+            // The file name in a frozen program's code comes from the machine on which the program
+            // was built. So functions are also compared by their names.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {
@@ -229,7 +230,8 @@ fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Marks a code object that has the name of a requested function as a candidate.
+/// Marks a code object as a candidate, because it has the name of a requested function. Its first
+/// call shows if it is the requested function's.
 fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
         mark_candidate(py, code, &target.function);
@@ -247,7 +249,7 @@ fn is_run_as(py: Python<'_>, module: &TargetModule, file: &str) -> bool {
     }
     match imported(py, &module.name) {
         Some(_) => is_file_of(py, &module.name, file, true),
-        // A module that was started with `-m` or as a file is named `__main__`.
+        // A module that the program was started with, with `-m` or as a file, is named `__main__`.
         None => is_file_of(py, "__main__", file, false),
     }
 }
@@ -273,7 +275,8 @@ enum FileRelation {
     This,
     Another,
     Unknown,
-    /// The module was read from the file if the program was passed with `-c` or on standard input.
+    /// The module was read from the file if the program's source was passed with `-c` or on
+    /// standard input.
     ThisIfTyped,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct TargetModule {
     /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
     pub targets: Vec<Target>,
-    /// True if the module was imported, or is being imported.
+    /// True if the program has imported the module, or is importing it.
     pub is_imported: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum By {
     Batch,
 }
 
-/// The time at which a function was found.
+/// The time at which a function was found, which shows whether calls may have been missed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub(crate) enum Discovery {
@@ -82,7 +82,7 @@ pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
-/// Returns true if Python functions may be steps.
+/// Returns true if the settings let calls of Python functions count as steps.
 fn counts(settings: &Settings) -> bool {
     matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
 }
@@ -102,18 +102,18 @@ pub(crate) fn all() -> &'static [TargetModule] {
     })
 }
 
-/// The data that is recorded about a function's calls, besides their number.
+/// The data that is recorded about each call of a function, in addition to the number of calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeptData {
     Nothing,
-    /// Each call, as a range.
+    /// Each call is recorded as a range.
     Calls,
     /// Each call, as a range. The time of these calls is not part of an iteration, because the
     /// engine waits for requests.
     Waits,
-    /// All calls between two steps, as one range.
+    /// All calls between two steps are recorded together, as one range.
     Polls,
-    /// Only the fact that a thread is in a call.
+    /// Only the fact that a thread is in a call of a draft model's function.
     Drafts,
 }
 
@@ -276,7 +276,7 @@ impl TargetModule {
         self.name == "__main__"
     }
 
-    /// Returns true if code whose module is named `name` belongs to this module.
+    /// Returns true if a module whose `__name__` is `name` is this module.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         // In a child that multiprocessing spawned, the program's main module is named
         // `__mp_main__`.
@@ -395,7 +395,8 @@ pub(crate) mod tests {
         assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
         assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
         assert!(modules[0].targets[0].is_by_name());
-        // Without a window, no steps need to be counted.
+        // Without a window, no steps need to be counted, so the function that counts them is not
+        // requested.
         assert!(collect(&settings(&[rule]), false).is_empty());
         assert!(!are_asked_for(&settings(&[rule])));
         assert!(are_asked_for(&settings(&[WINDOW, rule])));

@@ -1,5 +1,5 @@
-//! Makes test calls to check that frames have the expected layout, before any function of the
-//! program is marked.
+//! Makes test calls of Python functions to check that interpreter frames have the expected layout,
+//! before any function of the program is marked.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -55,11 +55,12 @@ enum SeenEvent {
     GoesOn,
     Yields,
     Ends,
-    /// A call began, but its first argument was read wrongly.
+    /// A call of a test function began, but the argument that was read is not the one that was
+    /// passed.
     Wrong,
 }
 
-/// Records the events of the test calls.
+/// A receiver that records the events of the test calls.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,
@@ -90,7 +91,8 @@ impl Trial {
                 .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed))
     }
 
-    /// Classifies the beginning of a call. `first` is the address of its first argument.
+    /// Returns the event for the beginning of a test call. `first` is the address of the call's
+    /// first argument, as read from the frame.
     fn beginning(&self, first: usize, goes_on: bool) -> SeenEvent {
         match goes_on {
             true => SeenEvent::GoesOn,
@@ -126,7 +128,8 @@ const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 lifecycle::global! {
-    /// The result of the test calls. The result is reset if another CPython is started.
+    /// The result of the test calls: unknown, passed or failed. Reset when another CPython is
+    /// started in the process.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);

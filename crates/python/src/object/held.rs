@@ -1,4 +1,4 @@
-//! References to Python objects that are kept while no thread of the library holds the GIL.
+//! References to Python objects that the library keeps after it has released the GIL.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;

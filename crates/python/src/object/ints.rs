@@ -18,17 +18,18 @@ const SIGN: usize = 2;
 /// 3.12 the bit is part of the size, so numbers of 91 to 120 bits look like 0.
 const SMALL: usize = 1 << 2;
 
-/// The layout of ints in this interpreter, for reading them from lists.
+/// The memory layout of ints in this interpreter, with which ints in lists are read without the C
+/// API.
 pub struct Ints {
     /// The int 0. The interpreter has one object for each small number.
     zero: Held,
-    /// The sign word of the int 0.
+    /// The value of the sign word in the object of the int 0.
     sign: usize,
 }
 
 impl Ints {
-    /// Checks the layout with a list of known numbers. Returns `None` if the layout differs from
-    /// the expected one.
+    /// Checks the expected layout of lists and ints with a list of known numbers. Returns `None` if
+    /// the interpreter's layout differs.
     #[cold]
     pub fn detect(py: Python<'_>) -> Option<Self> {
         /// The expected results of `is_zero`, element by element: true for 0. The last element is a

@@ -70,7 +70,7 @@ impl<'py> Python<'py> {
         api.has_gil().then(|| act(unsafe { Python::assume(api) }))
     }
 
-    /// Returns the C API functions that are safe to call.
+    /// Gives access to the C API functions that need no `unsafe`.
     pub const fn c(self) -> C<'py> {
         C(self)
     }
@@ -309,7 +309,7 @@ impl<'py> PythonFrame<'py> {
 }
 
 impl<'py> Object<'py> {
-    /// Returns a borrowed reference to the object.
+    /// Returns the object's address as a borrowed reference, which is valid while `self` lives.
     pub const fn raw(&self) -> Raw {
         self.raw
     }

@@ -70,7 +70,7 @@ macro_rules! to_rust {
     (is_set $py:expr, $value:expr) => {
         !$value.is_null()
     };
-    // A plain value, such as an int or a size.
+    // This rule is for plain values, such as an int or a size.
     ($kind:ident $py:expr, $value:expr) => {
         $value
     };

@@ -21,7 +21,7 @@ use tllmprof_steps::step::counted::Counted;
 pub(crate) struct RequestedFunction {
     /// The function's name as it was requested.
     pub asked: PyFunction,
-    /// The name of the function's ranges; empty if it has no ranges.
+    /// The name of the NVTX ranges for the function's calls; empty if its calls have no ranges.
     name: OnceBox<RegisteredName>,
     /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
@@ -37,9 +37,9 @@ pub(crate) struct RequestedFunction {
     /// True if the program has replaced the function with another one, whose calls count as this
     /// function's.
     is_replaced: AtomicBool,
-    /// True if the replacement has called the function.
+    /// True if the replacement has called the function that it replaces.
     is_called_within: AtomicBool,
-    /// Number of calls so far.
+    /// Number of calls of the function so far.
     calls: AtomicU64,
     /// Number of calls that have yielded and have not ended.
     suspended: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct RequestedFunction {
 /// The reason why a function's calls are steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepOf {
-    /// The rule in `TLLMPROF_STEP` names the function.
+    /// The calls are steps because the rule in `TLLMPROF_STEP` names the function.
     Rule,
     /// The function is a known engine's step. The value is the engine's index in
     /// `engines::in_python`.
@@ -63,9 +63,9 @@ pub(crate) enum StepOf {
 /// The state of a call that a thread is in.
 pub(crate) struct Entered {
     range: Option<Pushed>,
-    /// The iteration that this call began, if any.
+    /// The number of the iteration that this call began; `None` if it began none.
     iteration: Option<u64>,
-    /// True if the call began earlier, yielded, and has now resumed.
+    /// True if the thread resumed a call that had yielded, and false if it entered a new call.
     goes_on: bool,
     is_unkept: bool,
     /// The start of the call in ticks of the record, if an engine waits for requests inside the
@@ -91,8 +91,8 @@ impl RequestedFunction {
         }
     }
 
-    /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
-    /// function already has is kept.
+    /// Gives the function's calls a range name (`name`) and makes the calls steps (`step`). A name
+    /// or step that the function already has is kept.
     pub(crate) fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
@@ -293,8 +293,8 @@ impl RequestedFunction {
         }
     }
 
-    /// Counts the end of a call that had yielded, and returns the number of suspended calls that
-    /// are left. The count stays at 0 for a call that began before the function was marked.
+    /// Counts the end of a call that had yielded, and returns the number of calls that are still
+    /// suspended. The number stays at 0 if the call yielded before the function was marked.
     fn resumed_ended(&self) -> u64 {
         let less = |left: u64| left.checked_sub(1);
         let before = self
@@ -303,8 +303,8 @@ impl RequestedFunction {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if it is a step. Returns the iteration that the call begins, if its end has
-    /// to be reported.
+    /// Counts the call if the function is a step. Returns the number of the iteration that the call
+    /// begins, if the end of this iteration has to be reported.
     #[inline]
     fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> BatchFacts) -> Option<u64> {
         if !(self.is_step() && by_name::count(Counted::Python)) {
@@ -318,13 +318,14 @@ impl RequestedFunction {
             BatchFacts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // `goes_on` must be called after the thread has the GIL again, so that the call of the
-        // Python function lies inside the window.
+        // `goes_on` takes the time at which the window continues. It is called after the thread has
+        // the GIL again, so that the call of the Python function lies inside the window.
         tllmprof_session::goes_on();
         ends
     }
 
-    /// Forgets calls that have yielded, because their ends will not be reported.
+    /// Sets the number of suspended calls to 0, because the ends of these calls will not be
+    /// reported.
     pub(crate) fn forget_calls(&self) {
         self.suspended.store(0, Ordering::Relaxed);
         self.ends.store(0, Ordering::Relaxed);
@@ -396,7 +397,8 @@ mod tests {
         let step = function("m:step");
         assert_eq!(step.over(Some(0), false, true), Some(0));
         assert_eq!(step.over(Some(7), false, true), Some(7));
-        // This call began no iteration, for example because it was inside another step.
+        // This call began no iteration, for example because it was inside a call of another step.
+        // So its end ends none.
         assert_eq!(step.over(None, false, true), None);
     }
 

@@ -1,4 +1,5 @@
-//! The mark of a code object whose calls are followed.
+//! The mark of a code object whose calls are followed: it states how the library handles these
+//! calls.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,8 @@ use tllmprof_capture as capture;
 use tllmprof_config::condition::BatchFacts;
 use tllmprof_recorder::Batch;
 
-/// The receiver of a code object's calls.
+/// The part of the library that gets a code object's calls: a requested function, or another
+/// receiver.
 #[derive(Clone, Copy)]
 pub(crate) enum Watch {
     Function(&'static RequestedFunction),
@@ -54,7 +56,7 @@ pub(crate) struct Mark {
     pub watch: Watch,
     /// True if calls of the code object create generators, coroutines or asynchronous generators.
     pub yields: bool,
-    /// The location of a call's first argument, if the receiver needs it.
+    /// The location of a call's first argument in its frame, if the receiver needs this argument.
     first: Option<Place>,
     /// The reader of a step's batch, if batches can be read.
     reader: Option<Box<BatchReader>>,
@@ -170,8 +172,9 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                // A batch that was read already (`before`) is kept in any case: it costs nothing
-                // more, and the histogram of iteration times needs it for its phases.
+                // A batch that was read already (`before`) is recorded in any case: that costs
+                // little, and the histogram of iteration times needs the batch to tell prefill from
+                // decode.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)

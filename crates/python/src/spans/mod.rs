@@ -26,14 +26,14 @@ const MAX_OPEN: usize = 256;
 
 /// The storage for one call that has not ended.
 struct OpenCallSlot {
-    /// The address of the call's frame; 0 if it is unknown.
+    /// The address of the frame of the stored call; 0 if it is unknown.
     frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
 }
 
 impl OpenCallSlot {
-    /// Applies `change` to the state of the call.
+    /// Replaces the state of the call in this slot with the result of `change`.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
             change(&mut entered);
@@ -50,12 +50,12 @@ pub(crate) struct Spans {
     /// Storage for `MAX_OPEN` calls, which is never freed; empty before the first call.
     entries: Cell<&'static [OpenCallSlot]>,
     used: Cell<usize>,
-    /// Number of open calls that were not stored because no slot was free.
+    /// Number of open calls that were not stored because all slots were in use.
     beyond: Cell<usize>,
-    /// True if a call ended before a call that began later.
+    /// True if a call on this thread has ended before a call that began later.
     has_overlaps: Cell<bool>,
-    /// The part of the thread's stack in which the library follows no calls, so that the program
-    /// can use it.
+    /// The part of the thread's stack that the library leaves to the program: while the stack
+    /// pointer is in it, no calls are followed.
     room: Cell<Room>,
 }
 
@@ -307,7 +307,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns a mark without a code object.
+    /// Returns a mark without a code object, for the tests in this module.
     pub(crate) fn mark() -> &'static Mark {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
@@ -395,7 +395,8 @@ pub(crate) mod tests {
         assert!(!spans.has_room());
         spans.enter_beyond();
         spans.enter_beyond();
-        // A stored call ends before the calls beyond the limit, as after a switch of greenlets.
+        // The stored call `outer` ends before the calls that did not fit into the slots. This
+        // happens when greenlets switch the thread.
         spans.end(7, outer, |_, entered| assert!(!entered.is_unkept()));
         spans.end(999, inner, |_, entered| assert!(entered.is_unkept()));
         assert_eq!(ended(&spans, &[outer, inner], 998, inner), Some(1));

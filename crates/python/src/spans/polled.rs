@@ -11,7 +11,7 @@ use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_sync::Published;
 
-/// The calls since the last step, and the thread that made them.
+/// The calls of a polled function since the last step, and the thread that made them.
 struct Polled {
     function: Published<PyFunction>,
     thread: AtomicU64,

@@ -9,7 +9,8 @@ use super::Spans;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::stack;
 
-/// The part of a thread's stack in which calls are not followed, so that the program can use it.
+/// The part of a thread's stack that is left to the program: while a thread uses it, its calls are
+/// not followed.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     start: usize,
@@ -17,7 +18,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// The limit is not known yet: every address may be in this part.
+    /// The limit is not known yet, so every address counts as inside this part.
     pub(crate) const UNKNOWN: Self = Self {
         start: 0,
         end: usize::MAX,
@@ -46,7 +47,8 @@ impl Spans {
             room = stack::bounds().map_or(Room::NONE, half);
             self.room.set(room);
         }
-        // An address below the range is on another stack, such as a coroutine's.
+        // An address below this part is on another stack, such as that of a coroutine, to which the
+        // limit does not apply.
         (room.start..room.end).contains(&stack::here())
     }
 }

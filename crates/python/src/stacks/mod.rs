@@ -26,7 +26,8 @@ pub use layout::{Layout, Top, find as find_layout};
 pub use names::{CodeNames, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
-/// Everything that is needed to read an interpreter's stacks.
+/// The layout and the types that are needed to read an interpreter's stacks, after the layout was
+/// checked.
 pub struct Ready {
     pub layout: Layout,
     /// The addresses of the Python types `code` and `str`.
@@ -34,16 +35,16 @@ pub struct Ready {
     pub(crate) text_type: usize,
     /// Number of bytes from the start of a code object to its instructions, from 3.11 on.
     code_bytes: usize,
-    /// True if a thread may read its own stack directly, without a copy by the kernel.
+    /// True if a thread may read its own Python stack directly, without a copy by the kernel.
     has_own: bool,
 }
 
-/// The reason why stacks cannot be read.
+/// The reason why Python stacks cannot be read in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The interpreter does not publish the offsets of its stack data.
     NotDescribed,
-    /// A known stack was not read as expected, so the layout differs.
+    /// The check that reads a known stack failed, so this interpreter has another layout.
     OtherStacks,
     /// The kernel refuses to copy the process's own memory.
     Refused(c_int),

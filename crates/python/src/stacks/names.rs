@@ -12,7 +12,7 @@ use super::Ready;
 use super::layout::Layout;
 use super::snapshot::{Snapshot, word};
 
-/// The most code objects whose names are kept.
+/// The most code objects whose names are stored.
 const MAX_CODES: usize = 1 << 16;
 /// The most characters of a function's name, and of a file's path.
 const MAX_CHARACTERS: usize = 4096;
@@ -30,8 +30,9 @@ struct CodeFields {
 }
 
 impl CodeFields {
-    /// Returns true if the code object is not a function's. The interpreter creates such code for
-    /// its own work after an `__init__`, with the same str for name and file.
+    /// Returns true if the code object does not belong to a function of the program. The
+    /// interpreter creates such code objects for its own work after an `__init__`, with the same
+    /// str for name and file.
     const fn is_between(self) -> bool {
         self.file == self.name
     }
@@ -46,7 +47,8 @@ struct NamedCode {
     seen: u64,
 }
 
-/// The names of code objects. Each name is read once.
+/// The names of the functions that code objects belong to. The name of each code object is read
+/// once.
 #[derive(Default)]
 pub struct CodeNames {
     known: HashMap<usize, NamedCode, BuildHasherDefault<OfAddress>>,
@@ -113,8 +115,8 @@ impl CodeNames {
         self.snapshot.take(process, spans)
     }
 
-    /// Reads the name of a code object, unless it is already known. Returns false if the address is
-    /// not a code object.
+    /// Reads the name of the code object at `address`, unless it is already known. Returns false if
+    /// there is no code object at the address.
     fn look(&mut self, ready: &Ready, address: usize) -> bool {
         let code = read(&mut self.snapshot, ready, address);
         let is_known = |known: &NamedCode| Some(known.code) == code && known.id != Some(NO_STRING);
@@ -199,7 +201,8 @@ fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String
     Some(bytes.chunks(width).map(code).map(shown).collect())
 }
 
-/// A hasher for addresses. The standard library's hasher would need a thread key (`pthread_key_t`).
+/// A hasher for memory addresses. The standard library's hasher would need one of the process's few
+/// thread keys (`pthread_key_t`).
 #[derive(Default)]
 pub struct OfAddress(u64);
 

@@ -5,10 +5,10 @@ use super::layout::{Instruction, Layout, Life, Top, owner};
 use super::walk::TAGS;
 use super::{Ready, here};
 
-/// The most frames that are searched for a function.
+/// The most frames of a thread that are searched for a function.
 const MAX_FRAMES: usize = 24;
 
-/// Returns true if threads may read their own stacks directly.
+/// Returns true if the check of the layout allows threads to read their own Python stacks directly.
 pub fn is_ready() -> bool {
     matches!(super::ready(), Some(Ok(ready)) if ready.has_own)
 }
@@ -21,7 +21,8 @@ pub fn find<T>(wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     ready.has_own.then(|| read(ready, wanted))?
 }
 
-/// Does the same as [`find`] with a layout that is still being checked.
+/// Searches the frames like [`find`], but with a layout that the check on the known stack has not
+/// confirmed yet.
 pub(super) fn read<T>(ready: &Ready, wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     let layout = &ready.layout;
     let mut frame = innermost(layout)?;

@@ -8,18 +8,18 @@ use tllmprof_platform::peek::{self, MemoryRange};
 /// The most bytes that one snapshot copies.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Copies of memory ranges of a process.
+/// Copies of several ranges of a process's memory, made with as few system calls as possible.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     process: i32,
     spans: Vec<MemoryRange>,
-    /// For each range in `spans`, the offset of its copy in `bytes`.
+    /// For each range in `spans`, the offset in `bytes` at which its copy begins.
     starts: Vec<usize>,
     bytes: Vec<u8>,
     /// Number of bytes at the start of `bytes` that hold copies.
     copied: usize,
-    /// The index of the span that was found last. The next search begins there, because the next
-    /// span usually follows it.
+    /// The index in `spans` of the range that was found last. The next search begins there, because
+    /// the next range usually follows it.
     last: usize,
 }
 
@@ -85,7 +85,7 @@ impl Snapshot {
 
     fn add(&mut self, address: usize, length: usize) -> Option<usize> {
         let span = MemoryRange { address, length };
-        // Drop the spans that were not copied.
+        // Drop the ranges that were not copied because they are not mapped.
         let wanted = self.starts.partition_point(|start| *start < self.copied);
         self.spans.truncate(wanted);
         self.starts.truncate(wanted);
@@ -136,7 +136,7 @@ mod tests {
         snapshot.take(ids::process(), [span(&words)]).unwrap();
         words[1] = 7;
         assert_eq!(word(snapshot.get(at + 8, 8).unwrap(), 0), 2);
-        // A range that was not copied is copied now.
+        // A range that is not in the snapshot is copied when it is requested.
         let more = [9_u64];
         assert_eq!(word(snapshot.get(more.as_ptr().addr(), 8).unwrap(), 0), 9);
         assert_eq!(word(snapshot.get(at, 8).unwrap(), 0), 1);
@@ -161,7 +161,7 @@ mod tests {
         );
         assert!(snapshot.get(16, 8).is_none());
         assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
-        // Test a copy of spans of which none is mapped.
+        // None of the ranges in this snapshot is mapped.
         snapshot.take(ids::process(), [nowhere]).unwrap();
         assert!(snapshot.get(16, 8).is_none() && snapshot.get(usize::MAX - 4, 8).is_none());
     }

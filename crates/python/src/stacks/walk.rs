@@ -29,9 +29,9 @@ pub const TAGS: usize = 0b111;
 /// A Python thread, identified by CPython's thread state and by its pthread id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// The address of the thread's `PyThreadState`.
+    /// The address of the thread's `PyThreadState` in the interpreter.
     pub state: usize,
-    /// The result of `pthread_self` on the thread.
+    /// The thread's pthread id, which is the result of `pthread_self` on the thread.
     pub id: usize,
 }
 
@@ -50,7 +50,8 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
-    /// Number of bytes to copy: up to a little after the frames of the last sample.
+    /// Number of bytes of the chunk that are copied: up to a little after the last frame that the
+    /// last sample found in it.
     used: usize,
 }
 
@@ -68,8 +69,8 @@ impl Chunk {
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// The chunks in which the last sample found frames. The chunks are copied together with the
-    /// thread's state.
+    /// The chunks of the Python stack in which the last sample found frames. The chunks are copied
+    /// together with the thread's state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
@@ -279,7 +280,8 @@ impl Walker {
         Some(index)
     }
 
-    /// Returns true if the outermost frame that was found is the first one of the thread.
+    /// Returns true if the outermost frame that was found is the one in which the thread began, so
+    /// that no callers are missing.
     fn is_rooted(&self, layout: &Layout, outermost: usize) -> bool {
         match layout.frame.life {
             Life::Object { .. } => true,

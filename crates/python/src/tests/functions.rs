@@ -1,4 +1,5 @@
-//! Tests that functions are found by name, counted and followed.
+//! Tests that requested Python functions are found by name, and that their calls are counted and
+//! followed.
 
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -9,7 +10,7 @@ use crate::functions::{Uncalled, follow, interpreter_ends, lookup, near};
 use crate::object::{Object, Python};
 use crate::spans::{CallReceiver, Entered};
 
-/// Returns the function that `TLLMPROF_STEP` names.
+/// Returns the requested function that `TLLMPROF_STEP` names in this test process.
 fn target() -> &'static Target {
     let mut targets = targets::known().iter().flat_map(|module| &module.targets);
     targets
@@ -201,7 +202,7 @@ number = 3
     });
 }
 
-/// Records the calls that are reported to it.
+/// A receiver that records, as texts, the calls that are reported to it.
 struct Seen(Mutex<Vec<String>>);
 
 static SEEN: Seen = Seen(Mutex::new(Vec::new()));
@@ -251,7 +252,8 @@ def run():
             let names = py.run(source, c"<test>").unwrap();
             for function in names.item(c"followed").unwrap().elements() {
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
-                // A function that is followed twice is reported only once.
+                // `follow` was called twice for this function, but each call must be reported only
+                // once.
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
             }
             assert!(!follow(py, &names, &SEEN)); // not a code object

@@ -1,11 +1,12 @@
-//! Tests how groups are found in Python, with stand-ins for torch and for engines.
+//! Tests how the library finds groups of ranks in Python, with stand-ins for torch and for engines.
 
 use super::hosted::{Host, in_few};
 use crate::attached;
 use crate::groups::find;
 use crate::object::Python;
 
-/// A torch world of eight ranks, in which this process is the sixth.
+/// Python source of a stand-in for torch: a world of eight ranks, in which this process is the
+/// sixth.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -60,7 +61,7 @@ fn groups_of_engines_and_of_torch_have_their_names() {
         let vllm = "module('vllm.distributed.parallel_state', \
                     _TP=group(4, 5, 6, 7), _PP=group(5), _EP=group(*range(8)), _DP=group(1, 5))";
         assert_found(host, vllm, &["TP 1 4 4", "EP 5 8 0", "DP 1 2 1"]);
-        // Test a replica whose world contains only its own ranks.
+        // This replica has a torch world that contains only the replica's own ranks.
         let dense = "module('vllm.distributed.parallel_state', \
                      _TP=group(*range(8)), _PP=group(5), _DP=group(5), _EP=None); replica(2, 8)";
         assert_found(host, dense, &["TP 5 8 16", "DP 2 - -"]);

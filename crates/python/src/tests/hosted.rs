@@ -84,7 +84,8 @@ fn run_in<'a>(
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
         );
-        // A name that is not a test's would select no test, so check that one has run.
+        // The test's name selects the test in the new process. A wrong name would select none and
+        // seem to pass, so check that one test has run.
         let has_run = out.contains("1 passed");
         assert!(
             output.status.success() && has_run,
@@ -106,7 +107,7 @@ fn is_read(name: &OsStr) -> bool {
 /// A libpython to test with.
 struct Library {
     path: PathBuf,
-    /// The folder for `PYTHONHOME`.
+    /// The folder that the interpreter gets as `PYTHONHOME`.
     home: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! Tests the hooks during the life of an interpreter, from its start to its end.
+//! Tests the library's hooks during the life of a Python interpreter, from its start to its end.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -91,8 +91,8 @@ fn an_interpreter_that_starts_anew_is_come_into_again() {
 fn a_sub_interpreter_is_come_into_too() {
     in_each(EVERYTHING, |host| {
         assert!(!attached::has_sub_interpreters());
-        // The list contains our callback once, also in versions in which all interpreters share one
-        // list.
+        // `gc.callbacks` contains our callback once, also in versions in which all interpreters
+        // share one list.
         let counts = "
 import gc
 ours = [one for one in gc.callbacks if getattr(one, '__name__', '') == 'tllmprof_gc']
@@ -124,7 +124,7 @@ fn no_panic_reaches_the_interpreter() {
         internal_error::start();
         host.run("import threading");
 
-        // These lines cause audit events, and calls of the hooks for the GIL.
+        // Each of these Python lines causes audit events, or calls of the hooks for the GIL.
         for source in [
             "import sys; sys.audit('tllmprof.test')",
             "one = threading.Thread(target=print); one.start(); one.join()",

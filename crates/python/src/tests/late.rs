@@ -1,4 +1,5 @@
-//! Tests an interpreter that was running before the library was loaded.
+//! Tests that the hooks are installed in a Python interpreter that was running before the library
+//! was loaded.
 
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Tests ranges for torch modules, with a stand-in for torch.
+//! Tests NVTX ranges for torch modules, with a stand-in for torch.
 
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::settings;
@@ -10,7 +10,8 @@ use crate::threads;
 use crate::torch::known::TABLE;
 use crate::torch::modules::{names, wants};
 
-/// The parts of torch that the library uses, and a model with two layers.
+/// Python source of a stand-in for torch with the parts that the library uses, and of a model with
+/// two layers.
 const TORCH: &str = "
 import sys, types
 class Module:

@@ -1,4 +1,4 @@
-//! Tests the wrapper of Python objects in each version of CPython.
+//! Tests the library's wrapper around Python objects in each version of CPython.
 
 use core::ffi::CStr;
 
@@ -42,8 +42,8 @@ pair = (1, 0)",
                 assert_eq!(found.next(), Some(None), "there is no more");
                 assert_eq!(ints.skip_others(&most, 0, 8), 0);
                 assert_eq!(ints.skip_others(&most, 1, 8), 8);
-                // The search stops at each object that is not a plain int, because the caller has
-                // to handle it.
+                // `skip_others` stops at each object that is not a plain int, because its caller
+                // has to handle such objects.
                 let mixed = of(c"mixed");
                 let stops = (0..8).filter(|&index| ints.skip_others(&mixed, index, 8) == index);
                 assert_eq!(stops.collect::<Vec<_>>(), [1, 3, 5, 6, 7]);

@@ -1,4 +1,4 @@
-//! Tests the PyTorch profiler in windows, with a stand-in for torch.
+//! Tests that the PyTorch profiler runs in windows, with a stand-in for torch.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ use crate::torch::profiler::{
     SOURCE, TorchProfiler, runs, window_closes, window_has_closed, window_opens, writes,
 };
 
-/// The parts of torch that the library uses. `made` collects the options of each profiler.
+/// Python source of a stand-in for torch's profiler. `made` collects the options of each profiler
+/// that is created.
 const TORCH: &str = "
 import types
 __version__ = '2.1.0+made'
@@ -63,7 +64,7 @@ fn each_window_has_a_trace() {
         assert!(Path::new("traces/trace-rank-3.json").exists());
         passes(host, "20", None);
         assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
-        // A window on demand has a path of its own.
+        // A window on demand has a trace path of its own, other than the one in the settings.
         let path = TracePath::parse("others/own.json").unwrap();
         host.without_gil(|| {
             window_opens(window("30-31"), Some(1), Some(1), Some(&path));
@@ -92,7 +93,7 @@ fn what_torch_raises_stays_out_of_the_program() {
             assert!(!runs() && !Path::new("traces/trace-rank-0.json").exists());
         }
         host.run("torch.profile.fails = ''");
-        // A trace that is still being recorded is written when the interpreter ends.
+        // If a trace is still being recorded when the interpreter ends, it is written then.
         host.without_gil(|| window_opens(window("5-9"), None, None, None));
         assert!(runs());
         host.end();

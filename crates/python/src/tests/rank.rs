@@ -1,4 +1,5 @@
-//! Tests how the rank is found in Python, with stand-ins for torch and for engines.
+//! Tests how the library finds the process's rank in Python, with stand-ins for torch and for
+//! engines.
 
 use crate::attached;
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
@@ -9,8 +10,8 @@ use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
-/// A torch world of three ranks, in which this process is the second, and functions that make the
-/// process look like an engine's worker.
+/// Python source of a stand-in for torch: a world of three ranks, in which this process is the
+/// second. Its functions make the process look like an engine's worker.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -109,7 +110,7 @@ fn without_the_gil_the_main_thread_is_asked_and_nobody_waits() {
             "none"
         };
         assert_eq!(host.without_gil(found), after);
-        // The calling thread holds the GIL, so it looks up the rank itself.
+        // The test's thread holds the GIL, so it looks up the rank itself.
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
     });
@@ -173,7 +174,8 @@ def sglang_of_context(dp_rank, dp_size):
         for (work, expected) in [
             ("vllm(0, 3)", "1 of 3 by torch.distributed"),
             ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
-            // In the first two cases, the world contains the ranks of all replicas.
+            // In the first two cases, the torch world contains the ranks of all replicas, so the
+            // rank is the one in this world.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
             (
@@ -195,7 +197,7 @@ def sglang_of_context(dp_rank, dp_size):
             assert_found(host, work, expected);
         }
         host.run("del sys.modules['sglang.srt.runtime_context']");
-        // Without a world, the rank that the engine assigned to its worker is found.
+        // If no torch world exists, the rank that the engine assigned to its worker is found.
         host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
         assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
         assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");

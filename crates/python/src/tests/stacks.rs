@@ -15,8 +15,8 @@ use crate::stacks::{Ready, Walked, Walker, here, ready};
 
 const ASKED: &[(&str, &str)] = &[("TLLMPROF_STACKS", "1"), ("TLLMPROF_TRACE", "record")];
 
-/// Functions that take 70, 20 and 10 % of the thread's processor time. Unlike elapsed time,
-/// processor time does not depend on the load of the machine.
+/// Python source with functions that take 70, 20 and 10 % of the thread's processor time. Unlike
+/// elapsed time, processor time does not depend on the load of the machine.
 const THREE: &str = "
 import time
 def spin(share):
@@ -76,8 +76,8 @@ impl Seen {
         assert!(all > 200, "{all} of {}", self.stacks.len());
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // The tolerance is three percentage points for 2000 or more samples, and larger for
-            // fewer.
+            // The allowed deviation is three percentage points for 2000 or more samples, and more
+            // for fewer samples.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             assert!(
                 (found - truth).abs() < most,
@@ -232,8 +232,8 @@ for turn in range(500):
         seen.report();
         let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         assert!(deepest > 700, "{deepest}");
-        // A stack that changes during the read is rejected. On a slow machine, only stacks that
-        // stay the same are left.
+        // A stack that changes during the read is rejected. On a slow machine, the only stacks left
+        // may be those of functions that run for a long time.
         let callers = seen.callers("seventy");
         let all = ["down", "long"].into();
         assert!(
@@ -262,7 +262,8 @@ for turn in range(3000):
             );
         });
         println!("{} samples, {:.4} torn", seen.stacks.len(), seen.torn());
-        // No wrong name occurs: each one is from the program or the standard library.
+        // Each name that was read is from the program or the standard library, so no name was read
+        // wrongly.
         let odd = |name: &&String| {
             !name.contains(".py:") && !name.contains("<string>:") && !name.contains("<frozen")
         };
@@ -283,7 +284,7 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         let layout = &ready_now(host).layout;
         host.end();
-        // The thread's state was freed, or is garbage by now.
+        // In this case the thread's state was freed, so its memory may hold garbage.
         let walked = walker.walk(process, layout, target);
         assert!(
             matches!(walked, Ok(Walked::Nothing | Walked::Torn)),

@@ -40,13 +40,14 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A graph that torch has compiled.
 struct CompiledGraph {
-    /// The modules that the graph's operations belong to, as a Python object.
+    /// The modules of the model to which the graph's operations belong, as a Python object.
     modules: Held,
     /// A weak reference to the graph, which calls [`goes`] when the graph is freed.
     reference: Held,
-    /// The possible prefixes of the module names ([`known::around`]).
+    /// The prefixes that can turn the graph's relative module names into names of the model
+    /// ([`known::around`]).
     starts: Vec<String>,
-    /// The code that the graph runs, for each prefix that was used.
+    /// The code that the graph runs, once for each prefix of module names that was used.
     codes: Vec<(String, &'static GraphCode)>,
 }
 
@@ -59,11 +60,11 @@ struct ScopedFunction {
     scopes: Vec<At<Scope>>,
 }
 
-/// A value with the byte offset in a function's instructions from which on it applies.
+/// A value that applies to a function's instructions from this byte offset on.
 type At<T> = (usize, T);
-/// The name of a scope, or `None` outside all scopes.
+/// The name of a scope (the module that a kernel belongs to), or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
-/// The modules that a launch belongs to.
+/// The qualified names of the modules that a launch belongs to.
 type Paths = Vec<String>;
 /// A function's code object, and the modules of its launches.
 type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);
@@ -79,7 +80,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// Number of [`GraphCode`]s in the process.
+    /// Number of [`GraphCode`]s that exist in the process; at most [`MAX_CODES`].
     #[fork(keep = "they are inherited")]
     #[restart(keep)]
     static CODES: AtomicUsize = AtomicUsize::new(0);
@@ -120,7 +121,7 @@ const FOLLOWED: [CompilerFunction; 3] = [
 const MADE_IN: &CStr = c"torch._inductor.output_code";
 const MADE_IN_FILE: &str = "torch/_inductor/output_code.py";
 
-/// Handles the start of an interpreter.
+/// Resets what is known of torch's compiler when an interpreter starts.
 pub(crate) fn begins() {
     let is_wanted = wants::wants().modules && scopes::are_on();
     let all = (1 << FOLLOWED.len()) - 1;
@@ -353,7 +354,7 @@ impl GraphCode {
     }
 }
 
-/// Reads one `(offset, (path, …))`: the modules of the launches from an offset on.
+/// Reads one pair `(offset, (path, …))`: the modules of the launches from this offset on.
 fn place(line: &Object<'_>) -> Option<At<Paths>> {
     let at = usize::try_from(line.at(0)?.as_int()?).ok()?;
     let paths = line.at(1)?;

@@ -9,7 +9,7 @@ use tllmprof_sync::Lock;
 
 use crate::object::Held;
 
-/// A torch module's name, and a reference to the module.
+/// A torch module's qualified name, and a weak reference to the module.
 pub(crate) struct KnownModule {
     pub name: RegisteredName,
     /// A weak reference to the module, with a callback that runs when the module is freed.

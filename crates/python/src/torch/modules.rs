@@ -67,7 +67,7 @@ def name_of(module):
 ";
 
 lifecycle::global! {
-    /// True while the library waits for torch to be imported.
+    /// True until torch has been imported and the function that calls its modules is marked.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -87,7 +87,7 @@ pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
 
-/// Handles the start of an interpreter.
+/// Resets what is known of torch's modules when an interpreter starts.
 pub(crate) fn begins() {
     WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
@@ -97,7 +97,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
 }
 
-/// Marks the function through which modules are called, if torch is loaded.
+/// Marks the Python function through which torch calls all modules, if torch is loaded.
 pub(crate) fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);

@@ -302,7 +302,7 @@ fn what_is_none_is_said() {
     let window =
         |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (EventKind::Window as u8, 2);
     assert_eq!(decode(window), Err(NoEvent::Bad));
-    // The event claims more prompt tokens than tokens, which is impossible for a batch.
+    // These bytes claim more prompt tokens than tokens, which is impossible for a batch.
     let batch =
         |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[16]) = (EventKind::Batch as u8, 1);
     assert_eq!(decode(batch), Err(NoEvent::Bad));

@@ -15,7 +15,7 @@ use crate::read_header::Header;
 /// seconds older than the event before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
-    /// No event with a time has been found in the chunk so far.
+    /// No event that has a time has been found in the chunk so far.
     Unknown,
     /// The start of the first event that has a time. Used until an event is found that its own thread wrote
     /// when the event ended.
@@ -211,13 +211,15 @@ mod tests {
             stream: 0,
             iteration: 1,
         };
-        // GPU work is reported long after it happened, so its time must not be used as the chunk's time.
+        // GPU work is reported long after it has happened, so the time of such an event does not
+        // show when the chunk was begun.
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // This function call began before all other events, but ended late.
+        // This function call began before all other events of the test but ended late. Its end is
+        // the time of its chunk.
         see(2, 50, 300, What::Function { name: 1 });
-        // Chunk 3 has only GPU spans, so its time is that of the first span.
+        // Chunk 3 has only GPU spans, so its position is determined by the start of its first span.
         see(3, 150, 5, span);
         assert_eq!(reused.order(), [1, 3, 0, 2]);
     }

@@ -1,17 +1,17 @@
-//! The layout of a ring in its file.
+//! The layout of a ring (the file with a process's latest steps and NCCL collectives).
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::operation::{Collective, Operation};
 
-/// The first bytes of a ring.
+/// The first bytes of a ring's file, by which a reader recognizes it.
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
 /// The version of the format. A reader refuses later versions.
 pub const RING_VERSION: u32 = 2;
 /// The first version that counts sends and receives by the other rank.
 pub(super) const COUNTS_BY_PEER: u32 = 2;
-/// The size of the file in bytes.
+/// The size of a ring's file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
 /// The longest name of a host or a run in a ring, in bytes. Longer names are cut.
@@ -27,18 +27,19 @@ pub(super) const COLLECTIVES: usize = 512;
 /// The number of directions between this process and other ranks whose sends or receives the ring can count.
 pub(super) const DIRECTIONS: usize = 256;
 
-/// An entry for a step. `order` is 1 plus the number of earlier steps. It is 0 while the entry is being
-/// written, and is written last.
+/// An entry of the ring for one step. `order` is 1 plus the number of earlier steps. `order` is 0
+/// while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct StepPlace {
     pub(super) order: AtomicU64,
     pub(super) number: AtomicU64,
     pub(super) begin_ns: AtomicU64,
-    /// 0 if the step has not ended.
+    /// The time when the step ended; 0 if it has not ended.
     pub(super) end_ns: AtomicU64,
 }
 
-/// An entry for a collective. `order` has the same meaning as for a step.
+/// An entry of the ring for one collective. `order` is 1 plus the number of earlier collectives; it
+/// is 0 while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
@@ -64,17 +65,19 @@ pub(super) struct CommunicatorPlace {
     /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
     /// not known.
     pub(super) rank: AtomicU64,
-    /// The number of collectives among all ranks that were called so far.
+    /// The number of calls so far on this communicator that all its ranks take part in.
     pub(super) sequence: AtomicU64,
-    /// The number of calls between two ranks so far that are in no [`DirectionPlace`], as there was no room.
+    /// The number of sends and receives so far on this communicator that no [`DirectionPlace`]
+    /// counts, because all entries were in use.
     pub(super) uncounted: AtomicU64,
     pub(super) captured: AtomicU64,
 }
 
-/// The number of sends to another rank, or of receives from it.
+/// An entry that counts the sends to another rank, or the receives from it.
 #[repr(C)]
 pub(super) struct DirectionPlace {
-    /// See [`DirectionPlace::key`]; 0 if the entry is free.
+    /// The communicator, the other rank and the direction, as [`DirectionPlace::key`] encodes them;
+    /// 0 if the entry is free.
     pub(super) key: AtomicU64,
     pub(super) count: AtomicU64,
 }
@@ -120,7 +123,7 @@ pub struct RingBlock {
 
 const _: () = assert!(size_of::<RingBlock>() <= RING_BYTES);
 
-/// The mask for the bits of a sequence number.
+/// The mask for the sequence number in [`CollectivePlace::what`].
 pub(super) const SEQUENCE: u64 = (1 << 48) - 1;
 
 pub(super) fn relaxed(word: &AtomicU64) -> u64 {
@@ -145,7 +148,7 @@ impl RingBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Returns the index of a communicator's entry.
+    /// Returns the index of a communicator's entry in the ring.
     pub(super) fn index_of(&self, place: &CommunicatorPlace) -> usize {
         let offset = (&raw const *place).addr() - self.communicators.as_ptr().addr();
         offset / size_of::<CommunicatorPlace>()
@@ -153,8 +156,9 @@ impl RingBlock {
 }
 
 impl DirectionPlace {
-    /// Returns the key of a direction: 1 plus the index of the communicator above the other rank, above 1 for receives.
-    /// Neighbouring ranks have neighbouring keys.
+    /// Returns the key of a direction: bit 0 is 1 for receives, the next 32 bits are the other
+    /// rank, and the bits above are 1 plus the index of the communicator. Neighbouring ranks have
+    /// neighbouring keys.
     pub(super) const fn key(communicator: usize, call: &Operation) -> u64 {
         let peer = match call.peer {
             Some(peer) => peer,

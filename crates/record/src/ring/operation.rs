@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The operation of a collective.
+/// The operation of an NCCL call: a collective, a send or a receive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Collective {
@@ -61,7 +61,7 @@ impl fmt::Display for Collective {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,
-    /// The number of elements.
+    /// The number of elements that the call transfers.
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,
@@ -93,7 +93,7 @@ impl Operation {
         row.map_or("of an unknown type", |row| row.0)
     }
 
-    /// Returns the number of bytes, if the size of the data type is known.
+    /// Returns the number of bytes that the call transfers, if the size of the data type is known.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let row = Self::TYPES.get(usize::from(self.data_type))?;

@@ -35,13 +35,13 @@ pub struct Ring {
     pub communicators: Vec<RingCommunicator>,
     /// The latest steps, the oldest first.
     pub steps: Vec<RingStep>,
-    /// The latest collectives, the oldest first.
+    /// The latest collectives called outside captures, the oldest first.
     pub collectives: Vec<Called>,
     /// The collectives that were captured into graphs.
     pub captured: Vec<CapturedCollective>,
 }
 
-/// A named group of ranks.
+/// A named group of ranks that the process belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedGroup {
     pub name: String,
@@ -56,7 +56,7 @@ pub struct RingCommunicator {
     pub id: u64,
     /// The rank of the process and the number of ranks, if they are known.
     pub place: Option<(u32, u32)>,
-    /// The number of collectives that were called so far.
+    /// The number of collectives that were called on this communicator so far.
     pub sequence: u64,
     /// The sends and receives so far; `None` if they are not all counted.
     pub directions: Option<Vec<RingDirection>>,
@@ -65,7 +65,7 @@ pub struct RingCommunicator {
 /// The sends to another rank of a communicator, or the receives from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingDirection {
-    /// [`Collective::Send`] or [`Collective::Receive`].
+    /// The direction: [`Collective::Send`] or [`Collective::Receive`].
     pub collective: Collective,
     pub peer: u32,
     pub count: u64,
@@ -75,11 +75,11 @@ pub struct RingDirection {
 pub struct RingStep {
     pub number: u64,
     pub begin_ns: u64,
-    /// The time when the step ended; `None` while it runs.
+    /// The time when the step ended, in nanoseconds; `None` while it runs.
     pub end_ns: Option<u64>,
 }
 
-/// A collective that was called.
+/// A collective that the process has called outside stream captures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
@@ -281,7 +281,8 @@ impl CollectivePlace {
 }
 
 impl DirectionPlace {
-    /// Returns the direction of this entry and its count, if it is of this communicator.
+    /// Returns the other rank, the direction and the count of this entry, if the entry belongs to
+    /// the communicator with this index.
     fn content(&self, communicator: usize) -> Option<RingDirection> {
         let key = relaxed(&self.key);
         let collective = match key & 1 {

@@ -8,7 +8,7 @@ use super::*;
 use crate::groups::CommunicatorId;
 use crate::header::Ended;
 
-/// A ring in memory, and its bytes.
+/// The words of a ring that is in the test's memory.
 struct InMemory(Box<[u64; RING_BYTES / 8]>);
 
 impl InMemory {
@@ -185,19 +185,20 @@ fn sends_and_receives_are_counted_for_each_other_rank() {
     let first = vec![(Collective::Send, 3, 2), (Collective::Receive, 3, 1)];
     assert_eq!(counts(&ring, 0), Some(first));
     assert_eq!(counts(&ring, 1), Some(vec![(Collective::Send, 3, 1)]));
-    // Another communicator in the same entry begins at 0.
+    // A new communicator that gets the entry of a forgotten one begins at 0.
     block.forget_communicator(1);
     let again = with(Collective::Receive, 3);
     block.call_begins(&call(5, again, false), 1, || id(b"5"));
     let second = vec![(Collective::Send, 3, 0), (Collective::Receive, 3, 1)];
     assert_eq!(counts(&memory.read(), 0), Some(second));
-    // If there are more ranks than entries, nothing is compared.
+    // If there are more ranks than entries, sends and receives are not all counted, so their counts
+    // are not compared.
     for peer in 0..=DIRECTIONS as u32 {
         let send = with(Collective::Send, peer);
         block.call_begins(&call(5, send, false), 1, || id(b"5"));
     }
     assert_eq!(counts(&memory.read(), 0), None);
-    // Earlier versions did not count them.
+    // Version 1 of the format did not count sends and receives by rank.
     block.version.store(1, Ordering::Relaxed);
     assert_eq!(counts(&memory.read(), 1), None);
 }

@@ -23,7 +23,7 @@ pub struct RingFacts<'a> {
     pub unix_ns: u64,
 }
 
-/// A call in the ring that has not returned yet.
+/// A call that was added to the ring and has not returned yet, as a number that is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenCall(u32);
 
@@ -142,7 +142,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // The key stays, because entries that were added later may have been placed after this one.
+            // The key of the entry stays when its communicator is forgotten, because entries that
+            // were added later may have been placed after this one.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }

@@ -79,7 +79,8 @@ fn an_earlier_record_is_kept_under_the_next_free_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
     let kept = |number: u8| folder.path().join(format!("a-{number}.tlm"));
-    // This file is not a record, so it must not be changed or replaced.
+    // This file is not a record, so it must not be changed or replaced, although it has a name that
+    // a record could get.
     fs::write(kept(2), "mine").unwrap();
     for (number, earlier) in [(1, record(1)), (3, record(3))] {
         fs::write(&path, &earlier).unwrap();

@@ -20,7 +20,8 @@ pub(crate) enum Room {
 }
 
 functions! {
-    /// The functions of libcuda that this crate calls; `None` for a function that libcuda lacks.
+    /// The functions of libcuda that measure GPU time; `None` for a function that the loaded
+    /// libcuda lacks.
     Functions
 
     version: fn(&mut c_int) = c"cuDriverGetVersion";
@@ -197,7 +198,7 @@ impl Driver {
         name.iter().position(|byte| *byte == 0)
     }
 
-    /// Creates an event in the calling thread's current context.
+    /// Creates a CUDA event in the calling thread's current context.
     fn create(self) -> Result<EventHandle, DriverError> {
         let create = self.0.create.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut event = null_mut();
@@ -248,7 +249,7 @@ impl Driver {
 pub(crate) struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {
-    /// Sets the relaxed mode. Dropping the guard restores the previous mode.
+    /// Sets the relaxed capture mode. Dropping the guard restores the previous mode.
     pub(crate) fn new(driver: Driver) -> Self {
         const RELAXED: c_int = 2;
         Self(driver.exchange(RELAXED).map(|before| (driver, before)))
@@ -286,13 +287,13 @@ pub(crate) mod made {
 
     /// The state of the fake driver's events.
     pub(crate) struct State {
-        /// The handle of the last event created.
+        /// The handle of the CUDA event that was created last.
         last: EventHandle,
         pub alive: BTreeSet<EventHandle>,
         /// The time in microseconds when each event was recorded, and the stream it was recorded in.
         pub recorded: BTreeMap<EventHandle, (u32, usize)>,
         now: u32,
-        /// The number of times that an event was recorded.
+        /// The number of times that the fake driver has recorded an event.
         pub recordings: u32,
     }
 
@@ -305,7 +306,7 @@ pub(crate) mod made {
     });
     /// The fake driver's current context.
     pub(crate) static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-    /// The status that recording an event returns; 0 for success.
+    /// The status that the fake driver returns when an event is recorded; 0 for success.
     pub(crate) static REFUSES: AtomicI32 = AtomicI32::new(0);
     /// True if the fake driver reports that a stream is being captured.
     pub(crate) static CAPTURES: AtomicBool = AtomicBool::new(false);

@@ -36,7 +36,7 @@ pub(crate) enum CreationEvent {
     Ends,
     /// A context is about to be destroyed.
     Dooms,
-    /// The context is destroyed, or the thread that is about to destroy it no longer waits for the worker.
+    /// The context is destroyed, or the thread that destroys it no longer waits for the worker.
     Gone,
 }
 

@@ -59,13 +59,13 @@ use tllmprof_platform::gate;
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
 
-/// An iteration number that means "no iteration".
+/// Value of [`ITERATION`] that means "no iteration".
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The phase of this process's GPU timing.
+    /// The current phase of GPU timing in this process.
     #[fork(in_child)]
     #[together(calls)]
     static PHASE: Machine<SamplingPhase> = Machine::new();
@@ -192,7 +192,7 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// If no stream has an open span, stops the inspection of calls until GPU times are measured again.
+/// Stops the inspection of calls until GPU times are measured again, if no stream has an open span.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
@@ -233,7 +233,7 @@ pub fn take(iteration: u64) {
     look_for(Looks::GpuTimes, true);
 }
 
-/// Makes the GPU times of the open iteration not be measured.
+/// Excludes the open iteration from the measurement of GPU times.
 #[cfg(test)]
 pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
@@ -337,10 +337,10 @@ pub fn refused(target: StreamArgument) {
 #[derive(Clone, Copy)]
 pub enum Wait {
     Stream(StreamArgument),
-    /// An event, which may be in any stream.
+    /// The call waits for a CUDA event, which may be in any stream.
     Event,
-    /// All work of the context's streams, or of those of its streams that synchronize with the legacy default
-    /// stream.
+    /// The call waits for all work of the context's streams, or of those of its streams that
+    /// synchronize with the legacy default stream.
     All,
 }
 
@@ -461,8 +461,8 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
-    // Retried, because another thread may be closing the window. While it does, no other thread may use
-    // events.
+    // This is retried, because another thread may be closing the window. While it does, no other
+    // thread may use events.
     let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });

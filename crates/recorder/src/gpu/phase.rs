@@ -27,7 +27,8 @@ pub(crate) enum SamplingPhase {
     Reading,
     /// A thread has given up before the end of the window. GPU timing has stopped.
     Failing,
-    /// Like `Failing`, but no window is open: GPU timing has stopped.
+    /// Like `Failing`, but the window has closed: GPU timing has stopped for the rest of the
+    /// process.
     Over,
 }
 

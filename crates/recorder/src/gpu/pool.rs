@@ -39,33 +39,33 @@ const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
 /// If creating two events takes this long, the worker stops creating events, because other threads wait for
 /// the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
-/// The longest wait for another thread that has locked a pool.
+/// The longest time that a thread waits for another thread that has locked a pool of events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
 /// The largest relative difference between the speeds of the GPU's clock and the host's clock.
 const DRIFT: f64 = 1e-4;
 
-/// The index of an event pair in its pool.
+/// The index of a pair of events in the pool of their context.
 pub(crate) type Index = u16;
 
 /// A span: the work of one stream in one iteration. Both of its events have been recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamSpan {
     pub pair: Index,
-    /// The number of the span's stream, as in the record.
+    /// The number that the record has for the span's stream.
     pub stream: u16,
-    /// True if the last event was recorded late, so that work outside the span may have run before that
-    /// event.
+    /// True if the span's last event was recorded late, so that work outside the span may have run
+    /// before that event.
     pub cut: bool,
     pub iteration: u64,
-    /// A tick count taken right after the first event was recorded.
+    /// The time in ticks, taken right after the span's first event was recorded.
     pub since: u64,
 }
 
 #[repr(C, align(64))]
 struct Context {
-    /// The driver's handle of the context; 0 if the entry is not in use.
+    /// The driver's handle of the context; 0 if this entry of the table is not in use.
     handle: AtomicUsize,
-    /// The ordinal of the context's device.
+    /// The ordinal of the device to which the context belongs.
     device: AtomicU8,
     pool: Lock<Pool>,
 }
@@ -99,7 +99,7 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while an entry of the table is assigned to a context.
+    /// Held while an entry of the table of pools is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
     /// The devices whose names are already in the record: bit n stands for device n.
@@ -107,7 +107,7 @@ lifecycle::global! {
     static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns the pool of a context. Creates the pool if the context has none.
+/// Returns the pool (the CUDA events) of a context. Creates the pool if the context has none.
 pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
@@ -133,7 +133,7 @@ pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'sta
     })
 }
 
-/// Returns the pool of a context, if there is one.
+/// Returns the pool (the CUDA events) of a context, if the context has one.
 pub(crate) fn known(context: usize) -> Option<Guard<'static, Pool>> {
     entry(context)?.pool_of(context)
 }
@@ -241,7 +241,8 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The thread that holds the pool's lock checks the handle again, and then finds that the entry no
+            // The context's handle is removed from the entry before the lock is taken. A thread
+            // that holds the pool's lock checks the handle again, and finds that the entry no
             // longer belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
@@ -341,8 +342,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Called when events have been created. `long` is true if the driver was slow to create them. After the
-    /// second slow time no more events are created.
+    /// Called when events have been created. `long` is true if the driver was slow. After the
+    /// second time that it was slow, no more events are created.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);

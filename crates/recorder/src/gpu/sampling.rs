@@ -11,7 +11,7 @@ use tllmprof_config::GpuTimes;
 
 use crate::clock;
 
-/// The number of iterations in a block.
+/// The number of consecutive iterations in a block.
 pub(crate) const BLOCK: u64 = 8;
 /// The assumed costs, in nanoseconds by which a step gets longer: for each pair of events, and for each span
 /// timed with the host's clock. Both were measured on an H100 whose host had no time to spare.
@@ -38,7 +38,8 @@ pub(crate) struct Sampling {
     /// The number of iterations that have begun in the open window, not counting those that the condition
     /// excludes.
     place: u64,
-    /// The tick when the latest iteration began, if its times are measured.
+    /// The tick when the latest iteration began; `None` if the GPU times of this iteration are not
+    /// measured.
     since: Option<u64>,
     /// The durations in ticks of the iterations measured since the last decision about `every`, the number of
     /// these durations, and the number of spans at that decision.
@@ -138,7 +139,8 @@ mod tests {
 
     #[test]
     fn what_a_condition_excludes_takes_no_place_in_a_block() {
-        // One iteration in fifty satisfies the condition, like a prefill among many decodes.
+        // In this test, one iteration in fifty satisfies the condition, like a prefill among many
+        // decodes.
         let is_in = |n: u64| n % 50 == 49;
         let of = |ns: u64| {
             let mut sampling = Sampling::new();
@@ -153,13 +155,13 @@ mod tests {
             };
             (0..1000).filter(begins).collect::<Vec<_>>()
         };
-        // Only one block in four may be measured at this cost: eight iterations that satisfy the condition,
-        // then a pause. Once the pause has begun, excluded iterations are not measured either.
+        // At this cost only one block in four may be measured: eight iterations that satisfy the
+        // condition, then a pause. During the pause, excluded iterations are not measured either.
         let taken = of(400_000);
         let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
         assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
         assert_eq!(taken.len(), wanted.len() + BLOCK as usize);
-        // All iterations are measured if that is cheap.
+        // At 1.5 ms per iteration, measuring costs so little that all iterations are measured.
         assert_eq!(of(1_500_000).len(), 1000);
     }
 
@@ -188,8 +190,8 @@ mod tests {
     #[test]
     fn one_block_in_so_many_as_they_cost() {
         let mut sampling = Sampling::new();
-        // Measuring all iterations would cost 0.44 % of the time, so every second block is measured, starting
-        // with the first.
+        // Measuring all of these iterations would cost 0.44 % of their time, so only every second
+        // block is measured, starting with the first.
         let first = taken(&mut sampling, GpuTimes::Auto, 48, 800_000, ONE);
         assert_eq!(
             first,
@@ -198,7 +200,7 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         );
-        // The next window begins with the block interval that this window ended with.
+        // The next window begins with the rate (one block in `every`) that this window ended with.
         let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,
@@ -212,7 +214,7 @@ mod tests {
         let short = taken(&mut sampling, GpuTimes::Auto, 8 * 33, 1_000, ONE);
         let blocks: Vec<_> = short.iter().step_by(8).map(|n| n / 8).collect();
         assert_eq!(blocks, [0, 16, 32]);
-        // The first block shows that iterations are long now, so all are measured.
+        // The first block shows that iterations take longer now, so that all can be measured.
         let long = taken(&mut sampling, GpuTimes::Auto, 40, 10_000_000, ONE);
         assert_eq!(long.len(), 40);
     }

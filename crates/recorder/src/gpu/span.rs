@@ -11,10 +11,10 @@
 
 const MISSED: u64 = 1 << 63;
 
-/// The state of a stream's span.
+/// The state of a stream's span (the stream's work in one iteration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Has {
-    /// No span is open.
+    /// The stream has no open span.
     Nothing,
     /// A span of the iteration with this number is open.
     Open(u64),
@@ -80,7 +80,7 @@ impl Has {
 /// The reason why a span (the work of one stream in one iteration) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The program is about to wait for the span's work.
+    /// The program is about to wait for the work of the span.
     Wait,
     /// Another iteration has begun, and work is about to be launched into the same stream.
     Next,
@@ -114,7 +114,7 @@ pub(crate) enum Fate {
     Stays,
     /// The span has no work, so its events can be reused.
     Empty,
-    /// The span's last event is after all of its work.
+    /// The span's last event comes after all of its work, so its time can be read later.
     Whole,
     /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
     /// true if work outside the span may have run before that event.
@@ -142,7 +142,8 @@ impl Ending {
             Why::Wait => true,
             // The program's next work goes into the same stream, so an event there delays no other stream.
             Why::Next => !is_past,
-            // An event on the legacy stream makes other streams wait.
+            // An event on the legacy stream would make other streams wait, so none is recorded
+            // there now.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,
             Why::Capture => false,
         };

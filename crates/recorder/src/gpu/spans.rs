@@ -41,7 +41,7 @@ pub(crate) fn begin(
 /// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
-        // The missing span does not count as lost, because GPU times of this iteration are not measured.
+        // GPU times of this iteration are not measured, so the span does not count as lost.
         stream.miss(iteration);
         return true;
     }
@@ -173,7 +173,8 @@ pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, O
         }
         Fate::Lost => (false, false, 1),
     };
-    // A launch that another thread makes from here on belongs to the next span.
+    // The span ends here: a launch that another thread makes after this line belongs to the next
+    // span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

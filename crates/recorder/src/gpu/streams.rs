@@ -120,28 +120,29 @@ pub(crate) struct Stream {
 /// The fields of a stream that each launch into it writes, in a cache line of their own.
 #[repr(align(128))]
 struct LaunchCounts {
-    /// The number of launches in the span so far.
+    /// The number of launches in the stream's current span so far.
     launches: AtomicU32,
     /// The number of recent launches whose thread was not the thread of the previous launch.
     turns: AtomicU32,
-    /// The address of the block of the thread that launched last.
+    /// The address of the block (thread-local words) of the thread that launched last into this
+    /// stream.
     owner: AtomicUsize,
 }
 
-/// The open span of a stream or, if none is open, the previous span.
+/// The open span of a stream. If none is open, these are the data of the stream's previous span.
 pub(crate) struct Open {
     pub pair: Index,
     pub events: Pair,
     /// The span's iteration plus one; 0 if no span has begun. This encoding makes an unused stream all zeros,
     /// which take no space in the library's file.
     begun: u64,
-    /// A tick count taken right after the first event was recorded.
+    /// The time in ticks, taken right after the span's first event was recorded.
     pub since: u64,
-    /// The number of launches before the last event was recorded.
+    /// The number of the span's launches that precede the latest recording of its last event.
     pub covered: u32,
     /// True if the span has no events and is timed with the host's clock.
     pub by_clock: bool,
-    /// The index of this span among the stream's spans of this iteration.
+    /// The index of this span among the spans that the stream has in this iteration.
     place: usize,
     /// The number of launches of each span, by the span's index in an iteration.
     counts: [u32; REMEMBERED],
@@ -274,8 +275,8 @@ impl Stream {
         launches
     }
 
-    /// Counts a launch that is about to be made. Returns true if this is the expected last launch of the
-    /// span.
+    /// Counts a launch that is about to be made. Returns true if it is expected to be the last
+    /// launch of the span.
     #[inline]
     pub(crate) fn launches_one(&self) -> bool {
         let (counted, us) = (&self.counted, thread::address());

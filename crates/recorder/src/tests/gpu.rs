@@ -13,7 +13,7 @@ use crate::gpu::driver::{Driver, made};
 use crate::gpu::*;
 use crate::{Event as Recorded, What};
 
-/// A fake CUDA context that only one test uses, and the record of the test process.
+/// A fake CUDA context for a single test, and the record of the test process.
 struct Gpu {
     context: usize,
     record: Record,
@@ -172,8 +172,8 @@ fn gpu_time_and_the_time_of_iterations_are_counted_inside_windows_only() {
         .collect();
     assert_eq!(iterations.len(), 3);
     let took = (after[1] - before[1]) as f64;
-    // A tolerance is needed, because each duration is rounded down to a nanosecond, and a busy machine
-    // disturbs the clock ratio.
+    // The sum of the spans may differ slightly from the total: each duration is rounded down to a
+    // nanosecond, and a busy machine disturbs the clock ratio.
     let difference = (iterations.iter().sum::<f64>() - took).abs();
     assert!(difference <= 3.0 + took / 10.0, "{iterations:?}: {took}");
     on_a_thread(|| iterate(9));
@@ -340,7 +340,7 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // An error that one stream causes must not stop the timing of other contexts.
+    // An error that one stream causes must not stop the timing in another context.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -437,7 +437,8 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
             recorded.push(made::state().recordings - before);
         }
     });
-    // On a busy machine a wait may come late. The next span then uses events, so not all spans use the clock.
+    // On a busy machine a wait may begin late. The next span is then timed with events, so not all
+    // spans use the host's clock.
     assert_eq!(by_clock[0], 0);
     assert!(by_clock[1..].iter().all(|&n| n >= 10), "{by_clock:?}");
     assert!(recorded[1] < recorded[0] / 2, "{recorded:?}");

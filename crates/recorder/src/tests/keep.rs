@@ -10,7 +10,7 @@ use crate::keep::while_locked;
 
 /// The size limit of the record, which leaves room for 15 chunks.
 const KEEP: &str = "1M";
-/// More events than a record has room for.
+/// A number of events that exceeds the size limit of the record in these tests.
 const TOO_MANY_EVENTS: u64 = 16 * (CHUNK_BYTES / EVENT_BYTES) as u64;
 
 /// Runs `act` in a child process, and returns the contents of the child's record.
@@ -65,8 +65,8 @@ fn a_thread_that_writes_behind_the_end_drops_no_window() {
         window_closes(4);
         ends(5);
         finish(Ended::InOrder);
-        // Simulates a thread that has found that there is a record, was interrupted, and writes only after
-        // the record has ended.
+        // Simulates a thread that sees that there is a record, is interrupted, and writes its
+        // events only after the record has ended.
         write(TOO_MANY_EVENTS);
     });
     assert_eq!(contents.header.ended, Some(Ended::InOrder));

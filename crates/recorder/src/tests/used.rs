@@ -1,4 +1,4 @@
-//! Tests of the measured processor time and page faults of iterations.
+//! Tests that the processor time and the page faults of iterations are measured and recorded.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,8 +10,8 @@ use tllmprof_record::{Used, What};
 use super::record;
 use crate::{iteration_begins, iteration_ends, window_closes, window_opens};
 
-/// In a series of similar iterations only some are fully measured. The page faults of the remaining
-/// iterations are recorded for a later, measured one.
+/// Tests iterations that are similar, of which only some are fully measured. The page faults of the
+/// others are recorded together with a later, measured iteration.
 #[test]
 fn page_faults_of_all_iterations_are_in_the_record() {
     const WORDS: usize = 1 << 15;
@@ -21,7 +21,7 @@ fn page_faults_of_all_iterations_are_in_the_record() {
         window_opens(numbers.start, false);
         for n in numbers.clone() {
             iteration_begins(n, false);
-            // Each page of new memory faults when it is first written.
+            // The first write to each page of new memory causes a page fault.
             for word in pages::batch::<AtomicU64>(WORDS).into_iter().flatten() {
                 word.store(1, Ordering::Relaxed);
             }
@@ -42,7 +42,8 @@ fn page_faults_of_all_iterations_are_in_the_record() {
     });
     let faults: Vec<_> = faults.collect();
     let all: u64 = faults.iter().map(|(_, count)| count).sum();
-    // The kernel's pages may be larger than 4 KiB, so fewer faults than one per 4 KiB are accepted.
+    // The kernel's pages may be larger than 4 KiB. So the test accepts fewer page faults than one
+    // for each 4 KiB.
     assert!(all >= 30 * (WORDS as u64 / 8192), "{faults:?}");
     let latest = faults.last().map(|(n, _)| *n);
     assert_eq!(latest, Some(129), "{faults:?}");

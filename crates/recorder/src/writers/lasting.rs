@@ -59,7 +59,8 @@ pub(crate) fn begin(keep: Option<u64>) {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
     });
-    // One more than the limit, because a chunk counts as full only when the next chunk is requested.
+    // One more than the limit is stored, because a chunk counts as full only when the next chunk is
+    // requested.
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 

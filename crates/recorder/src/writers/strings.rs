@@ -286,19 +286,20 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
-    // A lasting text must not claim an entry that the current era uses. The text may already be stored after
-    // entries that were in use earlier and are free now, so the whole range is searched before an entry is
-    // claimed.
+    // A lasting text must not claim an entry that a text of the current era uses. The whole range
+    // is searched before an entry is claimed, because the text may be stored in a later entry of
+    // the range.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
-    // A lasting text also claims no entry if there is no room left to write it.
+    // If the text is a lasting one, it claims an entry only if there is room left to write the
+    // text.
     let may_take = !stays || lasting::has_room();
     let known = known.flatten().or_else(|| {
         places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
     });
-    // Another thread may have claimed the entry without having written the text yet. In this case this thread
-    // writes the text, too, and the text gets two numbers.
+    // Another thread may have claimed the entry but not yet written the text. In this case this
+    // thread writes the text, too, so that the text has two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
         id => id,
@@ -310,7 +311,8 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
-        // Other threads may have taken the last lasting number in the meantime.
+        // The result is checked again, because other threads may have taken the last lasting number
+        // since the check above.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
             match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
                 id if id <= LAST_LASTING => id,

@@ -99,7 +99,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // A condition on batches is also reported if no step was recognized.
+    // The log mentions a condition on batches also if no step was recognized.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -126,7 +126,8 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Each pass launches different kernels, and more of them, so that no pattern recurs.
+        // Each pass launches kernels with other handles, and more kernels than the pass before, so
+        // that no pattern recurs.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
         }
@@ -160,7 +161,8 @@ fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
     };
     let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
     (0..200).for_each(|_| step());
-    // An engine captures CUDA graphs before its first step, so a capture comes first.
+    // In this test the capture comes before the first step, because an engine captures its CUDA
+    // graphs before its first step.
     call_with(StreamBeginCapture, &[7], true);
     call_with(StreamEndCapture, &[7], true);
     let index = engines::in_python()
@@ -264,8 +266,8 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // The engine's function must not be called before the same one of every three steps, because the pause
-    // that its call takes would make that step recognizable.
+    // In each group of three steps, the engine's function is called before a varying one of the
+    // three. Otherwise the pause that the call takes would let the learner recognize that step.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

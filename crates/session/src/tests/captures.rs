@@ -1,4 +1,5 @@
-//! Tests of stream captures, whose calls are not steps.
+//! Tests of stream captures: calls in a capture are no steps, and a capture may restart the
+//! counting.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -176,8 +177,8 @@ fn a_capture_that_begins_while_a_window_closes_waits_for_it() {
             capture_begins();
             since.elapsed()
         });
-        // The capture is delayed only when a window closes, because only then does the library wait for the
-        // device.
+        // The beginning of a capture is delayed only while a window closes, because only then does
+        // the library wait for the device.
         let waits = point == Point::In(1);
         assert!(!waits || began >= Duration::from_millis(50), "{began:?}");
     });

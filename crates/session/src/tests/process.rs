@@ -1,4 +1,5 @@
-//! Tests of the session when the process forks or exits, and when the library has nothing to do.
+//! Tests of the session in a process that forks or exits, or in which the library has nothing to
+//! do.
 
 use core::sync::atomic::Ordering;
 

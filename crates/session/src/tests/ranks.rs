@@ -1,4 +1,5 @@
-//! Tests of windows that open only on some ranks. The rank becomes known early or late.
+//! Tests of windows that open only on some ranks of a distributed job. The rank becomes known early
+//! or late.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_config::{RankSource, Ranked};

@@ -1,4 +1,4 @@
-//! Tests of windows that open by themselves to sample kernels.
+//! Tests of kernel samples: windows that open by themselves to record GPU kernels.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // Without a planned window that is given by iteration numbers, the first sample need not wait.
+    // No window is planned by iteration numbers, so the first kernel sample need not wait for one.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

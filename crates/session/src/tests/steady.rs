@@ -1,4 +1,4 @@
-//! Tests of windows that open once iteration times are steady.
+//! Tests of windows that open once the times of iterations are steady.
 
 use core::time::Duration;
 use std::thread::sleep;
@@ -32,7 +32,8 @@ fn it_opens_once_the_time_of_a_step_has_settled() {
         sleep(Duration::from_micros(200));
     }
     let (first, last) = taken(&process);
-    // A range is accepted, because on a busy machine the times may take longer to settle.
+    // The test accepts a range, because on a busy machine the times of steps may take longer to
+    // settle.
     assert!((NEEDED..=ENOUGH).contains(&first), "{first}");
     assert_eq!(last - first, 4);
     assert_eq!(
@@ -108,7 +109,8 @@ fn steps_that_a_stream_capture_interrupts_do_not_count() {
             call_with(StreamEndCapture, &[7], true);
         }
     }
-    // Every tenth step, including the first, does not count, so the search takes that many steps more.
+    // Every tenth step, including the first, does not count, so the search for steady steps takes
+    // that many steps more.
     let first = ENOUGH + ENOUGH / 9 + 1;
     assert_eq!(taken(&process), (first, first + 4));
     let lines = process.log.lines();

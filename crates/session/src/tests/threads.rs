@@ -25,7 +25,8 @@ fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, 
     let act: Act = Arc::new(move |at| {
         if at == point {
             is_switching.send(()).expect("the test waits for it");
-            // Receiving fails if the test has already failed, which ends the wait as well.
+            // Receiving fails if the test has already failed and dropped the sender; this ends the
+            // wait as well.
             let _ = lock(&goes_on).recv();
         }
     });
@@ -57,8 +58,8 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    // Only openings and closings are compared, because the thread with the turn may also move to points where
-    // no window is switched.
+    // Only openings and closings of windows are compared: the thread with the turn may also move to
+    // points where no window is switched.
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
@@ -74,7 +75,8 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
     const THREADS: usize = 300;
     let process = Process::new("TLLMPROF_START_STOP=15 TLLMPROF_STEP=cudaGraphLaunch");
     (0..THREADS).for_each(|_| on_thread(|| calls(4, GraphLaunch)));
-    // An upper limit, because threads of other tests that end at the same time leave their slots, too.
+    // Only an upper limit can be checked, because threads of other tests that end at the same time
+    // leave their slots, too.
     let slots = STATE.lock().as_ref().map(|state| state.slots.len());
     assert!(slots.is_some_and(|slots| slots < THREADS), "{slots:?}");
     assert_eq!(process.switches(), ["In(15): open 15", "In(16): close 15"]);
@@ -106,7 +108,8 @@ fn waits_for_the_window(variables: &str, iteration: u64) {
         move || {
             let since = Instant::now();
             call(GraphLaunch);
-            // A thread never waits longer than `OPENING`, which a busy machine may reach.
+            // A thread never waits longer than `OPENING`. On a busy machine it may reach this limit
+            // before the window is open.
             is_open.load(Ordering::SeqCst) || since.elapsed() >= OPENING
         }
     });
@@ -151,8 +154,8 @@ fn who_has_the_gil_does_not_wait_for_a_thread_that_waits_for_it() {
     let (process, switches, go_on) = held_at(variables, Point::In(0), true);
     let opener = spawn(|| call(GraphLaunch));
     switches.recv().expect("the window opens");
-    // The shortest of five attempts is used, because on a busy machine a call may take long without waiting
-    // for the window.
+    // The shortest of five attempts is compared, because on a busy machine a single call may take
+    // long without waiting for the window.
     let took = (0..5).map(|_| {
         let since = Instant::now();
         call(GraphLaunch);
@@ -290,7 +293,8 @@ fn edges(process: &Process) -> Vec<String> {
     edges
 }
 
-/// For each kind of step: the rule that counts it, and a function that makes one.
+/// Each kind of step that the tests use: the rule that counts such steps, and a function that makes
+/// one.
 const STEPS: [(&str, fn()); 5] = [
     ("cudaGraphLaunch", || call(GraphLaunch)),
     ("cudaGraphLaunch/2", || calls(2, GraphLaunch)),
@@ -314,7 +318,8 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // Gives the other threads time to reach their steps, where they have to wait.
+        // This gives the other threads time to reach their steps, where they have to wait for the
+        // window.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -345,7 +350,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // Lets other threads run while the fake sink switches.
+                // This lets other threads run while the fake sink switches a window.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };
@@ -420,8 +425,8 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // The switch waits for the slow thread, but at most for `CLOSING`, a limit that a busy machine may
-    // exceed.
+    // The switch waits for the slow thread, but at most for `CLOSING`. On a busy machine this limit
+    // may be reached.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");

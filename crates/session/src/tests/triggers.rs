@@ -1,4 +1,4 @@
-//! Tests of triggers: windows that open by themselves after an iteration.
+//! Tests of triggers, which open windows by themselves after an iteration that meets a condition.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;
@@ -16,7 +16,7 @@ fn waited(ms: u64) {
     MADE.orders().spent = Spent::default();
 }
 
-// The value holds several environment variables, separated by spaces.
+// The text holds several environment variables, as `NAME=VALUE` separated by spaces.
 const WHEN: &str =
     "TLLMPROF_STEP=cudaGraphLaunch TLLMPROF_TRACE= TLLMPROF_WHEN=wait>20ms TLLMPROF_WHEN_STEPS=3";
 
@@ -64,7 +64,7 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
         live::status().unwrap().window.unwrap().0.to_string(),
         "10-12"
     );
-    // A window that a trigger opened is stopped like any other window.
+    // A request can stop a window that a trigger has opened, like any other window.
     assert!(live::stop());
     call(GraphLaunch);
     assert_eq!(live::progress(), closed);

@@ -1,4 +1,4 @@
-//! Tests of the iterations that a window contains, for rules of each kind.
+//! Tests which iterations a window contains, for each kind of rule for a step.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
@@ -362,7 +362,8 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    // Repeated if the machine was so busy that the second split came late enough to be allowed.
+    // Repeated if the machine was so busy that the second split came long enough after the first to
+    // be allowed.
     let process = loop {
         let process = Process::ordered(variables, RECORD);
         call(StreamSynchronize);

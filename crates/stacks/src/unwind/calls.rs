@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use tllmprof_platform::peek;
 use tllmprof_python::stacks::OfAddress;
 
-/// The most addresses whose result is stored.
+/// The most return addresses whose call instruction is stored.
 const MAX_ADDRESSES: usize = 1 << 12;
 
-/// A call instruction.
+/// A call instruction, with the function that it calls, if it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CallInstruction {
     /// A call of the function with this address. The call is direct, or it uses an entry in a table
@@ -41,9 +41,9 @@ impl CallInstructions {
 fn before(address: usize) -> Option<CallInstruction> {
     let code = bytes::<7>(address.wrapping_sub(7))?;
     match code {
-        // The code of `call *ENTRY(%rip)`.
+        // These bytes are the code of `call *ENTRY(%rip)`, a call through a table entry.
         [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(CallInstruction::Of),
-        // The code of `call FUNCTION`.
+        // These bytes are the code of `call FUNCTION`, a direct call.
         [_, _, 0xe8, a, b, c, d] => {
             let target = relative([a, b, c, d], address);
             Some(CallInstruction::Of(jumps_to(target).unwrap_or(target)))
@@ -103,11 +103,11 @@ fn before(address: usize) -> Option<CallInstruction> {
     let code = u32::from_le_bytes(bytes(at)?);
     let words = (code << 6).cast_signed() >> 6;
     match code {
-        // The code of `bl FUNCTION`.
+        // These bits are the code of `bl FUNCTION`, a direct call.
         _ if code >> 26 == 0b10_0101 => Some(CallInstruction::Of(
             at.wrapping_add_signed(words as isize * 4),
         )),
-        // The code of `blr REGISTER`.
+        // These bits are the code of `blr REGISTER`, a call of an address in a register.
         _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(CallInstruction::Indirect),
         _ => None,
     }
@@ -144,7 +144,8 @@ mod tests {
         ] {
             assert!(code(tail), "{tail:x?}");
         }
-        // Not calls: jmp *%rax, push (%rax), and a call whose distance is cut off.
+        // None of these is a call instruction: jmp *%rax, push (%rax), and a call whose distance is
+        // cut off.
         for tail in [&[0xff, 0xe0][..], &[0xff, 0x30], &[0xff, 0x50]] {
             assert!(!code(tail), "{tail:x?}");
         }

@@ -38,7 +38,7 @@ pub(crate) struct Unwinder {
 pub(crate) struct Registers {
     pub program_counter: usize,
     pub stack_pointer: usize,
-    /// The frame pointer; `None` if it is unknown.
+    /// The frame pointer register; `None` if its value is unknown.
     pub frame_pointer: Option<usize>,
 }
 
@@ -47,8 +47,8 @@ struct Walk<'a> {
     unwinder: &'a mut Unwinder,
     modules: &'a Modules,
     registers: Registers,
-    /// 1 if the walk has reached a caller, else 0. The number is subtracted from the program
-    /// counter, because a return address may lie beyond the end of a function whose last
+    /// 1 if the walk has reached a caller, else 0. Subtracted from the program counter before
+    /// look-ups, because a return address may lie beyond the end of a function whose last
     /// instruction is a call.
     behind_call: usize,
 }
@@ -247,7 +247,8 @@ impl Walk<'_> {
 struct Stack {
     start: usize,
     bytes: Vec<u8>,
-    /// True if the stack must be read only from this copy.
+    /// True if words outside this copy must not be read from the stack itself, because it may have
+    /// changed since.
     is_all: bool,
 }
 

@@ -12,7 +12,7 @@ use tllmprof_python::stacks::OfAddress;
 
 use super::Modules;
 
-/// The most code addresses whose unwind data is stored.
+/// The most code addresses whose unwind data is stored in the table.
 const MAX_ADDRESSES: usize = 1 << 12;
 /// Size of the longest entry of `.eh_frame` that is read, in bytes.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
@@ -43,11 +43,11 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UnwindInfo {
     pub start: usize,
-    /// `None` if the caller cannot be determined.
+    /// The way to find the function's caller; `None` if the caller cannot be determined.
     pub caller: Option<Caller>,
 }
 
-/// The way to find the caller of a function.
+/// The rules by which the caller of a function is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caller {
     /// The function has no caller: the thread begins here.
@@ -68,22 +68,26 @@ pub(super) struct UnwindRule {
 /// The rule for the caller's frame pointer. Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Saved {
-    /// The function does not change the register.
+    /// The function does not change the frame pointer, so the caller's value is still in the
+    /// register.
     Kept,
-    /// The register is saved at this distance from the caller's stack pointer.
+    /// The caller's frame pointer is saved in memory at this distance from the caller's stack
+    /// pointer.
     FromCfa(isize),
-    /// The register is saved at this distance from the function's own frame pointer.
+    /// The caller's frame pointer is saved in memory at this distance from the function's own frame
+    /// pointer.
     FromFramePointer(isize),
 }
 
 /// The rule for the caller's stack pointer (CFA). Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cfa {
-    /// The stack pointer plus a distance.
+    /// The value of the stack pointer register plus this distance.
     Stack(isize),
-    /// The frame pointer plus a distance.
+    /// The value of the frame pointer register plus this distance.
     Frame(isize),
-    /// The word at a distance from the frame pointer, as in functions that align their stack.
+    /// The word in memory at this distance from the frame pointer, as in functions that align their
+    /// stack.
     AtFrame(isize),
 }
 
@@ -213,9 +217,10 @@ fn from_frame_pointer(
 /// both can be read like a section.
 struct UnwindTableEntry {
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which the table entry begins.
+    /// The offset in `bytes` of the function's entry (FDE) in the unwind table.
     fde: usize,
-    /// The address of the section for which the relative addresses in the entry are right.
+    /// The memory address that corresponds to the start of `bytes`, so that relative addresses in
+    /// the entry are resolved correctly.
     address: usize,
 }
 

@@ -13,7 +13,7 @@ const GROUPS: usize = 256;
 const PLACES: usize = 8;
 
 const FREE: u32 = 0;
-/// The state of an entry that a thread is writing or removing.
+/// The state of an entry that a thread is writing or removing, so that other threads skip it.
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
@@ -95,7 +95,8 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Between the search and the exchange, another thread may have reused the entry for another range.
+        // Between the search and the exchange, another thread may have reused this entry for
+        // another range.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)

@@ -7,7 +7,7 @@ use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, OnlyThread, Published};
 
 const FREE: usize = 0;
-/// The value of an entry in the table whose handle was removed.
+/// The value of an entry of the table whose handle was removed from the set.
 const GONE: usize = usize::MAX;
 const FIRST_SIZE: usize = 64;
 /// The longest time that a thread waits to change the set while another thread changes it.
@@ -24,7 +24,7 @@ pub struct Handles {
 }
 
 struct Used {
-    /// The number of entries of the table that are or have been used.
+    /// The number of entries of the table that hold a handle or have held one.
     places: usize,
     /// Earlier tables that got too small, which other threads may still be reading.
     before: Vec<&'static Vec<AtomicUsize>>,

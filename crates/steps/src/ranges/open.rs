@@ -27,7 +27,8 @@ struct ThreadRange {
 
 /// The open ranges of a thread. All zeros is a valid value and means that no range is open.
 pub struct OpenRanges {
-    /// The number of the window in which the ranges began. Ranges of earlier windows are dropped.
+    /// The number of the window in which the stored ranges began. Ranges of earlier windows are
+    /// dropped.
     window: u32,
     used: u32,
     /// True if the thread had too many open ranges in this window, so that ranges can no longer be matched
@@ -54,8 +55,8 @@ impl OpenRanges {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // From here on it is not known whether a pop belongs to a stored range, so none is recorded until
-            // the next window.
+            // From here on it is not known which pop belongs to which range, so no range is
+            // recorded until the next window.
             self.is_lost = true;
             self.used = 0;
             return false;

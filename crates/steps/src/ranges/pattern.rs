@@ -11,7 +11,7 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, MatchKind, util::start};
 
-/// The largest size of the table of states in bytes.
+/// The largest size in bytes of a table of states; a larger one is not built.
 const LARGEST_TABLE: usize = 2 << 20;
 /// The number of bytes of a name that are matched if the expression has no table of states.
 const LONGEST: usize = 1024;
@@ -23,7 +23,7 @@ pub enum CompiledPattern {
         states: Box<dense::DFA<Vec<u32>>>,
         start: StateID,
     },
-    /// An expression with too many states for a table, which the regex crate matches.
+    /// The expression has too many states for a table, so the regex crate's own engine matches it.
     Slow(Regex),
 }
 

@@ -7,12 +7,14 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The number of range names that are stored, and the number of bytes stored of each.
+/// The number of range names that are stored, at most. `LONGEST` is the number of bytes stored of
+/// each name.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
-/// The number of ranges after which names are no longer collected, because new ones are hardly expected.
+/// The number of ranges after which no more names are collected, because a program then hardly
+/// opens ranges with new names.
 const LOOKED_AT: u32 = 4096;
-/// The number of names in the report.
+/// The number of similar names that the report shows.
 const REPORTED: usize = 3;
 
 /// The first names of ranges that did not match the rule, collected until a name matches. Of names that
@@ -31,7 +33,8 @@ struct SeenNames {
 struct SeenName {
     length: u8,
     text: [u8; LONGEST],
-    /// True if the name matches the rule, but the rule requires another NVTX domain.
+    /// True if this name matches the rule's pattern, but its range is in another NVTX domain than
+    /// the rule requires.
     elsewhere: bool,
 }
 
@@ -72,7 +75,8 @@ impl Seen {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
     }
 
-    /// Called when a range has matched the rule. From then on no names are collected.
+    /// Called when a range has matched the rule. From then on no names are collected, because they
+    /// are not needed for a report.
     #[inline]
     pub fn matched(&self) {
         if self.wants() {
@@ -86,8 +90,8 @@ impl Seen {
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if looked_at < LOOKED_AT {
-            // If two threads do this at the same time, they may count as one, and may undo the store of
-            // [`Seen::matched`]. Both cases are harmless.
+            // Two threads may do this at the same time. Then both ranges may count as one, and the
+            // store of [`Seen::matched`] may be undone. Both cases are harmless.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
         let mut name = SeenName {
@@ -126,7 +130,7 @@ impl Seen {
         for turn in 0..REPORTED.min(names.len()) {
             let nearness = |index: &usize| {
                 let name = &names[*index];
-                // Among equally similar names, the one that was seen first is preferred.
+                // Among equally similar names, the name that was seen first is preferred.
                 (
                     name.elsewhere,
                     common(name.text(), wanted.as_bytes()),

@@ -14,7 +14,7 @@ use super::threads::Slot;
 
 /// The number of iterations in a block of the comparison, according to the lower of the two counts.
 const BLOCK: u64 = 32;
-/// The number of blocks in a row in which the factor between the two counts has to be the same.
+/// The number of successive blocks in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
 /// A divisor for the tolerance: in a block, the counts may deviate from the factor by one part in this
 /// number.
@@ -69,15 +69,17 @@ pub struct RuleComparison {
     from: u64,
     /// The number of recurrences of the pattern since the learner was sure of it.
     learnt: u64,
-    /// The counts when the learner became sure of the pattern, and the counts at the end of the last block.
+    /// The counts at the time when the learner became sure of the pattern. `block` has the counts
+    /// at the end of the latest block.
     sure: Option<Counts>,
     block: Counts,
-    /// The factor that all blocks so far agree on, and the number of these blocks.
+    /// The factor between the counts on which all blocks so far agree. `blocks` is the number of
+    /// these blocks.
     factor: u64,
     blocks: u64,
 }
 
-/// The progress of a comparison after a call.
+/// The progress of the comparison after it has handled a call.
 pub enum ComparisonProgress {
     Continues,
     Ends(Option<Mismatch>),

@@ -14,7 +14,7 @@ use tllmprof_sync::Guard;
 /// at the exact call where it begins.
 const NEAR: u64 = 2;
 
-/// An iteration that begins.
+/// An iteration that begins, with the learner's certainty about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
@@ -32,16 +32,17 @@ impl Begun {
     }
 }
 
-/// The state of learning at the end of the process.
+/// The state of the learner, which searches the calls for a pattern, at the end of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learnt {
-    /// No pattern recurred in the calls.
+    /// The learner has found no pattern that recurs in the calls.
     Nothing,
-    /// A pattern recurred, but not for long enough.
+    /// The learner has found a pattern that recurs, but not for long enough to rely on it.
     Unsure,
-    /// A pattern was found, but it has stopped recurring.
+    /// The learner had found a pattern to rely on, but it has stopped recurring.
     Gone,
-    /// A pattern was found that still recurs, so the learner knows at which call each iteration begins.
+    /// The learner has found a pattern to rely on, and it still recurs: each iteration begins at a
+    /// known call.
     Understood,
 }
 
@@ -54,7 +55,7 @@ pub struct Memory {
     pub clock: fn() -> u64,
 }
 
-/// Counts iterations with a rule that is learnt.
+/// Counts iterations with a rule that the learner finds.
 pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).
@@ -84,9 +85,10 @@ pub struct Learned {
 #[derive(Clone, Copy, Default)]
 struct Pass {
     what: Option<Counted>,
-    /// The number of calls of this kind that the thread had made when the last pass began.
+    /// The number of calls of this kind that the thread had made when the last pass through its
+    /// loop began.
     count: u64,
-    /// The number of calls of this kind in the last pass.
+    /// The number of calls of this kind in the last complete pass.
     calls: u64,
     /// True if the thread has to report only the call that is expected to begin the next pass.
     is_awaited: bool,
@@ -148,8 +150,8 @@ impl Learned {
     /// `count` calls of this kind so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // The step function of a known engine may still be called. Its calls would then define the
-            // iterations.
+            // The step function of a known engine may be called later. Its calls would then define
+            // the iterations, so they have to be reported.
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
@@ -247,8 +249,8 @@ impl Learned {
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The newest call in the trail is not the one that has returned: the CUDA runtime's function has
-            // made another driver call than its name suggests.
+            // The newest call in the trail is not the call that has returned: the function of the
+            // CUDA runtime has made another driver call than its name suggests.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -364,8 +366,8 @@ impl Learned {
     /// Returns true if iteration `next` is so close that iterations have to be found at the exact call where
     /// they begin.
     fn is_near(&self, next: u64) -> bool {
-        // The launches of one more iteration than was detected may already be complete, because detecting an
-        // iteration takes longer.
+        // The launches of one iteration more than was detected may already have been made, because
+        // the learner detects an iteration only at its end.
         let detected = self.memory.learner.detected() + 1;
         let most = detected.saturating_sub(self.warmup);
         let most = most.max(self.given.unwrap_or(0));

@@ -78,8 +78,8 @@ impl Ledger {
         }
         (self.fence)();
         for slot in slots {
-            // A count above the limit includes a call that has stopped and gets its number later, so that
-            // call is left out.
+            // A count above the limit includes a call whose thread has stopped before it. That call
+            // gets its number later, so it is left out here.
             let made = slot.live(what).count().min(slot.given());
             self.numbered += made - slot.settled(what);
             slot.set_settled(what, made);
@@ -211,7 +211,8 @@ mod tests {
         const CALLS: u64 = 40_000;
         const NEXT: u64 = 100_003;
         let slots = slots(THREADS);
-        // In this test each count is followed by a fence, so a fence on the calling thread is enough.
+        // In this test each count is followed by a fence, so the ledger's fence has to act only on
+        // the calling thread.
         let ledger = Mutex::new(Ledger::new(CALL, || {
             fence(Ordering::SeqCst);
             true

@@ -27,9 +27,10 @@ use threads::{Slot, UNLIMITED};
 
 /// The rule that defines an iteration, with the current state of counting.
 pub enum StepRule {
-    /// A fixed number of calls of one kind.
+    /// The rule is a fixed number of calls of one kind.
     Calls(Ledger),
-    /// A wait for the GPU that recurs once in each iteration. The learner finds it.
+    /// The rule is a wait for the GPU that recurs once in each iteration. The learner finds this
+    /// wait.
     Learned(Learned),
 }
 
@@ -53,11 +54,11 @@ pub const WARMUP_CAPTURES: u32 = 64;
 pub struct Counter {
     rule: StepRule,
     numbering: Numbering,
-    /// True if counting restarts after a stream capture.
+    /// True if counting restarts whenever a stream capture ends.
     restarts: bool,
-    /// The number of stream captures in a row that each came after a graph launch.
+    /// The number of stream captures in a row before each of which the program launched a graph.
     captures: u32,
-    /// The number of graph launches before the latest stream capture.
+    /// The number of graph launches that the process had made before the latest stream capture.
     graphs: u32,
     /// True if iteration 0 is open but has not been reported yet. Only for a rule whose calls close
     /// iterations.
@@ -268,8 +269,8 @@ impl Counter {
         if self.iterations(slots) >= WARMUP_ITERATIONS || self.captures_at_work() {
             self.restarts = false;
             if let StepRule::Learned(learned) = &mut self.rule {
-                // The learnt pattern may be that of the engine's warm-up, which runs before the engine's
-                // first step.
+                // The learnt pattern may be that of the engine's warm-up, which runs before the
+                // engine's first step. So the engine's step function may still replace the pattern.
                 learned.give_way(slots);
             }
             return false;

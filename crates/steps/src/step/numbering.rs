@@ -8,13 +8,13 @@ use core::ops::Range;
 /// iteration does so when it returns, and the next iteration begins then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
-    /// The number of calls in an iteration.
+    /// The number of counted calls in an iteration.
     pub every: u64,
     /// True if the counted calls close iterations instead of opening them.
     pub closes: bool,
     /// The number of iterations at the start that are not counted (warm-up).
     pub warmup: u64,
-    /// The number of the first call after counting has (re)started.
+    /// The number of the first call that counts, since counting started or restarted.
     pub start: u64,
 }
 

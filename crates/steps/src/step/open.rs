@@ -13,7 +13,8 @@ const MAX_FOLLOWED: usize = 8;
 struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// The number of ranges pushed inside this range that have not been popped yet.
+    /// The number of ranges that were pushed inside the followed range and have not been popped
+    /// yet.
     inner: AtomicU64,
 }
 
@@ -43,8 +44,8 @@ impl OpenRanges {
         self.count.load(Relaxed) == 0
     }
 
-    /// Called when the thread has pushed a range. `iteration` is the iteration that ends with the range, if
-    /// there is one.
+    /// Called when the thread has pushed an NVTX range. `iteration` is the iteration that ends with
+    /// the range, if there is one.
     pub fn pushed(&self, domain: usize, iteration: Option<u64>) {
         match iteration {
             Some(iteration) => self.follow(domain, iteration),

@@ -13,7 +13,7 @@ use tllmprof_calls::CallPurpose;
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 
-/// A limit of a cell that no count exceeds.
+/// The limit of a cell (call counter) at which the thread never has to ask: no count exceeds it.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// The number of calls of one kind that a thread has made, and the limit up to which the thread may make such
@@ -77,7 +77,7 @@ pub struct Slot {
     /// yet.
     begins: AtomicBool,
     open: OpenRanges,
-    /// The index of the slot among the process's slots.
+    /// The index of this slot among the slots of the process.
     thread: u32,
     /// The address of the thread's block (its record in this library), through which the thread finds its
     /// cells; 0 if no thread uses the slot.

@@ -31,7 +31,7 @@ pub struct Schedule {
     windows: Vec<IterationRange>,
     /// The index of the next planned window. The windows before this index are finished.
     next: usize,
-    /// The window that is open, if any.
+    /// The window that is open now, if any.
     open: Option<Taken>,
     /// The iterations that the next window still needs, if it was closed for a while.
     rest: Option<Rest>,
@@ -42,11 +42,12 @@ pub struct Schedule {
     /// True if a window whose beginning was missed opens late with its full length. If false, it opens late
     /// with only the rest of its iterations.
     is_patient: bool,
-    /// True if no window may open for now.
+    /// True if no window may open until [`Schedule::hold`] allows it again.
     held: bool,
     /// True if the iteration that begins does not count, so that no window opens with it.
     passes_over: bool,
-    /// The search for steady iterations, if the window begins once the time of an iteration has settled.
+    /// The search for steady iterations, if the window has to begin once the time of an iteration
+    /// has settled; else `None`.
     settling: Option<Settling>,
     /// The state of the window's length, if the window lasts until its figures are precise enough.
     length: Option<Length>,
@@ -63,7 +64,7 @@ struct Length {
     kernels: Option<KernelPart>,
     /// The measurement of the window's length, once it has opened.
     measuring: Option<Measuring>,
-    /// The time when the latest iteration began.
+    /// The time when the latest iteration began; `None` before the first one.
     now: Option<Instant>,
     /// True if the part with kernels begins with the next iteration.
     is_kernels_due: bool,
@@ -74,8 +75,8 @@ impl Schedule {
     pub fn new(windows: &[IterationRange]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // Memory for the list is reserved now, because the last window may be closed where nothing may be
-            // allocated.
+            // Memory for the list of captured windows is reserved now, because the last window may
+            // be closed where nothing may be allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
@@ -382,8 +383,8 @@ impl Schedule {
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
-            // Profilers need time between two windows, so a window that opens late does not open where
-            // another one closes.
+            // Profilers need time between two windows. So a window that opens late does not open at
+            // the point where another window closes.
             let apart = edge.close.is_none() || !self.is_patient;
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
@@ -395,8 +396,8 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // Memory for the list is reserved now, because the window may be closed where nothing may be
-                // allocated.
+                // Memory for the list of captured windows is reserved now, because this window may
+                // be closed where nothing may be allocated.
                 self.captured.reserve(1);
             }
         }
@@ -412,7 +413,8 @@ impl Schedule {
         };
         if let Some(length) = &mut self.length {
             if let Some(measuring) = length.measuring.as_mut().filter(|_| taken.is_again) {
-                // The time during which the window was closed does not count.
+                // The window was closed for a while and opens again. The time in between does not
+                // count towards its length.
                 return measuring.interrupt();
             }
             let now = length.now.unwrap_or_else(Instant::now);

@@ -1,4 +1,4 @@
-//! Tests of planned windows: the points at which they open and close.
+//! Tests of planned windows: at which points in the sequence of iterations they open and close.
 
 mod demanded;
 
@@ -106,7 +106,7 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));
     assert_eq!(taken.cut(10).unwrap().has, Some(window(5, 9)));
-    // A window without a last iteration stays open while iterations do not count.
+    // A window without a last iteration stays open while excluded iterations run.
     let open = of_some(&[window(2, None)], 9, |n| n == 4);
     assert!(open.is_open());
 }
@@ -281,7 +281,7 @@ fn what_is_not_understood_is_not_captured_and_a_window_opens_late_instead() {
     assert!(schedule.has_edge_at(Point::In(15)));
     let late = schedule.reach(Point::In(15)).open.unwrap();
     assert_eq!((late.asked, late.window), (a, window(15, 19)));
-    // A window that is already open closes even if windows are held.
+    // A window that is already open closes even if windows are prevented from opening.
     schedule.hold(true);
     assert!(schedule.has_edge_at(Point::In(20)));
     assert_eq!(schedule.reach(Point::In(20)).close, Some(late));
@@ -334,11 +334,13 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
     let taken = Taken::on_time(window(32, 51));
     let edges = run(Schedule::new(&asked).once_settled(), |_| true);
     assert_eq!(edges, [(32, taken), (52, taken)]);
-    // A window that waits for steady iterations never opens late, even if windows were held before.
+    // A window that waits for steady iterations never opens late, even if windows were prevented
+    // from opening before.
     let mut held = Schedule::patient(&asked);
     held.hold(false);
     assert_eq!(run(held.once_settled(), |_| true), edges);
-    // With a condition, the window has the same number of iterations, not counting the excluded ones.
+    // With a condition, the window has the same number of iterations as without one, not counting
+    // the excluded iterations.
     let some = run(Schedule::new(&asked).of_some().once_settled(), |n| {
         n % 2 == 0
     });
@@ -383,12 +385,13 @@ fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
         (244, false, false, Some(window(24, 243))),
     ];
     assert_eq!(edges, all);
-    // Only a little of a pause in the middle of the window counts towards its length.
+    // In this test, one iteration in the middle of the window is a pause. Only a little of it
+    // counts towards the window's length.
     let (edges, _) = run(Some(kernels), 400, |n| if n == 100 { 5000 } else { 10 });
     assert_eq!(edges[1].0, 215);
     let (edges, _) = run(None, 400, |_| 10);
     assert_eq!(edges[1], (224, false, false, Some(window(24, 223))));
-    // In this case the process ends before the window does.
+    // In this case the process ends before the window closes.
     let (edges, open) = run(Some(kernels), 100, |_| 10);
     assert_eq!(edges.len(), 1);
     let cut = open.and_then(|open| open.cut(100)).unwrap();

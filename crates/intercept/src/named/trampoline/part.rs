@@ -47,7 +47,8 @@ impl TrampolinePages {
         }))
     }
 
-    /// Adds the code that `assemble` produces for the address passed to it. Returns the code's address range.
+    /// Adds the code that `assemble` returns for the given start address. Returns the code's
+    /// address range.
     pub(crate) fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,

@@ -9,7 +9,7 @@ use crate::made::alone;
 use crate::made::registers::after;
 use crate::named::processor;
 
-// Functions that take a number. A label marks the end of each.
+// Functions with one integer parameter, for tests of trampolines. A label marks the end of each.
 global_asm!(
     ".irp name, plain, relative, branch, jump",
     ".globl tllmprof_made_\\name, tllmprof_made_\\name\\()_end",
@@ -183,7 +183,8 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
     });
 }
 
-/// Fills a region with trampolines, and returns their number. Checks that each lies within one part of the region.
+/// Fills a region with trampolines, and returns their number. Checks that each trampoline lies
+/// within one of the region's mappings.
 fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(

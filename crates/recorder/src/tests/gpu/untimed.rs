@@ -1,4 +1,5 @@
-//! Tests of iterations whose GPU times are not measured, and of measured iterations among them.
+//! Tests of iterations whose GPU times are not measured because only some iterations are sampled,
+//! and of measured iterations among them.
 
 use super::*;
 use crate::gpu::sampling::BLOCK;
@@ -17,8 +18,8 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
         }
     });
     let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
-    // A range is accepted, because the number of measured blocks depends on how long the iterations take on a
-    // busy machine.
+    // The number of measured blocks depends on how long the iterations take on a busy machine, so
+    // the test accepts a range.
     assert!(
         (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
         "{taken:?}"
@@ -138,7 +139,8 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that still works on iteration 5 must not treat it as the measured iteration 6.
+        // A thread that still works on iteration 5 must not measure it, although iteration 6, which
+        // has begun, is measured.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

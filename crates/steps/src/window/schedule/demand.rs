@@ -8,14 +8,15 @@ use crate::window::Cut;
 /// The reason why a requested window conflicts with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// Another window is open: the contained one.
+    /// Another window is open. The value has its iterations.
     Open(IterationRange),
-    /// Another window was requested earlier and has not opened yet: the contained one.
+    /// Another window was requested earlier and has not opened yet. The value has its iterations.
     Demanded(IterationRange),
-    /// The contained window was planned from the start, and has an iteration in common with the requested
-    /// one.
+    /// The window with these iterations was planned from the start, and has an iteration in common
+    /// with the requested window.
     Planned(IterationRange),
-    /// A window of steady iterations is still to open, and cannot be moved.
+    /// A window of steady iterations has been planned and has yet to open. It cannot be moved to
+    /// other iterations.
     ToCome,
 }
 

@@ -1,4 +1,5 @@
-//! Tests of windows on demand: the points at which they open and close.
+//! Tests of windows on demand (requested while the process runs): at which points they open and
+//! close.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -216,8 +217,8 @@ fn an_open_steady_window_gives_way_and_opens_again() {
             assert!(!schedule.give_way(70), "it has given way");
         }
     });
-    // The first part needs 200 iterations. The planned window is interrupted, and in each of its parts that
-    // began late, one iteration does not count.
+    // The first part of the window needs 200 iterations. The planned window is interrupted. In each
+    // of its parts that began late, one iteration does not count.
     let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
     assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
     assert!(schedule.interrupted().is_none());
@@ -227,7 +228,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
         .map(|taken| taken.asked)
         .collect();
     assert_eq!(names, [window(24, None), window(24, 254)]);
-    // In this case the process ends before the planned window opens again.
+    // In this case the process ends while the planned window is closed for the requested one.
     let (closed, schedule) = drive_steady(65, |schedule, n| {
         if n == 50 {
             schedule.give_way(60);
@@ -260,7 +261,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
     });
     let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
     assert_eq!(windows, [window(24, 59), window(60, 64), window(65, 249)]);
-    // Without a requested window, `stop` stops the planned window itself.
+    // In this case no window was requested, so `stop` stops the planned window itself.
     let (closed, schedule) = drive_steady(400, |schedule, n| {
         if n == 50 {
             assert!(schedule.stop(49));
