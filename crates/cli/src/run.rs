@@ -110,10 +110,7 @@ impl RunArguments {
 
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
-    let measures = match is_profiled {
-        true => Measures::Nothing,
-        false => Measures::All,
-    };
+    let measures = measures_beside_profiler(is_profiled);
     let settings = arguments.options.settings(measures)?;
     let has_state = arguments.options.gpu_state()?;
     arguments.options.check_places(&settings)?;
@@ -188,6 +185,14 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         None => {}
     }
     status.map(end_as)
+}
+
+/// Returns what the library measures by itself. If a profiler runs the program, that is nothing.
+const fn measures_beside_profiler(is_profiled: bool) -> Measures {
+    match is_profiled {
+        true => Measures::Nothing,
+        false => Measures::All,
+    }
 }
 
 /// Returns an error if a condition on `stuck` was given, but the processes of `command` would have no ring: the user chose
