@@ -293,7 +293,7 @@ fn state(process: libc::pid_t) -> Option<char> {
 
 /// Overwrites this process's command line in `/proc` with zeros, so that a search by command line (`pkill -f`) does not
 /// find this process.
-fn forget_arguments() {
+pub(crate) fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         // `arg_start` and `arg_end` are fields 48 and 49 of the file. The second field, the name, ends with a

@@ -26,12 +26,15 @@ use anyhow::{Context, Result};
 use tllmprof_config::{Level, RunId};
 
 use crate::supervised::HeldSignals;
-use crate::{inherited, output};
+use crate::{inherited, output, witness};
 
 /// Time to wait for the last message of the sampling process, which may still be loading NVML. The second, shorter time
 /// applies if the user did not ask for the samples.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Name of the sampling process.
+const NAME: &std::ffi::CStr = c"gpu-sampler";
 
 /// The measurements that the sampling process takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -161,11 +164,23 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
             // SAFETY: this ends the process without running any of the parent's clean-up.
             unsafe { libc::_exit(0) }
         }
-        number => Ok((number, ours)),
+        number => {
+            drop(theirs);
+            // The child writes a byte once it has a name of its own. An end of the child shows later.
+            let _ = (&ours).read_exact(&mut [0]);
+            Ok((number, ours))
+        }
     }
 }
 
 fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
+    // A signal to all processes with the command's name is meant for the command.
+    // SAFETY: the call reads only the name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    witness::forget_arguments();
+    if orders.write_all(&[0]).is_err() {
+        return;
+    }
     inherited::release();
     // The sampling process must not keep the program's standard output open, and NVML must not write to it.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
