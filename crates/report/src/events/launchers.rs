@@ -1,8 +1,7 @@
 //! Counts the launches of GPU work by thread, to find a thread that launches the work of other
 //! threads' iterations.
 
-/// Maximum number of threads to distinguish.
-const MAX_THREADS: usize = 256;
+use super::by_thread::ByThread;
 
 /// Minimum share of all launches, as a fraction, for a thread to be called the launcher of other
 /// threads' work.
@@ -11,31 +10,15 @@ const MIN_LAUNCH_SHARE: f64 = 0.9;
 /// Number of launches that each thread made.
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
-    threads: Vec<(u32, u64)>,
-    /// Index in `threads` of the thread that made the latest launch.
-    latest: usize,
+    threads: ByThread<u64>,
 }
 
 impl Launchers {
     /// Counts a launch by a thread.
     #[inline]
     pub(crate) fn add(&mut self, thread: u32) {
-        if let Some((known, launches)) = self.threads.get_mut(self.latest)
-            && *known == thread
-        {
+        if let Some(launches) = self.threads.get_mut(thread) {
             *launches += 1;
-            return;
-        }
-        match self.threads.iter().position(|(known, _)| *known == thread) {
-            Some(place) => {
-                self.threads[place].1 += 1;
-                self.latest = place;
-            }
-            None if self.threads.len() < MAX_THREADS => {
-                self.latest = self.threads.len();
-                self.threads.push((thread, 1));
-            }
-            None => (),
         }
     }
 
@@ -44,9 +27,9 @@ impl Launchers {
     /// for a thread that has iterations.
     pub(crate) fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
         let all: u64 = self.threads.iter().map(|(_, launches)| launches).sum();
-        let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| launches)?;
+        let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| **launches)?;
         let most = *launches as f64 >= MIN_LAUNCH_SHARE * all as f64;
-        (most && !is_own(*thread)).then_some(*thread)
+        (most && !is_own(thread)).then_some(thread)
     }
 }
 

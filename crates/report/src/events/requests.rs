@@ -8,7 +8,7 @@ use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
 use crate::events::facts::{CallCount, RawFacts};
-use crate::events::spans::Span;
+use crate::events::spans::{self, Span};
 
 /// Minimum length of a wait for requests in a function, in nanoseconds.
 const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
@@ -277,15 +277,6 @@ fn by_thread(spans: impl Iterator<Item = (u32, Span)>) -> HashMap<u32, Vec<Span>
     for (thread, span) in spans {
         threads.entry(thread).or_default().push(span);
     }
-    for spans in threads.values_mut() {
-        spans.sort_unstable_by_key(|span| span.start);
-        spans.dedup_by(|next, last| {
-            let overlap = next.start < last.end;
-            if overlap {
-                last.end = last.end.max(next.end);
-            }
-            overlap
-        });
-    }
+    threads.values_mut().for_each(spans::join);
     threads
 }

@@ -25,6 +25,24 @@ impl Span {
     }
 }
 
+/// Sorts spans, and joins those that overlap.
+pub(crate) fn join(spans: &mut Vec<Span>) {
+    spans.sort_unstable_by_key(|span| span.start);
+    spans.dedup_by(|next, last| {
+        let overlap = next.start < last.end;
+        if overlap {
+            last.end = last.end.max(next.end);
+        }
+        overlap
+    });
+}
+
+/// Returns true if a moment lies in one of these spans, which are sorted and do not overlap.
+pub(crate) fn contain(spans: &[Span], moment: u64) -> bool {
+    let next = spans.partition_point(|span| span.end <= moment);
+    spans.get(next).is_some_and(|span| span.start <= moment)
+}
+
 /// The time spans of a record's iterations, on the record's clock. They do not overlap: if an
 /// iteration extends beyond the start of the next one, it is cut there.
 #[derive(Debug)]

@@ -205,7 +205,7 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
             )
         }
         // A copy to the host waits for earlier work of the GPU. If the size of the copy is unknown,
-        // that wait cannot be told apart from the copying.
+        // that wait cannot be distinguished from the copying.
         None if share >= MIN_LONG_COPYING && !one.copies_to_device() => {
             return Judgement::Unknown(evidence);
         }

@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::inside::spans;
-use super::state::thread;
 use super::{MeasuredProcess, SampledRecord};
+use crate::events::iteration::Iteration;
+use crate::events::window::Window;
 
 /// The NUMA nodes of the iterations' thread and of the GPU that is farthest from it, inside windows.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
@@ -128,6 +129,17 @@ fn times(of: MeasuredProcess<'_>, record: &SampledRecord<'_>) -> Vec<(u16, u64)>
         .map(|((from, node), until)| (*node, spans.overlap(*from, until)))
         .filter(|(_, time)| *time > 0)
         .collect()
+}
+
+/// Returns the thread that runs the most iterations.
+fn thread(windows: &[Window]) -> Option<u32> {
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    let all = windows.iter().flat_map(Window::qualified);
+    for Iteration { thread, .. } in all {
+        *counts.entry(*thread).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    most.map(|(thread, _)| thread)
 }
 
 #[cfg(test)]

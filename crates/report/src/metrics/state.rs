@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{GpuOwner, Metric};
 
-use super::inside::{WindowSpans, spans};
+use super::inside::{self, WindowSpans};
 use super::samples::RecordedSamples;
-use crate::events::iteration::Iteration;
+use crate::events::spans::{self, Span};
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
@@ -158,7 +158,7 @@ impl GpuState {
 
 /// Returns the state of a GPU inside windows, computed from the samples of a record.
 pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) -> GpuState {
-    let spans = spans(windows);
+    let spans = inside::spans(windows);
     let clocks = clocks(device, record, &spans);
     let iterations = || windows.iter().flat_map(Window::qualified);
     let energy = energy(device, record, &spans);
@@ -185,7 +185,7 @@ pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) ->
             .zip(tokens)
             .map(|(energy, tokens)| energy / tokens as f64),
         others,
-        others_cost: cost(windows, |at| Some(is_within(&busy_times, at))),
+        others_cost: cost(windows, |at| Some(spans::contain(&busy_times, at))),
     }
 }
 
@@ -248,7 +248,10 @@ fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
         .fold(0, |all, one| all | one);
     let reasons = LIMITS.iter().filter(|(bit, _)| bits & bit != 0);
     let at = |moment: u64| {
-        let one = known().find(|one| (one.start..one.end).contains(&moment))?;
+        let next = clocks.partition_point(|one| one.end <= moment);
+        let one = clocks.get(next).filter(|one| one.start <= moment)?;
+        one.reasons
+            .filter(|_| one.clock.is_some() && one.max.is_some())?;
         let is_full = one.clock >= one.max.map(|max| max * FULL_CLOCK);
         one.is_throttled()
             .then_some(true)
@@ -299,7 +302,7 @@ fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
 }
 
 /// Processes of other runs on a GPU, and the times in which they are known to be busy.
-type OtherUse = (Option<Vec<OtherProcess>>, Vec<(u64, u64)>);
+type OtherUse = (Option<Vec<OtherProcess>>, Vec<Span>);
 
 fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {
     let mut found: BTreeMap<u32, OtherProcess> = BTreeMap::new();
@@ -323,36 +326,18 @@ fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse
             name: record.names.get(&one.pid).cloned(),
             sm_share: None,
         });
-        other.sm_share = other.sm_share.max_share(share);
+        other.sm_share = other.sm_share.into_iter().chain(share).reduce(f64::max);
         if share > Some(0.0) {
-            busy.push((one.start, one.end()));
+            let (start, end) = (one.start, one.end());
+            busy.push(Span { start, end });
         }
     }
-    busy.sort_unstable();
+    spans::join(&mut busy);
     // If the owner of only one process at a time is unknown, that process belongs to the run
     // itself. With several, some may belong to other runs.
     let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
     let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
     (others, busy)
-}
-
-trait MaxShare {
-    fn max_share(self, other: Self) -> Self;
-}
-
-impl MaxShare for Option<f64> {
-    fn max_share(self, other: Self) -> Self {
-        self.into_iter().chain(other).reduce(f64::max)
-    }
-}
-
-fn is_within(times: &[(u64, u64)], at: u64) -> bool {
-    let after = times.partition_point(|(start, _)| *start <= at);
-    times[..after]
-        .iter()
-        .rev()
-        .take(MIN_COMPARED)
-        .any(|(_, end)| *end > at)
 }
 
 /// Returns the fraction of the iterations' time that slow iterations lose compared with other
@@ -384,15 +369,4 @@ fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64
     }
     lost.filter(|_| all > 0)
         .map(|lost| (lost as f64 / all as f64).min(1.0))
-}
-
-/// Returns the thread that runs the most iterations.
-pub(crate) fn thread(windows: &[Window]) -> Option<u32> {
-    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-    let all = windows.iter().flat_map(Window::qualified);
-    for Iteration { thread, .. } in all {
-        *counts.entry(*thread).or_default() += 1;
-    }
-    let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    most.map(|(thread, _)| thread)
 }

@@ -37,7 +37,7 @@ pub struct Sleep {
 
 impl Sleep {
     /// Changes a wait for work into a wait for another thread that gives the GPU work.
-    pub fn is_for_worker(&mut self) {
+    pub fn mark_as_for_worker(&mut self) {
         self.kind = SleepKind::Worker;
         if let Some(place) = self.cause.strip_prefix(FOR_WORK) {
             self.cause = format!("{FOR_WORKER}{place}");

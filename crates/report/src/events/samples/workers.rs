@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use super::StackSample;
 use super::sleep::{Sleep, SleepKind};
-use crate::events::spans::Span;
+use crate::events::by_thread::ByThread;
+use crate::events::spans::{self, Span};
 
 /// Maximum time between two calls of a thread, in nanoseconds, for which the thread is regarded as
 /// at work between them.
@@ -26,14 +27,16 @@ const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 /// The times in which each thread gave the GPU work, in nanoseconds and in order.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
-    spans: HashMap<u32, Vec<Span>>,
+    spans: ByThread<Vec<Span>>,
     count: usize,
 }
 
 impl Workers {
     /// Adds a thread's call that gives the GPU work.
     pub(super) fn add(&mut self, thread: u32, call: Span) {
-        let spans = self.spans.entry(thread).or_default();
+        let Some(spans) = self.spans.get_mut(thread) else {
+            return;
+        };
         match spans.last_mut() {
             Some(last) if call.start <= last.end.saturating_add(MAX_APART_NS) => {
                 last.end = last.end.max(call.end);
@@ -49,11 +52,8 @@ impl Workers {
     /// Returns true if any thread other than `thread` was at work at the time `at`, which is in
     /// nanoseconds.
     fn has_other(&self, thread: u32, at: u64) -> bool {
-        let mut others = self.spans.iter().filter(|(other, _)| **other != thread);
-        others.any(|(_, spans)| {
-            let next = spans.partition_point(|span| span.end < at);
-            spans.get(next).is_some_and(|span| span.start <= at)
-        })
+        let mut others = self.spans.iter().filter(|(other, _)| *other != thread);
+        others.any(|(_, spans)| spans::contain(spans, at))
     }
 
     /// Changes the kind of those sleeps that are waits for another thread that gives the GPU work.
@@ -62,8 +62,8 @@ impl Workers {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }
-        // `threads` counts the samples of each thread outside waits, and `waits` those of each wait
-        // of a thread. Both also count the samples in which another thread was at work.
+        // `threads` counts all samples of each thread, and `waits` those of each wait of a thread.
+        // Both also count the samples in which another thread was at work.
         let mut threads: HashMap<u32, AtWork> = HashMap::new();
         let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
         for sample in samples {
@@ -85,7 +85,7 @@ impl Workers {
                 && sleep.kind == SleepKind::Work
                 && is_for_worker
             {
-                sleep.is_for_worker();
+                sleep.mark_as_for_worker();
             }
         }
     }
