@@ -85,13 +85,19 @@ impl Mapped {
             if file.starts_with(library) || file.starts_with(NAME.as_bytes()) {
                 return Self::Library;
             }
-            let rights = line.split(|byte| *byte == b' ').nth(1);
-            if name.starts_with(b"libcuda.so") && rights.is_some_and(|it| it.contains(&b'x')) {
+            if is_driver(line) {
                 mapped = Self::DriverAlone;
             }
         }
         mapped
     }
+}
+
+/// Returns true if a line of `/proc/PID/maps` is a mapping of the CUDA driver's code.
+pub(crate) fn is_driver(line: &[u8]) -> bool {
+    let name = line.rsplit(|byte| *byte == b'/').next().unwrap_or(line);
+    let rights = line.split(|byte| *byte == b' ').nth(1);
+    name.starts_with(b"libcuda.so") && rights.is_some_and(|it| it.contains(&b'x'))
 }
 
 /// A process that has loaded the CUDA driver but not the tllmprof library.

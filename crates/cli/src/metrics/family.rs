@@ -5,9 +5,7 @@ use std::fs;
 
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
-
-/// The beginning of the file name of the CUDA driver's library. A process that maps this library can use a GPU.
-const DRIVER: &[u8] = b"libcuda.so";
+use crate::unreached::is_driver;
 
 /// The descendant processes of the command, as found by the latest search.
 pub(crate) struct ProcessFamily {
@@ -59,9 +57,10 @@ impl ProcessFamily {
     }
 }
 
+/// Returns true if a process has loaded the CUDA driver.
 fn has_driver(number: u64) -> bool {
     let maps = fs::read(format!("/proc/{number}/maps")).unwrap_or_default();
-    maps.windows(DRIVER.len()).any(|part| part == DRIVER)
+    maps.split(|byte| *byte == b'\n').any(is_driver)
 }
 
 #[cfg(test)]
