@@ -30,7 +30,7 @@ fn can_attach() -> bool {
     if is_x86_64() && std::env::var_os("TLLMPROF_TEST_RUNNER").is_none() {
         return true;
     }
-    skipped("attach works on x86-64 alone");
+    skipped("attach works only on x86-64");
     false
 }
 

@@ -91,7 +91,7 @@ class Command:
 
 
 def about_driver(said):
-    """Returns the sentence in the command's output that tells how many of the driver's functions were hooked."""
+    """Returns the sentence in the command's output with the number of the driver's functions that were hooked."""
     found = re.findall(r"\d+: (\d+ of \d+ functions of the driver.*)", said)
     return found[0] if found else "no word of the driver's functions"
 

@@ -17,7 +17,7 @@ pub enum AttachRefusal {
     Thread(i32),
     #[error("it is a thread of the kernel (wanted: a program)")]
     Kernel,
-    #[error("the process is stopped (state T): let it go on first, with kill -CONT")]
+    #[error("the process is stopped (state T): continue it first, with kill -CONT")]
     Stopped,
     #[error("all of its threads are in uninterruptible sleep (state D): try again later")]
     Uninterruptible,
@@ -36,7 +36,7 @@ pub enum AttachRefusal {
          CAP_SYS_PTRACE)"
     )]
     NotPermitted(String),
-    #[error("attach works on x86-64 alone: start the program with tllmprof run")]
+    #[error("attach works only on x86-64: start the program with tllmprof run")]
     Architecture,
     #[error("it is a 32-bit program (wanted: a 64-bit one for x86-64)")]
     Bits32,

@@ -27,7 +27,7 @@ pub(crate) struct WindowWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
-    /// Tell the client that has requested the window that the window has opened with this iteration.
+    /// Send the client that requested the window the first iteration of the window, which has opened.
     SayOpened(u64),
     /// Make the window close at the end of the current iteration.
     Stop,

@@ -63,7 +63,7 @@ impl File {
     pub(crate) fn create(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, name) = match open_unnamed(path) {
             Ok(file) => {
-                // This lock tells other processes that the file is in use. On a file system without locks,
+                // This lock shows other processes that the file is in use. On a file system without locks,
                 // other processes treat every record as in use.
                 let _ = file.try_lock();
                 let path = path.to_owned();

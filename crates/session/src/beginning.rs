@@ -47,7 +47,7 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some CUDA calls may have arrived before the settings were read, so the hooks are told again to
+            // Some CUDA calls may have arrived before the settings were read, so the hooks are asked again to
             // record calls.
             doors().record_calls();
         }

@@ -241,7 +241,7 @@ fn a_call_within_another_is_the_programs_or_our_own() {
     assert!(outer(0x4000) && !outer(0));
 }
 
-/// Arguments with different values, so that a test can tell from a value which argument was read.
+/// Arguments with different values, so that a value shows which argument was read.
 const WORDS: [usize; 14] = [
     100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113,
 ];

@@ -17,7 +17,7 @@ pub(super) struct CallUses {
     recorded: bool,
     /// True if calls that wait must be timed outside windows, too.
     timed: bool,
-    /// True if the learner, which finds iterations when no rule is set, must be told about the
+    /// True if the learner, which finds iterations when no rule is set, must be notified of the
     /// calls.
     learnt: bool,
     /// True if calls that copy, instantiate or destroy graphs must be seen.

@@ -173,7 +173,7 @@ impl Mark {
                     is_given && !goes_on && !function.is_step()
                 };
                 // A batch that was read already (`before`) is recorded in any case: that costs
-                // little, and the histogram of iteration times needs the batch to tell prefill from
+                // little, and the histogram of iteration times needs the batch to separate prefill from
                 // decode.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
