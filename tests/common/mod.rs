@@ -309,9 +309,9 @@ fn append(path: &Path) -> File {
         .unwrap_or_else(|e| panic!("create {}: {e}", path.display()))
 }
 
-/// Sends a signal. Returns true if a process received it.
-fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
-    // SAFETY: kill takes no pointers; the process group is one that `run` created.
+/// Sends a signal to a process, or to the process group `-pid`. Returns true if a process received it.
+pub(crate) fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
+    // SAFETY: kill takes no pointers. The tests pass only processes and process groups that they have started.
     unsafe { libc::kill(pid, number) == 0 }
 }
 

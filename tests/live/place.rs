@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -12,8 +13,8 @@ use serde_json::Value;
 use tllmprof_control::{Capture, ControlEvent, Phase, Request, Status};
 
 use crate::common::{
-    Built, Output, Scratch, build_once, built_command, command, read_log, run, shim, standin,
-    tllmprof,
+    Built, Output, Scratch, build_once, built_command, command, read_log, run, shim, signal,
+    standin, tllmprof,
 };
 
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -74,7 +75,8 @@ impl Place {
         running
     }
 
-    /// Starts a server, which is killed when the calling thread ends.
+    /// Starts a server in a process group of its own. The server is killed when the calling thread ends, its process
+    /// group when the result is dropped.
     pub(crate) fn spawn(&self, command: &mut Command) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
@@ -85,6 +87,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(file("out"))
             .stderr(file("err"))
+            .process_group(0)
             .spawn()
             .unwrap();
         Running {
@@ -132,8 +135,11 @@ impl Place {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The number of a group may be used again once all its processes have ended.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(-self.child.id().cast_signed(), libc::SIGKILL);
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
 use tllmprof_attach::ProcessView;
 
@@ -12,6 +14,9 @@ use super::symbols::Symbols;
 /// Processor time of each thread, in clock ticks, by thread number.
 pub(super) type CpuTimes = BTreeMap<u32, u64>;
 
+/// Maximum processor time, in clock ticks of usually 10 ms, that a thread uses between two readings of its state if it
+/// only sleeps and wakes up to look at a condition.
+const MAX_TICKS_ASLEEP: u64 = 1;
 /// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
 /// The value of a glibc mutex's lock word while threads wait for the mutex.
@@ -133,6 +138,31 @@ impl SystemCallState {
     }
 }
 
+/// Reads in which system calls the threads of a process sleep, by thread number.
+///
+/// A thread that waits for the GIL wakes up every 5 ms and sleeps again, and on a busy machine it also waits for a
+/// processor meanwhile. Its system call cannot be read in these moments. So a thread that used hardly any processor time
+/// since `before` is read again, a few times, until it is found asleep.
+fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
+    let mut calls = BTreeMap::new();
+    let mut wanted = thread_numbers(pid);
+    for pause_ms in [1, 2, 4, 8, 16, 0] {
+        let read = |id: &u32| Some((*id, SystemCallState::read(pid, *id)?));
+        calls.extend(wanted.iter().filter_map(read));
+        let now = times(pid);
+        wanted.retain(|id| {
+            let times = before.get(id).zip(now.get(id));
+            !calls.contains_key(id)
+                && times.is_some_and(|(then, now)| now.saturating_sub(*then) <= MAX_TICKS_ASLEEP)
+        });
+        if wanted.is_empty() {
+            break;
+        }
+        sleep(Duration::from_millis(pause_ms));
+    }
+    calls
+}
+
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
 /// thread waits. `before` is the processor time of each thread at the first of two readings. Returns the reason if the
 /// process's memory cannot be read.
@@ -143,10 +173,7 @@ pub(crate) fn look(
     rank: &mut RankState,
 ) -> Result<(), String> {
     let folder = |id: u32| format!("/proc/{pid}/task/{id}");
-    let calls: BTreeMap<u32, SystemCallState> = thread_numbers(pid)
-        .into_iter()
-        .filter_map(|id| Some((id, SystemCallState::read(pid, id)?)))
-        .collect();
+    let calls = system_calls(pid, before);
     rank.threads = thread_numbers(pid)
         .into_iter()
         .filter_map(|id| {

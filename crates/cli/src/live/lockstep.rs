@@ -8,6 +8,10 @@ use tllmprof_control::Status;
 /// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
 /// same time.
 const APART: u64 = 2;
+/// The least time that a sample counts as. A process that answered at once may need longer for its next answer: on a busy
+/// machine, a thread waits tens of milliseconds for a processor. A window that one process has opened before another one
+/// refuses its first step stays in the record, as a window of a few iterations.
+const MIN_TRIP: Duration = Duration::from_millis(100);
 
 /// The step counts of all processes, which were read at nearly the same time.
 pub(crate) struct Sample {
@@ -28,7 +32,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The third
     /// sample is taken right after the second. `trips` is the time that may pass until all processes have accepted, as
-    /// a multiple of the duration of a sample.
+    /// a multiple of the duration of a sample, or of [`MIN_TRIP`] if the sample took less.
     pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -65,7 +69,8 @@ impl Plan {
                 members: Vec::new(),
             };
         };
-        let within = (fastest * (latest.took * trips).as_secs_f64()).ceil() as u64;
+        let trip = latest.took.max(MIN_TRIP);
+        let within = (fastest * (trip * trips).as_secs_f64()).ceil() as u64;
         Self {
             first: count(latest, ahead).saturating_add(within + 1),
             members: all.map(|other| near(ahead, other)).collect(),
@@ -109,7 +114,7 @@ mod tests {
         assert_eq!(
             plan,
             Plan {
-                first: 1107 + 9,
+                first: 1107 + 201,
                 members: vec![true; 3]
             }
         );
