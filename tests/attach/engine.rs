@@ -109,7 +109,7 @@ fn the_workers_of_an_engine_are_captured_and_no_other_process_of_it() {
             .expect(worker);
         let windows = server.running.windows_of(&record);
         let lengths: Vec<_> = windows.iter().map(|(a, b)| b - a + 1).collect();
-        assert_eq!(lengths, [10], "{worker}");
+        assert_eq!(lengths, [10], "{worker}: {windows:?}\n{said}");
     }
     // All these processes already have the library, so this command attaches to none of them again.
     server.succeeds("attach --engine TOP --steps 3");

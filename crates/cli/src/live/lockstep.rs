@@ -11,7 +11,7 @@ const APART: u64 = 2;
 /// The least time that a sample counts as. A process that answered at once may need longer for its next answer: on a busy
 /// machine, a thread waits tens of milliseconds for a processor. A window that one process has opened before another one
 /// refuses its first step stays in the record, as a window of a few iterations.
-const MIN_TRIP: Duration = Duration::from_millis(100);
+const MIN_TRIP: Duration = Duration::from_millis(50);
 
 /// The step counts of all processes, which were read at nearly the same time.
 pub(crate) struct Sample {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(
             plan,
             Plan {
-                first: 1107 + 201,
+                first: 1107 + 101,
                 members: vec![true; 3]
             }
         );

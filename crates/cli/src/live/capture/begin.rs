@@ -145,28 +145,23 @@ pub(super) fn begin(
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
-        let is_one = candidates.len() == 1;
         let plan = Plan::new(&samples, 1 << attempt);
         let first = plan.first.max(behind.unwrap_or(0));
         let first = first.saturating_add(wanted.delay);
         // A single process, or a process out of lockstep, begins with its next iteration, unless it has to wait for
         // another window to close.
-        let first_of = |is_member: &bool| match *is_member && !is_one {
-            true => Some(first),
-            false => behind,
-        };
-        for (candidate, is_member) in candidates.iter_mut().zip(&plan.members) {
-            candidate.ask(&wanted.request(first_of(is_member)));
-        }
-        let answers: Vec<_> = candidates
-            .iter_mut()
-            .map(CaptureCandidate::answer)
-            .collect();
+        let is_agreed = plan.members.iter().filter(|is_member| **is_member).count() > 1;
+        let in_lockstep = wanted.request(if is_agreed { Some(first) } else { behind });
+        let mut answers = ask(&mut candidates, &plan, true, &in_lockstep);
         let is_accepted = |answer: &io::Result<_>| {
             matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
         };
-        if answers.iter().all(is_accepted) {
-            let members = accepted(candidates, answers, &plan, is_one);
+        // A window out of lockstep may open at once, so these processes are asked only when the others have agreed.
+        if answers.iter().all(|(_, answer)| is_accepted(answer)) {
+            answers.extend(ask(&mut candidates, &plan, false, &wanted.request(behind)));
+        }
+        if answers.iter().all(|(_, answer)| is_accepted(answer)) {
+            let members = accepted(candidates, answers, &plan);
             if members.is_empty() {
                 bail!(NONE_LEFT);
             }
@@ -174,7 +169,8 @@ pub(super) fn begin(
             return Ok(BegunProcesses { members, failed });
         }
         let mut refusals = Vec::new();
-        for (candidate, answer) in candidates.iter_mut().zip(answers) {
+        for (index, answer) in answers {
+            let candidate = &mut candidates[index];
             let pid = candidate.process.status.pid;
             match answer {
                 Ok(Some(ControlEvent::Accepted { .. })) => {
@@ -207,12 +203,37 @@ pub(super) fn begin(
     bail!("the processes are too fast for an iteration to be agreed on")
 }
 
+/// An answer to a request, with the index of the process that gave it. `None` if the process has ended.
+type Answer = (usize, io::Result<Option<ControlEvent>>);
+
+/// Sends `request` to the processes in lockstep, or to those that are not. Returns their answers.
+fn ask(
+    candidates: &mut [CaptureCandidate],
+    plan: &Plan,
+    in_lockstep: bool,
+    request: &Request,
+) -> Vec<Answer> {
+    let all = plan.members.iter().zip(candidates).enumerate();
+    let mut asked: Vec<_> = all
+        .filter(|(_, (is_member, _))| **is_member == in_lockstep)
+        .map(|(index, (_, candidate))| (index, candidate))
+        .collect();
+    for (_, candidate) in &mut asked {
+        candidate.ask(request);
+    }
+    let answer = |(index, candidate): (usize, &mut CaptureCandidate)| (index, candidate.answer());
+    asked.into_iter().map(answer).collect()
+}
+
+/// Returns the processes that have accepted. `answers` has one answer of each candidate, in any order.
 fn accepted(
     candidates: Vec<CaptureCandidate>,
-    answers: Vec<io::Result<Option<ControlEvent>>>,
+    mut answers: Vec<Answer>,
     plan: &Plan,
-    is_one: bool,
 ) -> Vec<Member> {
+    let is_one = candidates.len() == 1;
+    answers.sort_by_key(|(index, _)| *index);
+    let answers = answers.into_iter().map(|(_, answer)| answer);
     let mut members = Vec::new();
     for ((candidate, answer), in_lockstep) in candidates.into_iter().zip(answers).zip(&plan.members)
     {
@@ -248,18 +269,30 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
-    /// Simulates a process that makes no steps. The simulated process calls `answer` for each request for a window,
-    /// sends the result, and ends once `answer` returns `None`.
+    /// Simulates a process that has made no steps, as [`process_after`] does.
     fn process(
+        pid: u64,
+        answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
+    ) -> ListeningProcess {
+        process_after(0, pid, answer)
+    }
+
+    /// Simulates a process that has made some steps and makes no more. The simulated process calls `answer` for each
+    /// request for a window, sends the result, and ends once `answer` returns `None`.
+    fn process_after(
+        iterations: u64,
         pid: u64,
         mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
     ) -> ListeningProcess {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let status = Status {
             pid,
+            iterations,
             ..Status::default()
         };
         let answered = ControlEvent::Status(Box::new(status.clone())).to_line();
@@ -294,10 +327,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_process_that_ends_while_a_step_is_agreed_on_leaves_the_others_their_window() {
+    /// Returns an answer function for [`process`] that refuses the first request, as a process does that has already
+    /// reached the wanted iteration, and accepts all later ones.
+    fn late_once() -> impl FnMut() -> Option<ControlEvent> {
         let mut is_first = true;
-        let late_once = move || {
+        move || {
             Some(if std::mem::take(&mut is_first) {
                 ControlEvent::Refused {
                     why: "late".to_owned(),
@@ -310,8 +344,34 @@ mod tests {
                     last: Some(3),
                 }
             })
+        }
+    }
+
+    #[test]
+    fn a_process_out_of_lockstep_is_asked_once_the_others_have_agreed() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let accepts = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Some(ControlEvent::Accepted {
+                first: 1001,
+                last: Some(1002),
+            })
         };
-        let processes = vec![process(1, late_once), process(2, ends_behind(1))];
+        let processes = vec![
+            process_after(1000, 1, accepts),
+            process(2, late_once()),
+            process(3, late_once()),
+        ];
+        let begun = begin(processes, &CaptureRequest::from_steps(2, None)).unwrap();
+        let firsts: Vec<_> = begun.members.iter().map(|one| one.first).collect();
+        assert_eq!(firsts, [1001, 2, 2]);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_process_that_ends_while_a_step_is_agreed_on_leaves_the_others_their_window() {
+        let processes = vec![process(1, late_once()), process(2, ends_behind(1))];
         let begun = begin(processes, &CaptureRequest::from_steps(2, None)).unwrap();
         let pids: Vec<_> = begun.members.iter().map(|one| one.status.pid).collect();
         assert_eq!(pids, [1]);
