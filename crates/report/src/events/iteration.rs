@@ -213,10 +213,10 @@ impl Iteration {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and
-    /// requests. If it is known how long the thread ran during waits for the GPU, this part is the
-    /// time for which the remaining code did not run. Otherwise it is at least the part of the
-    /// delay that is proportional to that code's part of the duration.
+    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in
+    /// nanoseconds: the time in which code outside these waits was off the processor, but not asleep or blocked. If
+    /// it is unknown how long the thread ran during waits for the GPU, the part is at least in proportion to the
+    /// length of that code.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -238,8 +238,8 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the iteration counts in the figures of windows. Iterations that do not
-    /// count, such as idle iterations, are left out of these figures.
+    /// Returns true if the report's figures on windows include the iteration. They leave out some iterations, such as
+    /// idle ones.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()

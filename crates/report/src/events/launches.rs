@@ -310,9 +310,9 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Returns the calls before which the GPUs were idle, each with the first kernels that began
-/// afterwards. A call is left out if another thread was still in a launching call at that time,
-/// because that thread may launch its work later.
+/// Returns pairs of indexes: of a call before which the GPUs were idle, and of the first kernels that began
+/// afterwards. A call is left out if another thread was still in a launching call at that time, because that thread
+/// may launch its work later.
 fn idle_moments(
     calls: &[LaunchCall],
     works: &[LaunchedKernels],

@@ -55,11 +55,11 @@ pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
 /// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.
 pub(crate) const MIN_IDLE: f64 = 0.2;
-/// Minimum share of a single cause of GPU idle time, as a fraction, if the GPU is idle for at least
-/// [`MIN_IDLE`].
+/// Minimum share of the time, as a fraction, in which the GPU is idle due to one cause, for a finding on that cause.
+/// It applies if the GPU's total idle time is at least [`MIN_IDLE`].
 pub(crate) const MIN_PART: f64 = 0.1;
-/// Minimum share of a cause in the whole time, as a fraction. Unlike the time for other shares, the
-/// whole time includes waits for requests or other work.
+/// Minimum share of the whole time, as a fraction, in which the GPU is idle due to one cause, for a finding on that
+/// cause. The whole time includes waits for requests; the time for the other shares does not.
 const MIN_OF_ALL: f64 = 0.05;
 
 /// Minimum share of the time, as a fraction, in which the GPU is idle during host code, for a

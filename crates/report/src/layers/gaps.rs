@@ -24,7 +24,7 @@ pub(crate) struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// The latest end of all work processed so far, and the kernel that ended then.
+    /// The latest end of all work processed so far, in nanoseconds. The field `last` is the kernel that ended then.
     until: u64,
     last: Option<K>,
 }

@@ -255,8 +255,7 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns true if samples may divide the time of this cause further, because no event explains
-    /// that time.
+    /// Returns true if no event explains the time of this cause, so that samples may divide it further.
     pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)

@@ -144,9 +144,9 @@ pub(crate) struct FirstResults {
     /// Number and GPU time of each iteration whose GPU time was measured. Times are in nanoseconds;
     /// the numbers are in ascending order.
     pub gpu: Vec<(u64, u64)>,
-    /// Kind of each row of the table of CUDA calls.
+    /// For each row of the record's table of CUDA functions, the kind of its calls, such as kernel launches.
     pub kinds: [CallKind; 256],
-    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
+    /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
     pub allocates: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
@@ -223,8 +223,8 @@ impl FirstPass {
     }
 }
 
-/// Returns a property of each row of the table of CUDA calls; `none` for rows that the record does
-/// not use.
+/// Returns a property of each row of the record's table of CUDA functions; `none` for rows that the record does not
+/// use.
 fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {

@@ -33,7 +33,7 @@ struct OddRecord {
     /// Returns true for steps that are missing from the record.
     missing: fn(u64) -> bool,
     command: &'static str,
-    /// Number of ranks, as a launcher sets it; the source of the rank is then known, too. `None` if
+    /// Number of ranks that a launcher such as `torchrun` sets. The source of the rank is then known, too. `None` if
     /// there is no launcher.
     world: Option<u64>,
 }
