@@ -39,7 +39,7 @@ pub use verdict::Outcome;
 pub(crate) use verdict::WITHIN;
 use why::RankedCauses;
 
-/// Name of the median iteration time among the measures. Its change can contradict the verdict (see
+/// Name of the median iteration time in the list of measured quantities. Its change can contradict the verdict (see
 /// [`most`]).
 const MEDIAN: &str = "iteration, p50";
 

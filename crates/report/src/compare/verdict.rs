@@ -123,8 +123,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the estimated number of measurements that a verdict needs, if the interval is too
-    /// wide for a verdict; otherwise `None`.
+    /// Returns the estimated number of measurements that a verdict needs, if the confidence interval of the change is
+    /// too wide for a verdict; otherwise `None`.
     pub(super) const fn effort(&self) -> Option<Effort> {
         match self {
             Self::CannotTell { effort, .. } => Some(*effort),

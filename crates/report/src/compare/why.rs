@@ -32,8 +32,8 @@ const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// Minimum share of an iteration for a ledger row that only one run has. A smaller row is added to the row `other`,
-/// because the other run may have counted the same activity there.
+/// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
+/// added to the row `other`, because the other run may have counted the same activity there.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
 /// Maximum ratio of the sum of the layers' times to the time in which any kernel ran. A larger

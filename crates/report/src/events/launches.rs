@@ -373,7 +373,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Find the end of a group of calls in which each call overlaps the calls before it in time.
+        // Find the end of a group of calls of which each overlaps, in time, the calls before it.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);

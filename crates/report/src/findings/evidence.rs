@@ -241,8 +241,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of time in which the host waits for the GPU, according to the ledger.
-    /// Waits for requests are excluded from the time.
+    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). Waits
+    /// for requests are excluded from the time.
     pub(crate) fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);

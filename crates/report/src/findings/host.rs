@@ -156,9 +156,9 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     )
 }
 
-/// Judges waits or copies by the GPU's idle time during and after them, which the ledger lists
-/// under `claims`. If kernels were not recorded, `after` is used too: the time in nanoseconds from
-/// these calls to the next launch.
+/// Judges the waits or copies in `calls` by the GPU's idle time during and after them, which the ledger (time by
+/// cause) lists under the categories `claims`. If kernels were not recorded, `after` is used, too: the time in
+/// nanoseconds from these calls to the next launch.
 fn idle_after(
     what: &str,
     one: &Evidence<'_>,

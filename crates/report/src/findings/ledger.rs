@@ -371,7 +371,7 @@ fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns text about the first (largest) ledger rows. Each row is shown with its share of `time`,
+/// Returns text about the first (largest) causes of time in `rows`. Each cause is shown with its share of `time`,
 /// which is in nanoseconds.
 fn named(rows: &[(String, u64)], time: u64) -> String {
     let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
@@ -412,7 +412,7 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// A function that returns text about ledger rows. Its second argument is the time in nanoseconds
+/// A function that returns text about causes and their times. Its second argument is the total time, in nanoseconds,
 /// of which the text shows shares.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
@@ -422,7 +422,8 @@ struct Doing<'a> {
     claim: Claim,
     /// Minimum share of the time, as a fraction, for a finding on this activity.
     least: f64,
-    /// Function that describes the ledger rows of this activity in the finding's evidence.
+    /// Function that describes this activity in the finding's evidence. It gets the causes within the activity, each
+    /// with its time in nanoseconds.
     detail: &'a Detail<'a>,
 }
 

@@ -180,9 +180,8 @@ impl Sum {
         }
     }
 
-    /// Removes the GPU span if its share of the time is less than `least`, a share known by other
-    /// means. The span can be too short because it starts at the first launch and misses a copy
-    /// before that.
+    /// Removes the GPU span if its share of the time is less than `least`, a lower limit that recorded kernels give.
+    /// The span can be too short because it starts at the first launch and misses a copy before that.
     pub fn withdraw_shorter(&mut self, least: f64) {
         if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
             (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);
@@ -237,8 +236,8 @@ pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&
     said.map(|(_, line)| line).collect()
 }
 
-/// Returns the time that a window covers, in nanoseconds, without gaps where iterations are missing
-/// or do not count.
+/// Returns the time that a window covers, in nanoseconds, without gaps where iterations are missing or do not
+/// qualify.
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))

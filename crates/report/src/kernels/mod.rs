@@ -182,8 +182,8 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // If no more entries may be added, the times per iteration are incomplete for all
-                // kernels, so they are not used.
+                // If the limit on entries is reached, the times per iteration are incomplete for all kernels, so they
+                // are not used.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));

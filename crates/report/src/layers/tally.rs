@@ -234,8 +234,8 @@ impl LayerTally {
         whole.fill_in(&mut patterns);
         whole.fill_in(&mut tree);
         Layers {
-            // If no more entries may be added, the times per iteration are incomplete for all
-            // scopes, so they are left out.
+            // If the limit on entries was reached, the times per iteration are incomplete for all scopes, so they are
+            // left out.
             rows: rows(by_name, whole, self.room > 0),
             patterns,
             tree,

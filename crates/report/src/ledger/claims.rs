@@ -1,4 +1,4 @@
-//! The time of the ledger that findings may explain ("claim"). Each nanosecond has one cause, so no
+//! The parts of the ledger (time by cause) that findings may explain ("claim"). Each nanosecond has one cause, so no
 //! two findings claim the same nanosecond.
 
 use std::collections::BTreeMap;

@@ -32,8 +32,8 @@ struct IterationGroup {
     taken: bool,
     /// True if it is known how long the GPU worked in the group's iterations.
     counted: bool,
-    /// The class of iterations that do the same work; `None` if the report's figures leave out the group's
-    /// iterations.
+    /// Index of the class to which the group's iterations belong; the iterations of a class do the same work. `None`
+    /// if the report's figures leave out the group's iterations.
     work: Option<usize>,
     /// For a slow iteration that is to be explained, its index. It is then the only iteration of
     /// the group.
@@ -388,9 +388,9 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// Returns the host's time in some groups, by cause. Events explain a part of the time. Samples
-    /// of stacks divide the rest, if there are enough; otherwise only the time off the processor is
-    /// separated, as the operating system counted it.
+    /// Returns the host's time in some groups, by cause. Events of the record explain a part of the time. If there
+    /// are enough samples of stacks, they divide the rest. Otherwise only the time off the processor, which the
+    /// operating system counted, is separated from the rest.
     pub(crate) fn spent(
         &self,
         groups: &[usize],

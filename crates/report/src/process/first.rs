@@ -33,8 +33,8 @@ pub(crate) struct FirstPass {
     pub edges: Vec<WindowEdge>,
     /// The events at which windows with recorded kernels opened or closed.
     pub kernel_edges: Vec<WindowEdge>,
-    /// Numbers of the first iterations of windows that contain iterations from before a trigger
-    /// (flight recorder).
+    /// The windows that the flight recorder kept, which contain iterations from before a trigger. A window is given
+    /// by the number of its first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,

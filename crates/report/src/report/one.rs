@@ -297,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows.
-        // Only if that is not enough, they may take the room of the other lines, too.
+        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows. Only if that is not
+        // enough, they may also take the room of lines that are not rows, such as headings.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();
@@ -318,7 +318,8 @@ impl TableSizes {
     }
 }
 
-/// Adds the tables to the text, each with as many rows as fit.
+/// Adds the tables (slow iterations, kernels, calls, functions, ranges, experts and layers) to the text, each with as
+/// many rows as fit.
 fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) {
     let room = lines.left().saturating_sub(wanted.others);
     let Rows([slowest, kernels, calls, functions, ranges, experts, layers]) =

@@ -242,7 +242,8 @@ impl SampleCounts {
     }
 }
 
-/// The figures in which a sample is counted: those of its window, those of all windows, or neither.
+/// For one sample: the figures that include it. These are the figures of its window, those of all windows, or
+/// neither.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,

@@ -172,8 +172,8 @@ pub(crate) fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective, it is not known from which time on the rank must be compared
-    // with the others.
+    // Without a previous collective, it is not known from which time on the rank must be compared with the others, so
+    // return no causes.
     if before.is_none() || !is_work_known {
         return causes;
     }

@@ -142,8 +142,9 @@ impl Group<'_> {
     }
 }
 
-/// Matches the collectives of several processes, no two of which may have the same rank. `hosts`
-/// contains the host of each process, and `members` shows which processes may be in one group.
+/// Matches the collectives of several processes, which `places` contains as indexes in `processes`. No two of them
+/// may have the same rank. `hosts` contains the host of each process, and `members` shows which processes may be in
+/// one group.
 pub(crate) fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
