@@ -1,4 +1,4 @@
-//! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures,
+//! Findings that are based on the ledgers, which list the time of iterations by cause: repeated graph captures,
 //! copies, host code for which the GPU waits, delays, page faults, and waits for requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
@@ -28,8 +28,8 @@ const MIN_CAPTURES: f64 = 0.005;
 /// Minimum share of the time that graph captures must cost, as a fraction, if they explain at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
-/// Minimum part, as a fraction, that a cause must have in the time by which slow iterations exceed
-/// the median, to count as their explanation.
+/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that a cause must have to
+/// count as the explanation of slow iterations.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
 /// Minimum number of copies per iteration for the finding on small copies.
@@ -46,8 +46,8 @@ const MIN_LONG_COPY: u64 = 1 << 20;
 /// copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
-/// Minimum part, as a fraction, that iterations with large batches must have in the time by which
-/// slow iterations exceed the median.
+/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that iterations with large
+/// batches must have, for the finding on large batches.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
 /// Name of the finding `gpu-idle`: the GPU is idle for unknown reasons.

@@ -58,7 +58,7 @@ pub struct Sum {
     /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
     /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
-    // This field is set later, from the ledger, because the ledger counts each nanosecond only once.
+    // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
     /// The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits

@@ -406,7 +406,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivit
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// Returns, for each iteration with `is_inside`, its index among these iterations; `None` for other
+/// Returns, for each iteration whose entry in `is_inside` is true, its index among these iterations; `None` for other
 /// iterations.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;

@@ -53,7 +53,7 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // Maps a pattern of names to the largest share of its difference that a single pattern inside it has.
+    // Maps a pattern of names to the largest share of its time difference that a single pattern inside it has.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {

@@ -103,7 +103,7 @@ impl Claims {
         }
     }
 
-    /// Returns the share of calls that copy without waiting in the host's time, as a fraction.
+    /// Returns the share of the host's time that calls take which copy without waiting for the GPU, as a fraction.
     pub fn copying(&self) -> f64 {
         self.copies as f64 / self.host.max(1) as f64
     }

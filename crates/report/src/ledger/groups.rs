@@ -35,8 +35,8 @@ struct IterationGroup {
     /// Index of the class to which the group's iterations belong; the iterations of a class do the same work. `None`
     /// if the report's figures leave out the group's iterations.
     work: Option<usize>,
-    /// For a slow iteration that is to be explained, its index. It is then the only iteration of
-    /// the group.
+    /// For a slow iteration that is to be explained, its index in the list of these iterations. The iteration is then
+    /// the only one of the group. `None` for other groups.
     slow: Option<usize>,
 }
 
@@ -210,8 +210,8 @@ impl Groups {
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Returns, for each sample, the figures in which it is counted. `groups` contains the group of
-    /// each sample, or `None` if the sample is in no group.
+    /// Returns, for each sample, the figures that include it. `groups` contains the group of each sample, or `None`
+    /// if the sample is in no group.
     pub(crate) fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,

@@ -52,8 +52,8 @@ pub(crate) struct KnownIterations<'a> {
     usual: HashMap<(usize, usize, u32, u32), HostActivity>,
     /// For each process, the numbers of the first iterations of its windows, in ascending order.
     first: Vec<Vec<u32>>,
-    /// Times by cause that already serve to explain a late arrival. The key is the index of the
-    /// process and the number of the iteration.
+    /// Times by cause that already explain an earlier late arrival, so that no time is used twice. The key is the
+    /// index of the process and the number of the iteration.
     spent: HashMap<(usize, u32), [u64; HOST_CAUSES]>,
 }
 
