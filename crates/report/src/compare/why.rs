@@ -26,7 +26,7 @@ const BUSY: &str = "busy: ";
 const OTHER_WORK: &str = "other work";
 /// Name of the ledger row that collects small causes other than GPU work.
 const OTHER: &str = "other";
-/// Names of the ledger rows that collect several causes.
+/// Names of the ledger rows that each collect several small or unknown causes.
 const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 
 /// Name of the ledger row for the time that the host spends in launches.

@@ -556,8 +556,8 @@ fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
 }
 
 impl Times {
-    /// Removes a part of length `all` from this time and returns it. The idle time is divided in
-    /// proportion.
+    /// Removes a part of length `all`, in nanoseconds, from this time and returns it. The part has the same share of
+    /// GPU idle time as the whole time.
     const fn split(&mut self, all: u64) -> Self {
         let idle = part(self.idle, all, self.all);
         self.all -= all;
