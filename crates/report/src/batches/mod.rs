@@ -78,8 +78,8 @@ impl SizeSum {
     }
 }
 
-/// Returns the sums for each phase (prefill, decode, …) over the iterations that count in figures.
-/// Iterations whose batch is unknown are left out.
+/// Returns the sums for each phase (prefill, decode, …). Only qualifying iterations, which are those that the
+/// report's figures include, are counted. Iterations whose batch is unknown are left out.
 pub(crate) fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     let known = windows.iter().flat_map(Window::qualified);
     let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();

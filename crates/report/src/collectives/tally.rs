@@ -20,8 +20,8 @@ const MAX_WORK: usize = 1 << 20;
 /// Number of GPUs that a record can distinguish.
 const MAX_DEVICES: usize = 16;
 
-/// Maximum number of streams to distinguish among the streams that run collectives of the same
-/// operation and library.
+/// Maximum number of streams to distinguish for each row of the table of kernel names. It is 255 because the index of
+/// a stream is stored as a `u8`.
 const MAX_STREAMS: usize = 255;
 
 /// Maximum valid time in nanoseconds. A larger time comes from a damaged record; the limit keeps
@@ -36,7 +36,7 @@ pub struct Collective {
     /// Start of the collective, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub ns: u64,
-    /// Number of the last iteration that began before the collective.
+    /// Number of the iteration that began last before the collective.
     pub step: u32,
     /// Time from the end of the previous collective on the same GPU to the start of this
     /// collective.
@@ -50,9 +50,8 @@ pub struct Collective {
     pub covered: u32,
     /// Index of the collective's row in the table of kernel names, `names::ROWS`.
     pub row: u8,
-    /// The stream on which the collective ran, as an index among the streams that run collectives
-    /// of the same row of the table. The indexes are in the order of each stream's first
-    /// collective.
+    /// Index of the stream on which the collective ran. The streams are numbered separately for each row of the table
+    /// of kernel names, in the order of their first collective in that row.
     pub stream: u8,
 }
 

@@ -117,7 +117,7 @@ impl Comparison {
         to.flush()
     }
 
-    /// Returns the verdict, the conditions and the measures as Markdown.
+    /// Returns the verdict, the checked conditions and the measured quantities as Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("**{}**\n", self.verdict);

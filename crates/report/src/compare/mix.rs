@@ -10,8 +10,9 @@ use crate::batches::size_class;
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
-/// Maximum distance between the batches of two runs that is not reported. A distance is a fraction,
-/// and the distance that chance may cause is added to this limit.
+/// Maximum distance between the batches of two runs that is not reported: 5 % of the iterations. The distance is the
+/// share of iterations that would have to move to another class (see [`apart`]). The distance that chance may cause
+/// is added to this limit.
 const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known ("mix" of batches).

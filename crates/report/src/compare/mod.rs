@@ -39,7 +39,7 @@ pub use verdict::Outcome;
 pub(crate) use verdict::WITHIN;
 use why::RankedCauses;
 
-/// Name of the median iteration time among the measures. Its change can contradict the verdict (see
+/// Name of the median iteration time in the list of measured quantities. Its change can contradict the verdict (see
 /// [`most`]).
 const MEDIAN: &str = "iteration, p50";
 
@@ -128,8 +128,8 @@ struct Side {
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
-    /// The values of which `statistic` is computed. They are also taken from further runs, if a
-    /// side has several.
+    /// The kind of values from which `statistic` is computed, such as the durations of iterations. If a side has
+    /// several runs, the values of each run are used.
     #[serde(skip)]
     series: Series,
     #[serde(skip)]
@@ -392,7 +392,7 @@ impl Side {
         paces: &BTreeMap<u64, Pace>,
     ) -> Self {
         let rank = slowest.unwrap_or(0);
-        // If the run has no process with iterations, take the names from its first process.
+        // If no process of the run has iterations, take the names from the first process.
         let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
@@ -508,7 +508,8 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     }
 }
 
-/// Adds GPU times to `measures`. `is_alike` is true if the batches of the two runs do not differ.
+/// Adds GPU times to `measures`, and notes about them to `notes`. `is_alike` is true if the batches of the two runs
+/// do not differ. Only then are the batches of the iterations with GPU times compared, too.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,

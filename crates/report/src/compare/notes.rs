@@ -61,9 +61,8 @@ pub(crate) fn find(
             notes.push(format!("recording by {tool} took about {cost} of the time"));
         }
     }
-    // The notes below say that recording kernels makes iterations longer. They are needed only for
-    // tllmprof's own records; for traces of other profilers, the note above states the estimated
-    // overhead.
+    // The notes below say that recording kernels makes iterations longer. For the traces of other profilers, the note
+    // above already states the estimated overhead, so these notes are added only if tllmprof recorded all processes.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {

@@ -101,7 +101,8 @@ pub(crate) struct Gpu {
     is_sampled: bool,
     /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,
-    /// The GPU times (as `durations`) and the batches of the iterations in `numbers`.
+    /// The series of the iterations in `numbers`. Its `durations` are the GPU times, and its `batches` are the
+    /// batches of these iterations.
     pub pace: Pace,
 }
 
@@ -145,9 +146,9 @@ fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
     });
 }
 
-/// Makes the GPU times of two runs comparable. If some iterations lack a GPU time, only those
-/// numbers of iterations are kept that have a GPU time in both runs, because different iterations
-/// may do different work. Returns false, and changes nothing, if too few iterations would remain.
+/// Makes the GPU times of two runs comparable. If some iterations lack a GPU time, the function keeps only the
+/// iterations whose number has a GPU time in both runs, because iterations with different numbers may do different
+/// work. Returns false, and changes nothing, if too few iterations would remain.
 pub(crate) fn alike(sides: &mut [Gpu; 2]) -> bool {
     if !sides.iter().any(|side| side.is_sampled) {
         return true;

@@ -125,8 +125,8 @@ impl Comparison {
     }
 }
 
-/// Replaces the times and the change of a kernel, layer or function by those over all runs, if a
-/// change can be computed from all runs.
+/// Replaces the times and the change of a kernel, layer or function, which come from one run of each side, by figures
+/// from all runs. If no change can be computed from all runs, nothing is replaced.
 fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
     if part.change.is_some()
         && let Some(change) = between::change(base, other)

@@ -13,9 +13,9 @@ pub(crate) const WITHIN: f64 = 0.02;
 /// smaller change is ignored even if it is certain.
 pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
-/// Half width of a 99.95 % confidence interval divided by that of a 95 % interval, for many values.
-/// The verdict needs more certainty than the 95 % intervals that are shown, so it uses the wider
-/// interval. With three runs on each side, this ratio gives only 99.2 % instead of 99.95 %.
+/// Half width of a 99.95 % confidence interval divided by the half width of a 95 % interval, for the normal
+/// distribution. The report shows 95 % intervals, but the verdict requires 99.95 %, so it widens them by this factor.
+/// With three runs on each side, the widened interval is only a 99.2 % interval.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
 /// Smallest change that the verdict detects in 8 of 10 cases, divided by the half width of a 95 %
 /// confidence interval.
@@ -123,8 +123,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the estimated number of measurements that a verdict needs, if the interval is too
-    /// wide for a verdict; otherwise `None`.
+    /// Returns the estimated number of measurements that a verdict needs, if the confidence interval of the change is
+    /// too wide for a verdict; otherwise `None`.
     pub(super) const fn effort(&self) -> Option<Effort> {
         match self {
             Self::CannotTell { effort, .. } => Some(*effort),

@@ -26,23 +26,22 @@ const BUSY: &str = "busy: ";
 const OTHER_WORK: &str = "other work";
 /// Name of the ledger row that collects small causes other than GPU work.
 const OTHER: &str = "other";
-/// Names of the ledger rows that collect several causes.
+/// Names of the ledger rows that each collect several small or unknown causes.
 const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// If only one run has a ledger row, the other run may have counted the same time in its row
-/// `other`. So a row of only one run is added to `other` if it takes less than this share of an
-/// iteration.
+/// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
+/// added to the row `other`, because the other run may have counted the same activity there.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
 /// Maximum ratio of the sum of the layers' times to the time in which any kernel ran. A larger
 /// ratio means that kernels overlap, so the layers' times do not add up to the total.
 const MAX_OVERLAP: f64 = 1.02;
 
-/// Minimum share of the change of all kernels that a single layer must have. Otherwise the kernels'
-/// time is not divided by layer.
+/// Minimum share of the change of all kernels' time that a layer, or a group of layers whose names differ only in
+/// numbers, must have. If none has it, the kernels' time is not divided by layer.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
 /// Kernel time is divided by layer if the change of a group of layers (layers whose names differ
@@ -265,8 +264,8 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     parts
 }
 
-/// Sets the number of each kernel in `parts`. If a kernel is too small for its own row in one
-/// side's ledger, the kernel's time on that side is moved from the row of other work to the kernel.
+/// Sets how often each kernel in `parts` ran in an iteration. A kernel that is too small for a row of its own in one
+/// side's ledger is part of that ledger's row for other work, so its time is moved from there to the kernel.
 fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
@@ -348,12 +347,12 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     }
 }
 
-/// Returns the kernels' time divided by layer, if that explains the change better than a division
-/// by kernel: if one of several alike layers has about as much of the change as any kernel, or if
-/// alike layers together have clearly more. "Alike" means that the names differ only in numbers.
+/// Returns the kernels' time divided by layer, if a layer explains the change of the iteration time better than a
+/// kernel does. That is so if the time of a group of layers changed clearly more than that of any kernel, or if the
+/// time of a single layer of a group changed about as much. The names of a group's layers differ only in numbers.
 ///
-/// Returns `None` otherwise, and also if the kernel with the largest change runs more or less often
-/// than before, or if the layers' times do not add up to the kernels' time.
+/// Returns `None` otherwise. It also returns `None` if the kernel whose time changed most ran more or less often in
+/// the other run, or if the layers' times exceed the kernels' time.
 fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)

@@ -1,9 +1,9 @@
-//! Busy time of each GPU, in total and by iteration: the union of the times of all work on the GPU.
+//! Busy time of each GPU, in total and by iteration: the time in which at least one piece of work (a kernel, a copy
+//! or a memory set) runs.
 //!
-//! Work arrives nearly in the order of its starts. A GPU's work is held back until
-//! [`MIN_HELD_BACK`] more pieces have arrived, and is then sorted. So memory is bounded, and the
-//! union is exact unless a piece arrives later than that. The part of such a late piece that lies
-//! before the end of the work counted so far is lost.
+//! Work arrives nearly in the order of its starts. To bound memory, only some work is held back and sorted: each
+//! piece is counted when [`MIN_HELD_BACK`] more pieces have arrived. If a piece arrives later than that, the part of
+//! it before the end of the work counted so far is lost.
 
 use std::collections::HashMap;
 

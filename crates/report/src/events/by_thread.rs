@@ -3,8 +3,8 @@
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 256;
 
-/// One value for each thread. Looking up the same thread again is fast, because events of a thread
-/// often follow each other.
+/// One value for each thread. A look-up of the thread that was looked up last is fast, because consecutive events
+/// often belong to one thread.
 #[derive(Debug)]
 pub(crate) struct ByThread<T> {
     threads: Vec<(u32, T)>,

@@ -176,7 +176,8 @@ pub(crate) struct RawFacts {
 }
 
 impl RawFacts {
-    /// Adds an entry of the record, if it is data about the process and not an event in time.
+    /// Adds an entry of the record, if it is a string, a fact about the process, or the name of a call or thread.
+    /// Other entries are ignored.
     pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         match *entry {
             Entry::String { id, bytes } => self.strings.add(id, bytes),
@@ -299,7 +300,7 @@ impl Facts {
 }
 
 impl Facts {
-    /// Adds the communicator that the text describes. A text in another form is ignored.
+    /// Adds the communicator that the text describes. A text that cannot be parsed is ignored.
     fn add_communicator(&mut self, text: &str) {
         let communicator = text.parse().ok();
         if let Some(member) = communicator.filter(|_| self.communicators.len() < MAX_GROUPS) {
@@ -307,8 +308,8 @@ impl Facts {
         }
     }
 
-    /// Adds the group that the text describes, or replaces the group of the same name. A text in
-    /// another form is ignored.
+    /// Adds the group that the text describes, or replaces the group of the same name. A text that cannot be parsed
+    /// is ignored.
     fn add_group(&mut self, text: &str) {
         let Ok(group) = text.parse::<GroupRank>() else {
             return;

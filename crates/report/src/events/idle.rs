@@ -83,8 +83,8 @@ impl Idle {
     fn until(&self, moment: u64) -> u64 {
         let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
         let last = self.last.get();
-        // Calls ask for times nearly in order, so the result usually is the same index as in the
-        // last search, or the next index.
+        // Successive look-ups are nearly in the order of time, so the result usually is the same index as in the last
+        // search, or the next index.
         let near = [last, last + 1]
             .into_iter()
             .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));

@@ -213,10 +213,10 @@ impl Iteration {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and
-    /// requests. If it is known how long the thread ran during waits for the GPU, this part is the
-    /// time for which the remaining code did not run. Otherwise it is at least the part of the
-    /// delay that is proportional to that code's part of the duration.
+    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in
+    /// nanoseconds: the time in which code outside these waits was off the processor, but not asleep or blocked. If
+    /// it is unknown how long the thread ran during waits for the GPU, the part is at least in proportion to the
+    /// length of that code.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -238,8 +238,8 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the iteration counts in the figures of windows. Iterations that do not
-    /// count, such as idle iterations, are left out of these figures.
+    /// Returns true if the report's figures on windows include the iteration. They leave out some iterations, such as
+    /// idle ones.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn waiting_for_a_processor_is_divided_by_what_the_code_ran() {
-        // In this test, the iteration has 10 ms of code and a wait of 10 ms for the GPU.
+        // In this test, the iteration has 10 ms of code and a wait of 10 ms for the GPU. Times are in microseconds.
         let in_code = |ran, delayed, ran_in_waits, waits| {
             let used = Used {
                 ran,
@@ -365,19 +365,19 @@ mod tests {
             assert!(iteration.blocked() <= iteration.blocked_at_most());
             (iteration.delayed_in_code(), iteration.blocked())
         };
-        // The thread sleeps while it waits for the GPU. The time for which the code did not run was
-        // a wait for a processor; the rest of the delay came when the thread woke up.
+        // The thread sleeps during the wait for the GPU. It ran for only 4 of the 10 ms of code, so it lacked a
+        // processor for 6 ms in the code. Any further delay occurred when the thread woke up from the wait.
         assert_eq!(in_code(4_000, 6_000, 0, 1_000), (6_000, 0));
         assert_eq!(in_code(4_000, 9_000, 0, 1_000), (6_000, 0));
-        // The thread spins while it waits for the GPU. It lacked a processor for as long during the
-        // wait as during the code.
+        // The thread spins during the wait for the GPU, so it also needs a processor then. The wait and the code are
+        // equally long, so the code has half of the delay.
         assert_eq!(in_code(10_000, 10_000, 500, 1_000), (5_000, 0));
         assert_eq!(in_code(20_000, 0, 1_000, 1_000), (0, 0));
-        // The thread sleeps in the code. Such a sleep does not count as a wait for a processor.
+        // The thread slept for 5 ms in the code. This sleep does not count as a delay by a missing processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
-        // It is unknown whether the thread sleeps or spins while it waits for the GPU. So the delay
-        // is divided in proportion, but the code's part is at least the time for which the code did
-        // not run.
+        // It is unknown whether the thread slept or spun during the wait for the GPU. So the delay is divided in
+        // proportion to the lengths of the wait and the code, but the code has at least the time for which it did not
+        // run.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

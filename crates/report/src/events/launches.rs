@@ -310,9 +310,9 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Returns the calls before which the GPUs were idle, each with the first kernels that began
-/// afterwards. A call is left out if another thread was still in a launching call at that time,
-/// because that thread may launch its work later.
+/// Returns pairs of indexes: of a call before which the GPUs were idle, and of the first kernels that began
+/// afterwards. A call is left out if another thread was still in a launching call at that time, because that thread
+/// may launch its work later.
 fn idle_moments(
     calls: &[LaunchCall],
     works: &[LaunchedKernels],
@@ -373,7 +373,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Find the end of a group of calls in which each call overlaps the calls before it in time.
+        // Find the end of a group of calls of which each overlaps, in time, the calls before it.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);

@@ -61,8 +61,8 @@ impl Origin {
         self.tool.is_empty()
     }
 
-    /// Returns this origin, unless it says that tllmprof recorded the process; in that case returns
-    /// `known`. `known` comes from the record and also lists the missing data.
+    /// Returns `self` if another profiler than tllmprof recorded the process, otherwise `known`. `known` is the
+    /// origin as the record itself states it.
     #[must_use]
     pub fn or(self, known: &Self) -> Self {
         if self.is_own() { known.clone() } else { self }

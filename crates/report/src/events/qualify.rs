@@ -1,13 +1,12 @@
-//! Selection of the iterations that count in the figures of windows.
+//! Selection of the iterations that the report's figures on windows include.
 //!
-//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. A window's length
-//! counts only these iterations; the iterations between them are also recorded, and marked. Without
-//! a condition, all iterations count except idle iterations, such as the dummy batches of data
-//! parallelism, which say nothing about the speed of real batches. If all iterations are idle, they
-//! count.
+//! With a condition (`TLLMPROF_WHERE`), the figures include only iterations that satisfy it. The other iterations of
+//! a window are recorded, too, but marked. Without a condition, the figures include all iterations except idle ones,
+//! such as the dummy batches of data parallelism, which say nothing about the speed of real batches. If all
+//! iterations are idle, the figures include them.
 //!
-//! An iteration that ended early, for example because the process ended, does not count unless
-//! there is no other iteration.
+//! An iteration that ended early, for example because the process ended, is left out unless there is no other
+//! iteration.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,9 +29,9 @@ pub enum Unqualified {
     Cut,
 }
 
-/// The properties of an iteration that decide whether it counts. `marked` is true if the record
-/// marks the iteration as not satisfying the condition, and `cut` is true if something other than
-/// its regular end ended the iteration.
+/// The properties of an iteration that decide whether the report's figures include it. `marked` is true if the record
+/// marks the iteration as not satisfying the condition. `cut` is true if something other than its regular end ended
+/// the iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IterationCandidate {
     pub marked: bool,
@@ -41,7 +40,7 @@ pub(crate) struct IterationCandidate {
 }
 
 impl Unqualified {
-    /// The reasons why iterations do not count, in the order in which they are reported.
+    /// All reasons for which the report's figures leave out iterations, in the order in which they are reported.
     pub const ALL: [Self; 5] = [
         Self::Unknown,
         Self::Idle,
@@ -51,19 +50,19 @@ impl Unqualified {
     ];
 }
 
-/// The selection of the iterations of a record that count in figures.
+/// The selection of the iterations of a record that the report's figures include.
 #[derive(Debug, Default)]
 pub(crate) struct Qualified {
-    /// For each iteration, the reason why it does not count, or `None` if it counts. The list is
-    /// empty if all iterations count.
+    /// For each iteration, the reason why the figures leave it out, or `None` if they include it. The list is empty
+    /// if the figures include all iterations.
     why: Vec<Option<Unqualified>>,
-    /// For each iteration, the number of iterations before it that count. The last entry is the
-    /// number of all iterations that count.
+    /// For each iteration, the number of iterations before it that the figures include. The last entry is the number
+    /// of all iterations that they include.
     before: Vec<usize>,
 }
 
 impl Qualified {
-    /// Decides for each iteration whether it counts. `condition` is the user's condition
+    /// Decides for each iteration whether the report's figures include it. `condition` is the user's condition
     /// (`TLLMPROF_WHERE`), or empty.
     pub(crate) fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
@@ -91,23 +90,22 @@ impl Qualified {
         Self { why, before }
     }
 
-    /// Returns the reason why the iteration at the index `place` does not count, or `None` if it
-    /// counts.
+    /// Returns the reason why the figures leave out the iteration at the index `place`, or `None` if they include it.
     pub(crate) fn why(&self, place: usize) -> Option<Unqualified> {
         self.why.get(place).copied().flatten()
     }
 
-    /// Returns true if the iteration at the index `place` counts.
+    /// Returns true if the figures include the iteration at the index `place`.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.why(place).is_none()
     }
 
-    /// Returns true if all iterations count.
+    /// Returns true if the figures include all iterations.
     pub(crate) fn has_all(&self) -> bool {
         self.why.is_empty()
     }
 
-    /// Returns true if any iteration from the index `first` to the index `last` counts.
+    /// Returns true if the figures include any iteration from the index `first` to the index `last`.
     pub(crate) fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,

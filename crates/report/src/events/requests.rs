@@ -30,14 +30,14 @@ const MAX_WAITS: usize = 1 << 20;
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 1 << 14;
 
-/// The effect of a CUDA call for the search for waits for requests: it may give the GPU work, wait
-/// for the GPU, or both.
+/// The effect of a CUDA call on the GPU's work: the call may give work to the GPU, wait for the GPU, or both. The
+/// search for waits for requests uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WorkEffect {
     Nothing,
-    /// The call gives the GPU work, and does not wait.
+    /// The call gives work to the GPU, and does not wait.
     Work,
-    /// The call gives the GPU work, and waits for the GPU.
+    /// The call gives work to the GPU, and waits for the GPU.
     Both,
     Waits(Wait),
 }
@@ -50,10 +50,10 @@ pub(crate) struct Candidates {
     names: HashMap<StringId, bool>,
     /// True if the record does not contain the streams on which calls worked.
     pub lacks_streams: bool,
-    /// For each thread that has given the GPU no work since its last wait for the GPU: the kind of
-    /// that wait, and its stream.
+    /// For each thread that has given no work to the GPU since its last wait for the GPU: the kind of that wait, and
+    /// its stream.
     drained: HashMap<u32, (Wait, u64)>,
-    /// Threads that gave the GPU work at least once in the record.
+    /// Threads that gave work to the GPU at least once in the record.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
     /// Calls that wait for the GPU: the thread, the time span, and true if all work that the thread
@@ -79,7 +79,7 @@ pub(crate) struct Requests {
 pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
-    /// Adds an event. Returns true if the event is a call that gives the GPU work.
+    /// Adds an event. Returns true if the event is a call that gives work to the GPU.
     pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
@@ -263,7 +263,7 @@ fn does(kind: CallKind, name: &str) -> WorkEffect {
     }
 }
 
-/// Returns true if calls of this row of the table of CUDA calls give the GPU work.
+/// Returns true if calls of this row of the table of CUDA calls give work to the GPU.
 pub(crate) fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),

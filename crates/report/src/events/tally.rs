@@ -126,8 +126,8 @@ pub(crate) struct Tally<'a> {
     timeline: Spans,
     /// For each iteration, the thread that ran it.
     threads: Vec<u32>,
-    /// Data from the first pass over the record. Totals include only events in iterations that
-    /// count (see `qualified`), and events outside iterations.
+    /// Data from the first pass over the record. Totals include events outside iterations, and events in those
+    /// iterations that the report's figures include (see `qualified`).
     known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
@@ -219,8 +219,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if an event delays its thread for a reason that has a finding of its own, such
-    /// as a garbage collection.
+    /// Returns true if an event delays its thread for a reason that has a finding of its own, such as a garbage
+    /// collection. Such delays are not counted as effects of a preceding wait for the GPU.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,
@@ -230,8 +230,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if totals include an event. An event that lies only in iterations that do not
-    /// count is not included.
+    /// Returns true if totals include an event. An event is left out if it lies only in iterations that the report's
+    /// figures leave out.
     fn counts(&mut self, event: &Event) -> bool {
         self.known.qualified.has_all()
             || self
@@ -276,9 +276,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an activity of an iteration's thread to the first and the last iteration that it
-    /// overlaps. The activity covers all iterations between these entirely, so it does not explain
-    /// their time; or another thread ended them.
+    /// Adds an activity of a thread to the first and the last iteration that it overlaps. An iteration of another
+    /// thread is left out. So is an iteration that the activity covers entirely, because the activity does not
+    /// explain its time.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {

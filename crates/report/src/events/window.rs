@@ -31,7 +31,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the window's iterations that count in figures.
+    /// Returns the window's qualifying iterations, which are those that the report's figures include.
     pub fn qualified(&self) -> impl Iterator<Item = &Iteration> {
         self.iterations
             .iter()
@@ -61,8 +61,8 @@ impl Window {
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// Returns the parts of the window's time span that count: without iterations that do not
-    /// count, and without gaps where iterations are missing.
+    /// Returns the parts of the window's time span that the report's figures include: without iterations that do not
+    /// qualify, and without gaps where iterations are missing.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
         let mut until = from;

@@ -11,7 +11,7 @@ pub struct GpuWork {
     pub device: u8,
     pub stream: u16,
     pub what: GpuWorkKind,
-    /// Start, in ticks of the record's clock. The field `start` is the same time in nanoseconds of
+    /// Start in ticks of the record's clock. The field `start` is the same moment in nanoseconds of
     /// `CLOCK_MONOTONIC`.
     pub ticks: u64,
     pub start: u64,

@@ -7,19 +7,19 @@ use tllmprof_record::Phase;
 
 use super::iteration::Iteration;
 
-/// Iterations of a phase are sorted by their number of launches. A class ends where the number
-/// grows by more than this fraction (and by more than a fixed number of launches) from one
-/// iteration to the next.
+/// Maximum relative growth of the number of launches, as a fraction, between two iterations of a class that are
+/// neighbours in the order of launches. At a larger growth, a new class begins, if the growth also exceeds
+/// [`MAX_GAP_LAUNCHES`].
 const MAX_GAP: f64 = 0.25;
-/// Maximum growth of the number of launches within a class from one iteration to the next, as a
-/// number of launches.
+/// Maximum absolute growth of the number of launches between two iterations of a class that are neighbours in the
+/// order of launches.
 const MAX_GAP_LAUNCHES: u32 = 2;
 
 /// Maximum relative difference between the mean number of launches of a class's iterations with
 /// recorded kernels and that of its iterations without recorded kernels.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
-/// One in this many iterations is ignored at each end of the list sorted by number of launches.
+/// At each end of the list of iterations sorted by number of launches, one in this many iterations is ignored.
 const ODD_ONE_IN: usize = 20;
 
 /// Classes of iterations. The iterations of a class have the same phase, if it is known, and
@@ -84,9 +84,8 @@ impl WorkClasses {
         self.classes.get(class).is_some_and(|class| class.is_known)
     }
 
-    /// Returns a share of the time of iterations without recorded kernels, as a fraction: the part
-    /// in classes that have no representative recorded kernels. Returns 0 if all iterations have
-    /// recorded kernels.
+    /// Returns the share of the time of iterations without recorded kernels that is in classes without representative
+    /// recorded kernels, as a fraction. Returns 0 if all iterations have recorded kernels.
     pub(crate) fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));

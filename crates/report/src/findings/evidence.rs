@@ -35,9 +35,8 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 /// the recording.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Minimum number per iteration of waits until a stream is empty, for the conclusion that the GPU
-/// always finishes before the host waits for it. It is also the minimum share of iterations that
-/// contain a wait.
+/// Minimum mean number per iteration of waits until a stream is empty, and minimum share of iterations with a wait.
+/// Both are needed for the conclusion that the GPU always finishes before the host waits for it.
 const MIN_DRAINED: f64 = 0.9;
 /// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction, for
 /// the conclusion that the GPU always finishes before the host waits for it.
@@ -78,7 +77,7 @@ pub(super) struct KernelAverages {
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
     pub mean: u64,
-    /// Share of copies between host and GPU in the iterations' time, as a fraction.
+    /// Share of the iterations' time that copies between host and GPU take, as a fraction.
     pub copies: f64,
 }
 
@@ -111,7 +110,7 @@ impl<'a> Evidence<'a> {
         with
     }
 
-    /// Returns the iterations that count in figures.
+    /// Returns the qualifying iterations, which are those that the report's figures include.
     pub(crate) fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
@@ -242,8 +241,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of time in which the host waits for the GPU, according to the ledger.
-    /// Waits for requests are excluded from the time.
+    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). Waits
+    /// for requests are excluded from the time.
     pub(crate) fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
@@ -267,8 +266,8 @@ impl<'a> Evidence<'a> {
             && self.waits() < MAX_NO_WAIT_SHARE
     }
 
-    /// Returns the time lost to a cause that takes `part` nanoseconds of an iteration. Time for
-    /// which the host would wait for the GPU anyway is not lost.
+    /// Returns the time lost to a cause. `part` returns the nanoseconds that the cause takes in a given iteration.
+    /// Time for which the host would wait for the GPU anyway is not lost.
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // Skip iterations in which a graph is captured, because the capture makes them slow. If
         // most iterations capture graphs, skip none.
@@ -397,7 +396,7 @@ pub(crate) struct Lost {
     pub slow: u64,
     /// Number of slow iterations that this cause explains by half or more.
     pub hit: u64,
-    /// Share of this cause in the time by which slow iterations exceed the median in total, as a
+    /// The share that this cause explains of the total time by which slow iterations exceed the median, as a
     /// fraction.
     pub of_slow: f64,
 }

@@ -25,8 +25,8 @@ const MAX_WAIT_SHARE: f64 = 0.15;
 /// Mean duration of a launch, in nanoseconds, from which launches may be slow because they wait for
 /// room in the GPU's full queue.
 const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
-/// Minimum share of the time, as a fraction, that the host waits for the GPU, which shows that the
-/// host is ahead of the GPU.
+/// Minimum share of the time, as a fraction, in which the host waits for the GPU, for the conclusion that the host
+/// launches work faster than the GPU runs it.
 const MIN_AHEAD_SHARE: f64 = 0.5;
 
 /// Minimum number of waits per iteration for the finding on waits.
@@ -156,9 +156,9 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     )
 }
 
-/// Judges waits or copies by the GPU's idle time during and after them, which the ledger lists
-/// under `claims`. If kernels were not recorded, `after` is used too: the time in nanoseconds from
-/// these calls to the next launch.
+/// Judges the waits or copies in `calls` by the GPU's idle time during and after them, which the ledger (time by
+/// cause) lists under the categories `claims`. If kernels were not recorded, `after` is used, too: the time in
+/// nanoseconds from these calls to the next launch.
 fn idle_after(
     what: &str,
     one: &Evidence<'_>,

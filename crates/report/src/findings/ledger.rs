@@ -1,4 +1,4 @@
-//! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures,
+//! Findings that are based on the ledgers, which list the time of iterations by cause: repeated graph captures,
 //! copies, host code for which the GPU waits, delays, page faults, and waits for requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
@@ -28,8 +28,8 @@ const MIN_CAPTURES: f64 = 0.005;
 /// Minimum share of the time that graph captures must cost, as a fraction, if they explain at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
-/// Minimum part, as a fraction, that a cause must have in the time by which slow iterations exceed
-/// the median, to count as their explanation.
+/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that a cause must have to
+/// count as the explanation of slow iterations.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
 /// Minimum number of copies per iteration for the finding on small copies.
@@ -46,8 +46,8 @@ const MIN_LONG_COPY: u64 = 1 << 20;
 /// copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
-/// Minimum part, as a fraction, that iterations with large batches must have in the time by which
-/// slow iterations exceed the median.
+/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that iterations with large
+/// batches must have, for the finding on large batches.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
 /// Name of the finding `gpu-idle`: the GPU is idle for unknown reasons.
@@ -55,11 +55,11 @@ pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
 /// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.
 pub(crate) const MIN_IDLE: f64 = 0.2;
-/// Minimum share of a single cause of GPU idle time, as a fraction, if the GPU is idle for at least
-/// [`MIN_IDLE`].
+/// Minimum share of the time, as a fraction, in which the GPU is idle due to one cause, for a finding on that cause.
+/// It applies if the GPU's total idle time is at least [`MIN_IDLE`].
 pub(crate) const MIN_PART: f64 = 0.1;
-/// Minimum share of a cause in the whole time, as a fraction. Unlike the time for other shares, the
-/// whole time includes waits for requests or other work.
+/// Minimum share of the whole time, as a fraction, in which the GPU is idle due to one cause, for a finding on that
+/// cause. The whole time includes waits for requests; the time for the other shares does not.
 const MIN_OF_ALL: f64 = 0.05;
 
 /// Minimum share of the time, as a fraction, in which the GPU is idle during host code, for a
@@ -371,7 +371,7 @@ fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns text about the first (largest) ledger rows. Each row is shown with its share of `time`,
+/// Returns text about the first (largest) causes of time in `rows`. Each cause is shown with its share of `time`,
 /// which is in nanoseconds.
 fn named(rows: &[(String, u64)], time: u64) -> String {
     let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
@@ -412,7 +412,7 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// A function that returns text about ledger rows. Its second argument is the time in nanoseconds
+/// A function that returns text about causes and their times. Its second argument is the total time, in nanoseconds,
 /// of which the text shows shares.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
@@ -422,7 +422,8 @@ struct Doing<'a> {
     claim: Claim,
     /// Minimum share of the time, as a fraction, for a finding on this activity.
     least: f64,
-    /// Function that describes the ledger rows of this activity in the finding's evidence.
+    /// Function that describes this activity in the finding's evidence. It gets the causes within the activity, each
+    /// with its time in nanoseconds.
     detail: &'a Detail<'a>,
 }
 

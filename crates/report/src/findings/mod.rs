@@ -197,8 +197,8 @@ fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes waits for a processor from the losses of other findings, because these waits make every
-/// activity take longer. Findings by the ledger are not changed, because the ledger already lists
+/// Removes waits for a processor from the losses of other findings, because these waits make every activity take
+/// longer. Findings that are based on the ledger (time by cause) are not changed, because the ledger already lists
 /// these waits separately.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {

@@ -188,7 +188,7 @@ fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     losses.sum()
 }
 
-/// Returns the share of the iterations that all ranks have, in which this process is the slowest.
+/// Returns the share of the compared iterations in which this process is the slowest, as a fraction.
 fn often(one: &Evidence<'_>, skew: &Skew) -> f64 {
     let slowest = skew.slowest.get(one.place).copied().unwrap_or(0);
     slowest as f64 / skew.iterations.len().max(1) as f64

@@ -11,9 +11,8 @@ const MIN_THROTTLED: f64 = 0.05;
 /// Minimum share of the SMs' time, as a fraction, that another process takes, for the finding on
 /// shared GPUs.
 const MIN_OTHER: f64 = 0.02;
-/// Minimum share of the time, as a fraction, in which the thread runs on another NUMA node than its
-/// GPU's, for the finding on NUMA nodes. `MIN_MOVES` moves between nodes are also enough for the
-/// finding.
+/// Minimum share of the time, as a fraction, in which the thread runs on another NUMA node than its GPU's, for the
+/// finding on NUMA nodes. At least [`MIN_MOVES`] moves of the thread between nodes also give the finding.
 const MIN_FAR: f64 = 0.2;
 const MIN_MOVES: u64 = 3;
 /// The distance that the operating system states from a NUMA node to itself. Larger distances are

@@ -213,7 +213,7 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
     let by_run = |needs: &&str| needs.starts_with('-') || *needs == NEWER;
     if is_foreign {
         let by_run: Vec<_> = needed.iter().copied().filter(by_run).collect();
-        // This trace has too few kernels, but its profiler does record kernels. So do not suggest
+        // The trace's profiler does record kernels; the trace only has too few of them. So do not suggest
         // `--kernels`.
         let options = by_run
             .iter()

@@ -1,4 +1,4 @@
-//! Joins the results for iterations that different passes over a record found.
+//! Combines the results that the passes over a record found about each iteration.
 
 use tllmprof_record::{Batch, Clock};
 
@@ -7,9 +7,9 @@ use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
 use crate::events::tally::InIteration;
 
-/// Returns the iterations with all results. `inside` contains the results from calls and Python
-/// events, `kernels` those from recorded kernels, and `gpu` the numbers of iterations with their
-/// GPU times by CUDA events.
+/// Returns the iterations, each with the results of all passes over the record. `inside` contains the results from
+/// calls and Python events, `kernels` those from recorded kernels, and `gpu` the numbers of iterations with their GPU
+/// times by CUDA events.
 pub(crate) fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],

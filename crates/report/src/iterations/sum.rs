@@ -8,9 +8,8 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum share of a time, as a fraction. The time is that of iterations without recorded kernels;
-/// the share is the part in iterations whose kind of work occurs in no iteration with recorded
-/// kernels. With a larger share, the recorded kernels do not represent all iterations.
+/// Maximum share, as a fraction, of the time of iterations without recorded kernels that is spent on kinds of work
+/// for which no kernels were recorded. With a larger share, the recorded kernels do not represent all iterations.
 const MAX_UNLIKE: f64 = 0.3;
 
 /// Sums over the iterations of one window or of several windows that qualify (`qualifies`).
@@ -59,7 +58,7 @@ pub struct Sum {
     /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
     /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
-    // This field is set later, from the ledger, because the ledger counts each nanosecond only once.
+    // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
     /// The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits
@@ -87,16 +86,17 @@ pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// Of the time of iterations without recorded kernels: the share in iterations whose kind of
-    /// work occurs in no iteration with recorded kernels.
+    /// The share of the time of iterations without recorded kernels that is spent on kinds of work for which no
+    /// kernels were recorded.
     unlike: f64,
-    /// Of the time of iterations without recorded kernels: the share in which the GPU is busy. It
-    /// is estimated from the recorded kernels of iterations with the same kind of work.
+    /// The share of the time of iterations without recorded kernels in which the GPU is busy; `None` if it is
+    /// unknown. It is estimated from iterations with recorded kernels and the same kind of work.
     busy_share: Option<f64>,
 }
 
 impl Sum {
-    /// Returns the sums over the windows' iterations, or `None` if no iteration counts in figures.
+    /// Returns the sums over the windows' qualifying iterations; `None` if there are none. Only qualifying iterations
+    /// are included in the report's figures.
     pub fn new(windows: &[Window]) -> Option<Self> {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
@@ -170,8 +170,8 @@ impl Sum {
         Some((name, self.gpu.as_ref()?))
     }
 
-    /// Returns the number of iterations among which `gpu` was measured: those with recorded
-    /// kernels, those without, or (if all iterations are alike in this) all.
+    /// Returns the number of iterations in the class for which GPU time was measured: iterations with recorded
+    /// kernels, or iterations without. If there is only one of these classes, all iterations are in it.
     pub fn gpu_among(&self) -> u64 {
         match (self.with_kernels, self.without_kernels, self.gpu_from) {
             (Some(_), Some(_), GpuFrom::Plain) => self.host_iterations,
@@ -180,9 +180,8 @@ impl Sum {
         }
     }
 
-    /// Removes the GPU span if its share of the time is less than `least`, a share known by other
-    /// means. The span can be too short because it starts at the first launch and misses a copy
-    /// before that.
+    /// Removes the GPU span if its share of the time is less than `least`, a lower limit that recorded kernels give.
+    /// The span can be too short because it starts at the first launch and misses a copy before that.
     pub fn withdraw_shorter(&mut self, least: f64) {
         if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
             (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);
@@ -196,9 +195,8 @@ impl Sum {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Of the time of iterations without recorded kernels, returns the share in which the GPU is
-    /// busy. It is estimated from iterations with recorded kernels and the same kind of work.
-    /// Returns `None` if there are too few of these.
+    /// Returns the share of the time of iterations without recorded kernels in which the GPU is busy. It is estimated
+    /// from iterations with recorded kernels and the same kind of work. Returns `None` if there are too few of these.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
     }
@@ -238,8 +236,8 @@ pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&
     said.map(|(_, line)| line).collect()
 }
 
-/// Returns the time that a window covers, in nanoseconds, without gaps where iterations are missing
-/// or do not count.
+/// Returns the time that a window covers, in nanoseconds, without gaps where iterations are missing or do not
+/// qualify.
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))

@@ -1,4 +1,4 @@
-//! The iterations inside windows that do not count in figures, by reason.
+//! The iterations inside windows that the report's figures leave out, such as idle iterations, summed by reason.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct UnqualifiedSum {
     pub total: u64,
 }
 
-/// Returns sums over the windows' iterations that do not count in figures, one for each reason.
+/// Returns sums over the windows' iterations that the report's figures leave out: one sum for each reason.
 pub(crate) fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
     let sum = |why| {
         let all = windows.iter().flat_map(|window| &window.iterations);

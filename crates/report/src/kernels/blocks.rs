@@ -118,11 +118,11 @@ impl BlockTally {
         });
     }
 
-    /// Returns the repeated blocks of kernels, or `None` if there are none. `is_inside` is true for
-    /// each iteration that counts in figures and has recorded kernels.
+    /// Returns the repeated blocks of kernels, or `None` if there are none. `is_inside` has an entry for each
+    /// iteration of the record: true if the iteration has recorded kernels and the report's figures include it.
     pub(crate) fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
-        // If kernels were dropped because of the limit, no iteration is known to have all its
-        // kernels.
+        // If kernels were dropped because of the limit, no iteration is known to have all its kernels, so blocks
+        // cannot be found.
         if self.is_too_much {
             return None;
         }

@@ -26,11 +26,12 @@ pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 /// sizes are not known.
 const COPYING_KERNELS: [&str; 1] = ["memcpy32_post"];
 
-/// Maximum number of kernel names with a total of their own. It also limits the number of threads,
-/// and of windows that are samples.
+/// Maximum number of kernel names whose times are added up separately. The same maximum applies to the number of
+/// threads, and to the number of windows that sample kernels periodically.
 const MAX_NAMES: usize = 1 << 14;
 
-/// Maximum number of entries for the time of a kernel name in an iteration, over all kernel names.
+/// Maximum number of entries in all lists [`Total::by_step`] together. An entry is the time of one kernel name in one
+/// iteration.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -49,14 +50,15 @@ struct Total {
 pub(crate) struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
-    /// The iterations that count in figures. Sums include work in these iterations and work outside
-    /// all iterations.
+    /// The qualifying iterations, which are those that the report's figures include. Sums include work in these
+    /// iterations and work outside all iterations.
     qualified: &'a Qualified,
     busy: Busy,
     /// Number of kernels that began in each iteration.
     began: Vec<u32>,
     kernels: HashMap<StringId, Total>,
-    /// Number of entries for the time of a kernel name in an iteration that may still be added.
+    /// Number of entries that may still be added to the lists `by_step` of all kernel names before the limit
+    /// [`MAX_STEP_TIMES`] is reached.
     room: usize,
     is_too_much: bool,
     blocks: BlockTally,
@@ -180,8 +182,8 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // If no more entries may be added, the times per iteration are incomplete for all
-                // kernels, so they are not used.
+                // If the limit on entries is reached, the times per iteration are incomplete for all kernels, so they
+                // are not used.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));
@@ -195,8 +197,8 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// Returns the index of the iteration in which work began: `Some(None)` if it began outside all
-    /// iterations, `None` if its iteration does not count in figures.
+    /// Returns the index of the iteration in which a piece of work began: `Some(None)` if it began outside all
+    /// iterations, `None` if the report's figures leave out its iteration.
     pub(crate) fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
         let place = self.timeline.at(work.start);
         self.counts(place).then_some(place)
@@ -320,8 +322,8 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Stores in each iteration the busy time of the GPU that is busiest in it. Returns the sums for
-/// each GPU over the iterations that count in figures.
+/// Stores in each iteration the busy time of the GPU that is busiest in it. Returns the sums for each GPU over the
+/// qualifying iterations, which are those that the report's figures include.
 fn device_sums(
     devices: &[DeviceActivity],
     iterations: &mut [InKernels],
@@ -347,9 +349,9 @@ fn device_sums(
     devices.iter().map(of).collect()
 }
 
-/// Returns figures of the GPU with the longest busy time: the busy time, the idle time between work
-/// of the same iteration, and the GPU's index in `devices`. Both times are sums over the iterations
-/// that count in figures.
+/// Returns figures of the GPU with the longest busy time: the busy time, the idle time between work of the same
+/// iteration, and the GPU's index in `devices`. Both times are sums over the iterations that the report's figures
+/// include.
 fn longest(
     devices: &[DeviceActivity],
     sums: &[DeviceSum],
@@ -404,7 +406,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivit
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// Returns, for each iteration with `is_inside`, its index among these iterations; `None` for other
+/// Returns, for each iteration whose entry in `is_inside` is true, its index among these iterations; `None` for other
 /// iterations.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;

@@ -253,8 +253,8 @@ pub(crate) struct Tallied {
     /// The work of the GPU that was busy longest in the iterations with recorded kernels; `None` if
     /// no GPU worked.
     pub busiest: Option<DeviceActivity>,
-    /// For each iteration, its index among the iterations that count in figures and have recorded
-    /// kernels; `None` for other iterations.
+    /// For each iteration, its index among the iterations that have recorded kernels and that the report's figures
+    /// include; `None` for other iterations.
     pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }

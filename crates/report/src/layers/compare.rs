@@ -53,8 +53,7 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // For each pattern of names, the largest share of its difference that is in one pattern inside
-    // it.
+    // Maps a pattern of names to the largest share of its time difference that a single pattern inside it has.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {

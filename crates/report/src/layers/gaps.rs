@@ -24,7 +24,7 @@ pub(crate) struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// The latest end of all work processed so far, and the kernel that ended then.
+    /// The latest end of all work processed so far, in nanoseconds. The field `last` is the kernel that ended then.
     until: u64,
     last: Option<K>,
 }
@@ -106,8 +106,7 @@ mod tests {
             (0, span(160, 170), Some('b')),
             (0, span(175, 180), None),
             (0, span(190, 195), Some('a')),
-            // The first of these pieces is in the next iteration, so the idle time before it is not
-            // counted.
+            // The first of these pieces is in the next iteration. Idle time between two iterations is not added up.
             (0, span(205, 210), Some('a')),
             (0, span(215, 220), Some('b')),
             (1, span(150, 151), Some('a')),

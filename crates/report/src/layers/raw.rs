@@ -20,8 +20,8 @@ pub(crate) struct RawLayers {
     /// Scopes of graph nodes. The key is a captured graph and the first of several consecutive
     /// nodes with the same scope; the value is the number of these nodes and the scope.
     nodes: BTreeMap<(u32, u32), (u16, u32)>,
-    /// States of executable graphs, by graph number. A state has its end in ticks, the state
-    /// itself, and the number of the captured graph from which the nodes come.
+    /// States of executable graphs, by graph number. Each entry has the time in ticks at which the state ended, the
+    /// state, and the number of the captured graph from which the executable graph's nodes come.
     execs: HashMap<u32, Vec<(u64, Option<GraphState>, u32)>>,
     /// Scope changes of each thread: the time of the change, and the scope that is open from then
     /// on.

@@ -6,7 +6,8 @@ use super::names;
 use super::raw::RawLayers;
 use crate::events::launches::Launches;
 
-/// Tables for finding the scopes of a record's kernels.
+/// Tables for finding the scopes of a record's kernels: the torch modules, NVTX ranges and marked functions that were
+/// open when a kernel was launched.
 #[derive(Debug, Default)]
 pub struct Scopes {
     pub(super) raw: RawLayers,

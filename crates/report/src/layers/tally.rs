@@ -17,7 +17,8 @@ use crate::events::work::{GpuWork, GpuWorkKind};
 /// known.
 const MAX_KERNELS: usize = 1 << 20;
 
-/// Maximum number of entries for the time of a scope in an iteration, over all scopes.
+/// Maximum number of entries in all lists [`KernelSum::by_step`] together. An entry is the time of one scope in one
+/// iteration.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// A kernel outside CUDA graphs. `place` is the index of the iteration in which it began, `None`
@@ -73,7 +74,8 @@ pub(crate) struct LayerTally {
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     alone: Vec<KernelOutsideGraph>,
     gaps: Gaps<KernelRef>,
-    /// Number of entries for the time of a scope in an iteration that may still be added.
+    /// Number of entries that may still be added to the lists `by_step` of all scopes before the limit
+    /// [`MAX_STEP_TIMES`] is reached.
     room: usize,
     pub left_out: u64,
 }
@@ -92,9 +94,8 @@ impl LayerTally {
         }
     }
 
-    /// Adds a piece of GPU work that a thread recorded. `place` is the index of the iteration in
-    /// which it began: `Some(None)` outside iterations, `None` if that iteration does not count in
-    /// figures.
+    /// Adds a piece of GPU work that a thread recorded. `place` is the index of the iteration in which the work
+    /// began: `Some(None)` outside iterations, `None` if the report's figures leave out that iteration.
     pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
             if place.is_some() {
@@ -233,8 +234,8 @@ impl LayerTally {
         whole.fill_in(&mut patterns);
         whole.fill_in(&mut tree);
         Layers {
-            // If no more entries may be added, the times per iteration are incomplete for all
-            // scopes, so they are left out.
+            // If the limit on entries was reached, the times per iteration are incomplete for all scopes, so they are
+            // left out.
             rows: rows(by_name, whole, self.room > 0),
             patterns,
             tree,

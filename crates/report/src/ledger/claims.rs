@@ -1,4 +1,4 @@
-//! The time of the ledger that findings may explain ("claim"). Each nanosecond has one cause, so no
+//! The parts of the ledger (time by cause) that findings may explain ("claim"). Each nanosecond has one cause, so no
 //! two findings claim the same nanosecond.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use crate::numbers::units::Share;
 /// Maximum number of causes that the text of a finding names.
 pub(crate) const NAMED: usize = 2;
 
-/// Times of the ledger's iterations, by the category under which a finding may explain them
-/// ("claim"). Times are in nanoseconds, without waits for requests.
+/// Times of the iterations, divided into the categories by which findings explain ("claim") them. Times are in
+/// nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
     /// The host's total time in the iterations, in nanoseconds.
@@ -25,8 +25,8 @@ pub struct Claims {
     pub copies: u64,
     /// Total time of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// Time in which the iterations of `gpu` waited for requests or other work, which `gpu` does
-    /// not include. The ledger rows are those that contain this time.
+    /// Time in which the iterations of `gpu` waited for requests or other work, with the ledger rows that contain
+    /// this time. `gpu` does not include it.
     pub waited: Claimed,
     /// The part of `gpu` in which the host's thread was ready to run but had no processor, outside
     /// other waits.
@@ -103,7 +103,7 @@ impl Claims {
         }
     }
 
-    /// Returns the share of calls that copy without waiting in the host's time, as a fraction.
+    /// Returns the share of the host's time that calls take which copy without waiting for the GPU, as a fraction.
     pub fn copying(&self) -> f64 {
         self.copies as f64 / self.host.max(1) as f64
     }

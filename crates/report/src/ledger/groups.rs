@@ -1,5 +1,5 @@
-//! Groups of iterations whose times are added up separately. The iterations of a group are in the
-//! same window, and agree in whether they count in figures, whether kernels were recorded, and
+//! Groups of iterations whose times are added up separately. The iterations of a group are in the same window and
+//! have three properties in common: whether the report's figures include them, whether kernels were recorded, and
 //! whether their GPU time is known.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,16 +26,17 @@ use crate::events::work_classes::WorkClasses;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct IterationGroup {
     window: usize,
-    /// True if the group's iterations count in figures.
+    /// True if the report's figures include the group's iterations.
     qualified: bool,
     /// True if kernels were recorded in the group's iterations.
     taken: bool,
     /// True if it is known how long the GPU worked in the group's iterations.
     counted: bool,
-    /// The class of iterations that do the same work, if the group's iterations count in figures.
+    /// Index of the class to which the group's iterations belong; the iterations of a class do the same work. `None`
+    /// if the report's figures leave out the group's iterations.
     work: Option<usize>,
-    /// For a slow iteration that is to be explained, its index. It is then the only iteration of
-    /// the group.
+    /// For a slow iteration that is to be explained, its index in the list of these iterations. The iteration is then
+    /// the only one of the group. `None` for other groups.
     slow: Option<usize>,
 }
 
@@ -189,7 +190,7 @@ impl Groups {
         }
     }
 
-    /// Returns the indexes of groups that count in figures and for which `is` returns true, in one
+    /// Returns the indexes of the groups that the report's figures include and for which `is` returns true, in one
     /// window or (for `None`) in all windows.
     fn chosen(&self, window: Option<usize>, is: impl Fn(&IterationGroup) -> bool) -> Vec<usize> {
         let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
@@ -202,15 +203,15 @@ impl Groups {
         }
     }
 
-    /// Returns true if kernels were recorded in all iterations that count, so that all their times
-    /// are longer than without recording.
+    /// Returns true if kernels were recorded in all iterations that the report's figures include, so that all their
+    /// times are longer than without recording.
     fn is_stretched(&self, window: Option<usize>) -> bool {
         let own = self.chosen(window, |_| true);
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Returns, for each sample, the figures in which it is counted. `groups` contains the group of
-    /// each sample, or `None` if the sample is in no group.
+    /// Returns, for each sample, the figures that include it. `groups` contains the group of each sample, or `None`
+    /// if the sample is in no group.
     pub(crate) fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
@@ -387,9 +388,9 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// Returns the host's time in some groups, by cause. Events explain a part of the time. Samples
-    /// of stacks divide the rest, if there are enough; otherwise only the time off the processor is
-    /// separated, as the operating system counted it.
+    /// Returns the host's time in some groups, by cause. Events of the record explain a part of the time. If there
+    /// are enough samples of stacks, they divide the rest. Otherwise only the time off the processor, which the
+    /// operating system counted, is separated from the rest.
     pub(crate) fn spent(
         &self,
         groups: &[usize],
@@ -490,11 +491,12 @@ impl GroupSum {
     }
 }
 
-/// Moves time off the processor out of the times of causes. The time without a processor
-/// (`delayed`) is taken from all causes in proportion, and the time asleep or blocked (`blocked`)
-/// from code. `ran` returns the number of samples in which the thread ran during a cause; the
-/// running time is divided in proportion to these numbers. Without `ran`, sleep is taken only from
-/// code for which this is certain.
+/// Moves time off the processor from the times of causes to causes of its own. The time without a processor
+/// (`delayed`) is taken in proportion from all causes except waits. The time asleep or blocked (`blocked`) is taken
+/// from host code.
+///
+/// `ran` returns the number of samples in which the thread ran during a cause: the more samples, the less sleep is
+/// taken from the cause. Without `ran`, only sleep that is certainly in one piece of code is taken.
 fn off_processor(
     mut spent: Vec<(HostCause, Times)>,
     [delayed, blocked]: [u64; 2],
@@ -531,17 +533,17 @@ fn off_processor(
     spent
 }
 
-/// Returns, for each of some times, how long a thread certainly slept in it, if the thread slept
-/// for `asleep` in total: the part of the sleep that does not fit into the other times.
+/// Returns the minimum time that a thread slept in each of `times`, if it slept for `asleep` in total. The minimum is
+/// the part of the sleep that does not fit into the other times.
 fn asleep_for_certain(times: &[u64], asleep: u64) -> Vec<u64> {
     let all: u64 = times.iter().sum();
     let certain = |time: &u64| asleep.saturating_sub(all - time).min(*time);
     times.iter().map(certain).collect()
 }
 
-/// Estimates, for each of some times, how long a thread slept in it, if the thread slept for
-/// `asleep` in total. A row is a time, and the number of samples in it in which the thread was
-/// running; the running time is divided in proportion to these numbers.
+/// Estimates the time that a thread slept in each row's time, if it slept for `asleep` in total. A row is a time, and
+/// the number of samples in it in which the thread was running. The running time is divided in proportion to these
+/// numbers.
 fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
     let all: u64 = rows.iter().map(|(time, _)| time).sum();
     let seen: u64 = rows.iter().map(|(_, seen)| seen).sum();
@@ -554,8 +556,8 @@ fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
 }
 
 impl Times {
-    /// Removes a part of length `all` from this time and returns it. The idle time is divided in
-    /// proportion.
+    /// Removes a part of length `all`, in nanoseconds, from this time and returns it. The part has the same share of
+    /// GPU idle time as the whole time.
     const fn split(&mut self, all: u64) -> Self {
         let idle = part(self.idle, all, self.all);
         self.all -= all;
@@ -649,8 +651,8 @@ mod tests {
             (HostCause::Delayed, times(50, 30)),
         ];
         assert_eq!(off(50, 0), delayed);
-        // Each of the two pieces of code is longer than the sleep, so it is not certain in which
-        // one the thread slept.
+        // Each of the two pieces of code is long enough for the whole sleep, so it is not certain in which one the
+        // thread slept.
         assert_eq!(off(0, 90), rows());
         let blocked = [
             (HostCause::On(wait), times(500, 0)),

@@ -24,10 +24,11 @@ use crate::events::spans::Span;
 /// event may contain them.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of entries for the time of a cause in a group of iterations.
+/// Maximum number of entries in the maps of all groups together. An entry is the time of one cause in one group of
+/// iterations.
 const MAX_TIMES: usize = 1 << 18;
 
-/// An iteration with the index of the group to which its time is added.
+/// An iteration with the index of the group of iterations to which its time is added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupedIteration {
     /// The iteration's start and end in nanoseconds.
@@ -149,9 +150,9 @@ impl HostLedger {
         }
     }
 
-    /// Adds samples, which must be done before the first event is added. Returns for each sample
-    /// the group of the iteration in which it lies; `None` if it lies in no iteration of its thread
-    /// or if the thread waited for requests.
+    /// Adds stack samples. They must be added before the first event. Returns the group of the iteration in which
+    /// each sample lies; `None` if the sample lies in no iteration of its thread, or if the thread waited for
+    /// requests.
     pub(crate) fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {

@@ -1,4 +1,4 @@
-//! Causes of the host's time, and the names under which the ledger shows them.
+//! Causes of the host's time, and the names under which the ledger (the table of time by cause) shows them.
 
 use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::{CallKind, StringId, Strings};
@@ -96,9 +96,9 @@ pub struct NameSources<'a> {
 }
 
 impl NameSources<'_> {
-    /// Returns true for the time before the first and after the last event of the host in another
-    /// profiler's trace. In such a trace the host's events may begin later and end earlier than the
-    /// GPU's work.
+    /// Returns true for the time before the first and after the last event of the host in another profiler's trace.
+    /// In such a trace the host's events may begin later and end earlier than the GPU's work, so the cause of this
+    /// time is unknown.
     const fn is_not_recorded(&self, spent: HostCause) -> bool {
         matches!(spent, HostCause::Before(_) | HostCause::After(_)) && !self.facts.origin.is_own()
     }
@@ -255,8 +255,7 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns true if samples may divide the time of this cause further, because no event explains
-    /// that time.
+    /// Returns true if no event explains the time of this cause, so that samples may divide it further.
     pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)

@@ -11,12 +11,11 @@ const MAJORITY: f64 = 0.5;
 /// Minimum share of a function's samples that are in one callee, as a fraction, for the search to
 /// continue in that callee.
 const PASSED_ON: f64 = 0.9;
-/// Minimum share of samples, as a fraction, for a function to be named when no single function is
-/// in most samples.
+/// Minimum share of samples, as a fraction, for a function to be named if no single function occurs in most samples.
 const MIN_NAMED_SHARE: f64 = 0.15;
 /// Minimum number of samples that are needed for a result.
 const MIN_SAMPLES: u64 = 30;
-/// Maximum number of functions to name when no single function is in most samples.
+/// Maximum number of functions to name if no single function occurs in most samples.
 const MAX_NAMED: usize = 2;
 
 /// Functions whose only purpose is to call the function that was passed to them.
@@ -91,8 +90,8 @@ struct PathSamples<'a> {
 }
 
 impl Paths {
-    /// Finds the functions that the samples with a true `is_one` have in common. A sample is the
-    /// cause of the time in which it lies, the ID of its innermost frame, true for a native stack,
+    /// Finds the functions that samples have in common. Only samples for whose cause `is_one` returns true are used.
+    /// A sample is the cause of the time in which it lies, the ID of its innermost frame, true for a native stack,
     /// and the number of equal samples.
     pub fn find(
         samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
@@ -156,8 +155,8 @@ impl PathSamples<'_> {
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));
         let at = at.or(way.len().checked_sub(1));
-        // If the function that was found belongs to the interpreter, the native stacks show only
-        // that Python ran.
+        // If the function that was found belongs to the interpreter, the native stacks show only that Python ran,
+        // which is no result.
         if at
             .and_then(|at| function(way[at].0))
             .is_some_and(is_interpreter)

@@ -132,9 +132,9 @@ impl SlowCause {
     }
 }
 
-/// Returns the indexes of the slowest iterations that count in figures: those that exceed the
-/// median of comparable iterations the most. `taken` returns true for iterations with recorded
-/// kernels, which are longer; so iterations with and without are not compared with each other.
+/// Returns the indexes of the slowest of the iterations that the report's figures include: those that exceed the
+/// median of comparable iterations the most. `taken` returns true for iterations with recorded kernels. These are
+/// longer, so iterations with and without recorded kernels are not compared with each other.
 pub(crate) fn slowest(
     iterations: &[RawIteration],
     qualified: &Qualified,
@@ -158,7 +158,7 @@ pub(crate) fn slowest(
     all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// Ratio to the mean number of tokens in a batch. A batch with a larger ratio is called large.
+/// Ratio of a batch's number of tokens to the mean number, above which the batch is called large.
 pub(crate) const LARGE_BATCH_RATIO: u64 = 2;
 
 /// The iterations of a record, in the order of their starts, with their batches.

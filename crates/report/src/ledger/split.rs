@@ -77,8 +77,8 @@ impl SampleSums {
         self.total.keys().all(|seen| seen.is_native())
     }
 
-    /// Returns the samples by the cause of the time in which they were taken. The cause of samples
-    /// without a known cause is `Unknown`.
+    /// Returns the samples by the cause of the time in which they were taken. Samples without a known cause get the
+    /// cause `Unknown`.
     pub(crate) fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
         let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
@@ -159,8 +159,8 @@ impl SamplesByCause {
         high
     }
 
-    /// Divides the time of each cause with a true `is_open` by the samples in that time. The total
-    /// stays the same. A sample of a sleep counts `weight` times.
+    /// Divides the time of each cause for which `is_open` returns true by the samples in that time. The total stays
+    /// the same. A sample of a sleep counts `weight` times.
     pub(crate) fn split(
         &self,
         spent: Vec<(HostCause, Times)>,
@@ -401,12 +401,11 @@ mod tests {
                 |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
             parts.iter().find(is_it).unwrap().1.all
         };
-        // By the samples, the thread slept for 600 in the code and for 50 in the call. The total is
-        // within the range that the operating system measured, so the weight is 1.
+        // By the samples, the thread slept for 600 ns in the code and for 50 ns in the call. The total is within the
+        // range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The total that the operating system measured includes 50 of sleep in the call. The rest
-        // is in the code.
+        // The total that the operating system measured includes 50 ns of sleep in the call. The rest is in the code.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
         // The weight cannot be less than a quarter, so the code keeps more sleep than the operating

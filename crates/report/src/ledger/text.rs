@@ -134,8 +134,8 @@ pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
     }
-    // If a record has few iterations, some of its slowest iterations take less time than comparable
-    // iterations.
+    // If a record has few iterations, some of its slowest iterations take less time than comparable iterations. Leave
+    // these out.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
     let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {

@@ -9,10 +9,11 @@ use super::MetricSum;
 use super::samples::MetricSample;
 use crate::events::window::Window;
 
-/// The time spans of windows that count in figures, in order, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Time spans of the windows' qualifying iterations, which are those that the report's figures include. The spans are
+/// in order, in nanoseconds of `CLOCK_MONOTONIC`.
 pub(crate) struct WindowSpans(Vec<(u64, u64)>);
 
-/// Returns the time spans of windows that count in figures.
+/// Returns the time spans of the windows' qualifying iterations.
 pub(crate) fn spans(windows: &[Window]) -> WindowSpans {
     let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
     spans.sort_unstable();

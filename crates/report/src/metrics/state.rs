@@ -12,10 +12,10 @@ use crate::events::spans::{self, Span};
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// Fraction of the maximum SM clock. A lower clock counts as lowered.
+/// Share of the maximum SM clock, as a fraction, below which the clock counts as lowered.
 const FULL_CLOCK: f64 = 0.95;
-/// Fraction of the SM clock later in a window. If the clock at the start of the window is lower, it
-/// has not risen yet.
+/// Share of the SM clock that a GPU reaches later in a window, as a fraction. If the clock at the start of the window
+/// is below this share, it counts as not yet risen.
 const RISEN_CLOCK: f64 = 0.9;
 /// Minimum number of clock samples after the clock has risen, for the conclusion that it was low
 /// before.

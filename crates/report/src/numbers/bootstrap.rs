@@ -80,7 +80,7 @@ impl Series {
         }
     }
 
-    /// Returns the number of blocks that fit into the series, which may have a fraction.
+    /// Returns the length of the series as a number of blocks, which may be fractional.
     fn blocks(&self) -> f64 {
         self.places.len() as f64 / self.block as f64
     }

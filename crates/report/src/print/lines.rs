@@ -17,8 +17,8 @@ const MORE: &str = ", …";
 const MAX_INDENT: usize = 6;
 /// Additional indentation of the second and later lines of a folded line, in characters.
 const HANGING_INDENT: usize = 4;
-/// Maximum length of a name in output for a pipe or a file, in characters. The middle of a longer
-/// name is replaced.
+/// Maximum length of a name in output for a pipe or a file, in characters. The middle of a longer name is replaced by
+/// `…`.
 const MAX_NAME_LENGTH: usize = 200;
 /// Maximum length of a brief report, in characters.
 const MAX_BRIEF: usize = 6000;

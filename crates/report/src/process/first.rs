@@ -33,8 +33,8 @@ pub(crate) struct FirstPass {
     pub edges: Vec<WindowEdge>,
     /// The events at which windows with recorded kernels opened or closed.
     pub kernel_edges: Vec<WindowEdge>,
-    /// Numbers of the first iterations of windows that contain iterations from before a trigger
-    /// (flight recorder).
+    /// The windows that the flight recorder kept, which contain iterations from before a trigger. A window is given
+    /// by the number of its first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
@@ -144,9 +144,9 @@ pub(crate) struct FirstResults {
     /// Number and GPU time of each iteration whose GPU time was measured. Times are in nanoseconds;
     /// the numbers are in ascending order.
     pub gpu: Vec<(u64, u64)>,
-    /// Kind of each row of the table of CUDA calls.
+    /// For each row of the record's table of CUDA functions, the kind of its calls, such as kernel launches.
     pub kinds: [CallKind; 256],
-    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
+    /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
     pub allocates: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
@@ -223,8 +223,8 @@ impl FirstPass {
     }
 }
 
-/// Returns a property of each row of the table of CUDA calls; `none` for rows that the record does
-/// not use.
+/// Returns a property of each row of the record's table of CUDA functions; `none` for rows that the record does not
+/// use.
 fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {

@@ -14,8 +14,8 @@ use crate::process::state::State;
 /// on an H200 with CUDA graphs of tiny kernels.
 const MAX_SLOWDOWN: f64 = 1.7;
 
-/// Maximum excess of the GPU's busy time over the GPU span, as a fraction of the time. Within this
-/// limit, the excess is a measurement error.
+/// Maximum excess of the GPU's busy time over the GPU span (the time from its first to its last work), as a fraction
+/// of the time. Within this limit, the excess is a measurement error.
 const BUSY_TOLERANCE: f64 = 0.01;
 
 /// The shares of time in which the GPUs of a process worked.
@@ -144,7 +144,7 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
     // A busy time of 0 means that the driver did not report when kernels ran, so the busy time is
     // unknown.
     let busy = taken.busy.filter(|busy| *busy > 0)?;
-    // If kernels are missing, the GPU would seem idle at times at which it was busy.
+    // If kernels are missing, the GPU would seem idle at times at which it was busy, so the share is unknown.
     if taken.wall == 0 || !is_whole(taken, state) {
         return None;
     }

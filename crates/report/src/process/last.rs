@@ -11,11 +11,12 @@ use crate::events::window::{Window, WindowEdge, pairs};
 /// for the conclusion that the end of the process closed the window.
 const ONE_EVENT: u64 = 10_000_000;
 
-/// Marks the last iteration as cut off if the end of the process closed its window. That is assumed
-/// if the window should have contained more iterations, the record ends with the window, and the
-/// iteration is the longest of the record. Older versions of the library recorded such an
-/// iteration, which may contain seconds of shutdown, as a complete iteration. A shorter iteration
-/// may really be complete.
+/// Marks the last iteration as cut off if the end of the process closed its window. Older versions of the library
+/// recorded such an iteration as complete, although it may contain seconds of shutdown.
+///
+/// The end of the process is assumed to have closed the window if the window should have contained more iterations,
+/// the record ends with the window, and the iteration is the longest of the record. A shorter iteration may really be
+/// complete.
 pub(crate) fn mark_cut(
     iterations: &mut [RawIteration],
     edges: &[WindowEdge],

@@ -30,8 +30,8 @@ pub(crate) struct ThirdResults {
     pub stacks: Stacks,
 }
 
-/// Reads the record a third time, if any iteration counts in figures, and returns the ledgers (time
-/// by cause). Also stores the causes of each slow iteration.
+/// Reads the record a third time, if the report's figures include any iteration, and returns the ledgers (time by
+/// cause). Also stores the causes of each slow iteration.
 pub(crate) fn read(
     recording: &impl Recording,
     clock: &Clock,

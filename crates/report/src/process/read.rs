@@ -160,8 +160,8 @@ fn record(
     counted: &SecondResults,
     damage: Damage,
 ) -> RecordState {
-    // For windows that were not closed, add the iterations that are missing. For closed windows,
-    // the recorder has already counted them.
+    // Add the iterations that are missing in windows that were not closed. For closed windows, the recorder has
+    // already counted the missing iterations.
     let unclosed = counted.windows.iter().filter(|window| !window.closed);
     let gaps = match damage.is_none() {
         true => unclosed.map(Window::gaps).fold(0, u64::saturating_add),

@@ -1,11 +1,11 @@
-//! Words for the iterations that do not count in figures.
+//! Text about the iterations that the report's figures leave out.
 
 use crate::events::qualify::Unqualified;
 use crate::process::Process;
 
 impl Process {
-    /// Returns words for the number of iterations that do not count in figures and the reasons;
-    /// `None` if all iterations count.
+    /// Returns text with the number of iterations that the report's figures leave out, and the reasons; `None` if the
+    /// figures include all iterations.
     #[must_use]
     pub fn uncounted(&self) -> Option<String> {
         let condition = &self.facts.asked.condition;

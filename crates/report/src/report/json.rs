@@ -1,7 +1,6 @@
-//! The report as JSON. The types of the analyses are its contract: their JSON schema, which
-//! `tllmprof report --schema` prints, is derived from them. The types of the page's script and
-//! `docs/report-json.md` are made from the schema. So the doc comments of these types are
-//! descriptions for users. A number whose key does not end with `_ns` has its unit in `unit`.
+//! The report as JSON. The JSON schema, which `tllmprof report --schema` prints, is derived from the types of the
+//! analyses. `docs/report-json.md` and the types of the page's script are generated from that schema, so the doc
+//! comments of these types are written for users. A number whose key does not end with `_ns` has its unit in `unit`.
 
 use std::io::{self, Write};
 

@@ -280,8 +280,8 @@ impl TableSizes {
         }
     }
 
-    /// Returns the number of rows to show of each ledger (host and GPU). The tables get the room
-    /// that they need first.
+    /// Returns the number of rows to show of each ledger (host and GPU). The other tables get the lines that they
+    /// need first; the ledgers get the rest.
     fn ledger(&self, process: &Process, lines: &Lines) -> usize {
         // The 1 stands for the blank line before the tables.
         let others = 1 + self.others + stacks::LINES * usize::from(process.stacks.is_there());
@@ -297,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows.
-        // Only if that is not enough, they may take the room of the other lines, too.
+        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows. Only if that is not
+        // enough, they may also take the room of lines that are not rows, such as headings.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();
@@ -318,7 +318,8 @@ impl TableSizes {
     }
 }
 
-/// Adds the tables to the text, each with as many rows as fit.
+/// Adds the tables (slow iterations, kernels, calls, functions, ranges, experts and layers) to the text, each with as
+/// many rows as fit.
 fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) {
     let room = lines.left().saturating_sub(wanted.others);
     let Rows([slowest, kernels, calls, functions, ranges, experts, layers]) =

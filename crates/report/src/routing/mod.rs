@@ -67,7 +67,7 @@ impl Loads {
             let Some(last) = layers.last_mut() else { break };
             let more = usize::from(expert) + 1 - last.tokens.len();
             let Some(left) = room.checked_sub(more) else {
-                continue; // this many experts fit no model: the record is damaged
+                continue; // No model has this many experts: the record is damaged.
             };
             room = left;
             last.tokens.resize(usize::from(expert), 0);

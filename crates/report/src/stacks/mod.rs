@@ -1,7 +1,7 @@
 //! Sampled stacks of the threads that run iterations, by function.
 //!
-//! A sample counts if its thread was in one of its own iterations, if the host's ledger is based on
-//! that iteration, and if the thread did not wait for requests. Stacks that changed while the
+//! The figures include a sample if its thread was in one of its own iterations, if the host's ledger (the host's time
+//! by cause) is based on that iteration, and if the thread did not wait for requests. Stacks that changed while the
 //! sampler read them are rejected and counted separately.
 
 mod rates;
@@ -98,9 +98,9 @@ pub(crate) fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result
 }
 
 impl Stacks {
-    /// Returns the sums over samples. `windows` contains the start of each window in nanoseconds.
-    /// `places` contains, for each sample, the figures in which it counts. `took` is the total time
-    /// of the iterations in which samples count, without waits for requests, in nanoseconds.
+    /// Returns the sums over samples. `windows` contains the start of each window in nanoseconds. `places` says for
+    /// each sample which figures include it. `took` is the total time of the iterations whose samples are included,
+    /// without waits for requests, in nanoseconds.
     pub fn new(
         sampled: Sampled,
         rate: Option<u64>,

@@ -24,9 +24,9 @@ pub(crate) enum Cause {
     Asleep,
     /// The rank's thread has no processor.
     Delayed,
-    /// The rank's batch has three times the tokens.
+    /// The rank's batch has three times as many tokens as the batches of other ranks.
     Tokens,
-    /// The rank's kernels are the same, but take longer.
+    /// The rank runs the same kernels as other ranks, but they take longer.
     Kernels,
     /// The kernel launches are late, and the record does not show why.
     Launch,

@@ -33,7 +33,7 @@ struct OddRecord {
     /// Returns true for steps that are missing from the record.
     missing: fn(u64) -> bool,
     command: &'static str,
-    /// Number of ranks, as a launcher sets it; the source of the rank is then known, too. `None` if
+    /// Number of ranks that a launcher such as `torchrun` sets. The source of the rank is then known, too. `None` if
     /// there is no launcher.
     world: Option<u64>,
 }
@@ -319,7 +319,7 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
         finding("host-bound").contains("(measured in 8 of 24): "),
         "{json}"
     );
-    // The ledgers of single windows must have these numbers of iterations, too.
+    // The ledgers of single windows must be based on the same numbers of iterations as the ledger of all windows.
     let ledger = &json["processes"][0]["windows"][0]["ledger"];
     let counts = ["iterations", "host_iterations", "gpu_iterations"].map(|of| &ledger[of]);
     assert_eq!(counts, [24, 24, 8].map(Value::from).each_ref());

@@ -486,7 +486,7 @@ fn a_finding_names_the_rank_that_comes_last() {
         found.evidence
     );
     assert!(found.loss.unwrap() > 0.5, "{found:?}");
-    // In this test another rank is late in each iteration.
+    // In this test a different rank is late in each iteration.
     let all: Vec<_> = (0..40)
         .map(|step| plant(step % 8, (step, step), Cause::Asleep, MS))
         .collect();

@@ -64,8 +64,7 @@ pub enum SampledState {
 }
 
 impl SampledState {
-    /// Returns true if the sample is one of a native stack. Samples of native stacks are separate
-    /// from those of Python stacks.
+    /// Returns true for a sample of a native stack. Native stacks are sampled separately from Python stacks.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Native(_))
     }
@@ -138,7 +137,7 @@ impl RawStacks {
         }
     }
 
-    /// Adds a thread's call that gives the GPU work.
+    /// Adds a thread's call that gives work to the GPU.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         let end = event.start.saturating_add(event.duration);
         let (start, end) = (clock.ns(event.start), clock.ns(end));
@@ -243,7 +242,8 @@ impl SampleCounts {
     }
 }
 
-/// The figures in which a sample is counted: those of its window, those of all windows, or neither.
+/// For one sample: the figures that include it. These are the figures of its window, those of all windows, or
+/// neither.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,

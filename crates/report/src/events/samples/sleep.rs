@@ -10,8 +10,7 @@ pub enum SleepKind {
     /// The thread waits, without a time limit, for an event such as new work. Such a wait is not a
     /// problem in itself.
     Work,
-    /// The thread waits for another thread of the process, which gives the GPU work during that
-    /// time.
+    /// The thread waits for another thread of the process, which gives work to the GPU during that time.
     Worker,
     /// The thread sleeps for a given time.
     Sleep,
@@ -36,7 +35,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// Changes a wait for work into a wait for another thread that gives the GPU work.
+    /// Changes a wait for work into a wait for another thread that gives work to the GPU.
     pub fn mark_as_for_worker(&mut self) {
         self.kind = SleepKind::Worker;
         if let Some(place) = self.cause.strip_prefix(FOR_WORK) {
@@ -47,5 +46,5 @@ impl Sleep {
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
-/// Beginning of the text for the cause of a wait for another thread that gives the GPU work.
+/// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

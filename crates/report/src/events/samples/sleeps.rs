@@ -83,8 +83,8 @@ impl<'a> Stacks<'a> {
             }
             inner.push(function);
         }
-        // If frames of the interpreter lie between the system call and this native function, the
-        // native function called Python. So the Python function did not call the native function.
+        // If the interpreter's frames lie between the system call and this native function, the native function
+        // called Python, not the reverse. The sleep is then in the Python function, so leave out the native function.
         let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
         Self {
             inner,
@@ -182,8 +182,8 @@ impl<'a> Stacks<'a> {
         (kind, name())
     }
 
-    /// Classifies a wait on a futex by the functions on the stack. `ends_by_event` is the kind of a
-    /// wait for an event.
+    /// Classifies a wait on a futex by the functions on the stack. `ends_by_event` is the kind to return if the
+    /// thread waits for an event.
     fn futex(&self, asleep: &Asleep, ends_by_event: SleepKind) -> (SleepKind, String) {
         if let Some((waits, gives_work)) = self.python_waits() {
             let kind = match gives_work {
@@ -205,9 +205,9 @@ impl<'a> Stacks<'a> {
         (kind, name.to_owned())
     }
 
-    /// Returns the name of the function of Python's standard library that waits for another thread,
-    /// and true if that thread may give the waiting thread work. If several such functions are on
-    /// the stack, the result is the one that the program called.
+    /// Returns the report's name of the function of Python's standard library in which the thread waits for another
+    /// thread, and true if that other thread may give it work. If several such functions are on the stack, the result
+    /// is the one that the program called.
     fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);
@@ -301,9 +301,9 @@ const PYTHON_LOCKS: [&str; 4] = [
     "PyMutex_LockTimed",
 ];
 
-/// Functions of Python's standard library that wait for another thread. Each row has the function's
-/// file, its name, its name in the report, and true if the other thread may give the waiting thread
-/// work. If false, the other thread does work of the program.
+/// Functions of Python's standard library that wait for another thread. Each row has the function's file, its name,
+/// its name in the report, and true if the other thread may give work to the waiting thread. If false, the other
+/// thread does work of the program.
 const PYTHON_WAITS: [(&str, &str, &str, bool); 8] = [
     ("thread.py", "_worker", "an executor's queue", true),
     ("queue.py", "get", "queue.get", true),

@@ -1,8 +1,8 @@
-//! Waits for other threads of the process that give the GPU work during that time.
+//! Waits for other threads of the process that give work to the GPU during that time.
 //!
-//! A wait on a condition variable looks the same if it ends by a request and if it ends by another
-//! thread of the same step, such as PyTorch's thread for the backward pass. The two are
-//! distinguished by the calls of other threads during the wait.
+//! A wait on a condition variable looks the same if it ends by a request and if it ends by another thread of the same
+//! step, such as PyTorch's thread for the backward pass. The two are distinguished by the calls of other threads
+//! during the wait.
 
 use std::collections::HashMap;
 
@@ -11,20 +11,20 @@ use super::sleep::{Sleep, SleepKind};
 use crate::events::by_thread::ByThread;
 use crate::events::spans::{self, Span};
 
-/// Maximum time between two calls of a thread, in nanoseconds, for which the thread is regarded as
-/// at work between them.
+/// Maximum time, in nanoseconds, between two calls of a thread that give work to the GPU. If the time is longer, the
+/// thread is not regarded as at work between these calls.
 const MAX_APART_NS: u64 = 1_000_000;
-/// Maximum number of time spans in which threads were at work.
+/// Maximum number of time spans in which threads gave work to the GPU.
 const MAX_SPANS: usize = 1 << 20;
 /// Minimum number of samples of a wait, for a decision whether it is a wait for another thread.
 const MIN_SAMPLES: u64 = 8;
-/// Minimum share of a wait's samples, as a fraction, in which another thread must be at work.
+/// Minimum share of a wait's samples, as a fraction, in which another thread must be giving work to the GPU.
 const MIN_AT_WORK: f64 = 0.5;
-/// Maximum share of the thread's other samples, as a fraction, in which another thread may be at
-/// work. A thread that works all the time does not work for the waiting thread.
+/// Maximum share of the waiting thread's other samples, as a fraction, in which another thread may be giving work to
+/// the GPU. A thread that does so all the time does not work for the waiting thread.
 const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 
-/// The times in which each thread gave the GPU work, in nanoseconds and in order.
+/// The times in which each thread gave work to the GPU, in nanoseconds and in order.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     spans: ByThread<Vec<Span>>,
@@ -32,7 +32,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Adds a thread's call that gives the GPU work.
+    /// Adds a thread's call that gives work to the GPU.
     pub(super) fn add(&mut self, thread: u32, call: Span) {
         let Some(spans) = self.spans.get_mut(thread) else {
             return;
@@ -49,21 +49,21 @@ impl Workers {
         }
     }
 
-    /// Returns true if any thread other than `thread` was at work at the time `at`, which is in
+    /// Returns true if any thread other than `thread` was giving work to the GPU at the time `at`, which is in
     /// nanoseconds.
     fn has_other(&self, thread: u32, at: u64) -> bool {
         let mut others = self.spans.iter().filter(|(other, _)| *other != thread);
         others.any(|(_, spans)| spans::contain(spans, at))
     }
 
-    /// Changes the kind of those sleeps that are waits for another thread that gives the GPU work.
-    /// `samples` contains the samples of all threads.
+    /// Changes the kind of those sleeps that are waits for another thread that gives work to the GPU. `samples`
+    /// contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }
-        // `threads` counts all samples of each thread, and `waits` those of each wait of a thread.
-        // Both also count the samples in which another thread was at work.
+        // `threads` counts all samples of each thread, and `waits` the samples of each wait of a thread. Both also
+        // count how many of these were taken while another thread gave work to the GPU.
         let mut threads: HashMap<u32, AtWork> = HashMap::new();
         let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
         for sample in samples {
@@ -91,7 +91,7 @@ impl Workers {
     }
 }
 
-/// Number of all samples, and number of those in which another thread gave the GPU work.
+/// Number of all samples, and number of those in which another thread gave work to the GPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct AtWork {
     all: u64,

@@ -191,7 +191,7 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         })
 }
 
-/// Fits one straight line to points between which the clock does not jump.
+/// Fits one straight line to points (times with the clock's offset). The clock must not jump between these points.
 fn line(points: &[(i64, i64)]) -> OffsetLine {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))

@@ -52,8 +52,8 @@ pub(crate) struct KnownIterations<'a> {
     usual: HashMap<(usize, usize, u32, u32), HostActivity>,
     /// For each process, the numbers of the first iterations of its windows, in ascending order.
     first: Vec<Vec<u32>>,
-    /// Times by cause that already serve to explain a late arrival. The key is the index of the
-    /// process and the number of the iteration.
+    /// Times by cause that already explain an earlier late arrival, so that no time is used twice. The key is the
+    /// index of the process and the number of the iteration.
     spent: HashMap<(usize, u32), [u64; HOST_CAUSES]>,
 }
 
@@ -172,8 +172,8 @@ pub(crate) fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective, it is not known from which time on the rank must be compared
-    // with the others.
+    // Without a previous collective, it is not known from which time on the rank must be compared with the others, so
+    // return no causes.
     if before.is_none() || !is_work_known {
         return causes;
     }

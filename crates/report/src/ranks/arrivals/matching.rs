@@ -55,7 +55,7 @@ pub(crate) struct Matched<'a> {
     /// Number of collectives in which no rank can end before all ranks have begun. Only such
     /// collectives are matched.
     pub all: u64,
-    /// Number of those collectives that were matched with collectives of other ranks.
+    /// Number of the collectives in `all` that were matched with collectives of other ranks.
     pub matched: u64,
     /// Indexes of the processes that have too few of the iterations of their group.
     pub few: Vec<usize>,
@@ -142,8 +142,9 @@ impl Group<'_> {
     }
 }
 
-/// Matches the collectives of several processes, no two of which may have the same rank. `hosts`
-/// contains the host of each process, and `members` shows which processes may be in one group.
+/// Matches the collectives of several processes, which `places` contains as indexes in `processes`. No two of them
+/// may have the same rank. `hosts` contains the host of each process, and `members` shows which processes may be in
+/// one group.
 pub(crate) fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
@@ -223,8 +224,8 @@ fn take_group<'a>(
     group
 }
 
-/// Separates the lanes that have far fewer iterations than the median lane. Returns the other lanes
-/// first. A lane is the collectives of one operation and library in one process.
+/// Splits the lanes into those with enough iterations and those with far fewer than the median lane, in this order. A
+/// lane is the collectives of one operation and library in one process.
 fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     let mut counts: Vec<_> = group.iter().map(|lane| lane.steps.len()).collect();
     counts.sort_unstable();

@@ -280,8 +280,8 @@ impl CollectiveEvents<'_> {
         }
         let place = self.group.lanes[lane].place;
         let ahead = (last - second) as u64;
-        // If two ranks arrive at the same time, within the error of the clocks, it is not known
-        // which of them is last.
+        // If two ranks arrive at the same time, within the error of the clocks, it is not known which of them is
+        // last. So no rank is named.
         if ahead <= self.error {
             return;
         }

@@ -194,8 +194,8 @@ struct Parts {
 impl Parts {
     fn new(plant: Plant, tokens: i64) -> Self {
         let mut parts = Self {
-            // The code must be longer than 20 launches, because the ledger adds shorter code to the
-            // launches.
+            // The host's code must be longer than 20 launches, because the report counts shorter code as a part of
+            // launching.
             code: 1_600.0 * US,
             collection: 300.0 * US,
             gil: 300.0 * US,

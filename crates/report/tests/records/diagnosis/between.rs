@@ -56,7 +56,7 @@ fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
     );
     // If the host waits for the GPU for a millisecond, the GPU decides how long a step takes.
     says(made(MS), "host-bound", Verdict::No);
-    // In this case recorded kernels show that the GPU is busy nearly all the time.
+    // Recorded kernels now show that the GPU is busy nearly all the time.
     let busy = SyntheticLoop {
         kernels: vec![(0, 9900 * US)],
         ..made(10 * US)
@@ -223,12 +223,11 @@ fn a_loop_that_gives_the_gpu_nothing_to_do() {
     let said = "no work is launched; the host is outside CUDA calls 99.5 % of the time: asleep or blocked between \
                 cuStreamSynchronize and cuStreamSynchronize (96.0 %), ";
     assert!(evidence.starts_with(said), "{evidence}");
-    // In this case the thread is on a processor all the time.
+    // The thread of this loop is on a processor all the time.
     let evidence = finds(only_waits(10 * MS), &["no-gpu-work"]);
     let code = "time: code between cuStreamSynchronize and cuStreamSynchronize (97.0 %), code before cuStreamSynchronize (2.5 %)";
     assert!(evidence.ends_with(code), "{evidence}");
-    // Each of these kinds of call gives the GPU work, so the rule on a process without work does
-    // not hold.
+    // Each of these calls gives work to the GPU, so the rule on a process without work does not hold.
     for call in [LAUNCH, COPY, COPY_ASYNC] {
         let mut some = only_waits(100 * US);
         some.calls.insert(0, (call, 0, US));

@@ -118,12 +118,11 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    // In this case recorded kernels show that the GPU is idle during long code after the waits, not
-    // because of the waits.
+    // Recorded kernels now show that the GPU is idle during long code after the waits, not because of the waits.
     says(idle, "host-waits", Verdict::No);
     // A wait for an event need not wait for the last work of its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
-    // In this case the next launch follows the wait at once, so no time is lost.
+    // In the next loop, each launch follows a wait at once, so no time is lost.
     let at_once = SyntheticLoop {
         calls: times(
             4,

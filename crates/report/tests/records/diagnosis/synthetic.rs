@@ -19,7 +19,8 @@ pub(super) const LENGTH: u64 = 10 * MS;
 pub(super) const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Numbers of rows in the loop's table of calls.
+/// Index of the row of the launching function in the loop's table of calls. The constants below are the indexes of
+/// other rows.
 pub(crate) const LAUNCH: u8 = 0;
 pub(crate) const WAIT: u8 = 1;
 pub(crate) const COPY: u8 = 2;
