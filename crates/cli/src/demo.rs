@@ -265,7 +265,8 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// An error: a child was ended by a signal that a user or the system sent to the whole terminal or to this command.
+/// The error for a child process that a signal such as SIGINT ended. The user or the system has sent the signal to
+/// the whole terminal or to this command.
 #[derive(Debug)]
 struct Interrupted(i32);
 
@@ -277,11 +278,10 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// In this test, window 20 consists of iterations 20 and 21, so it ends right before 22. No window ends right before
-/// 30.
+/// The temporary folder of the demo. Dropping this value removes the folder.
 struct Scratch {
     folder: PathBuf,
-    // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.
+    // Must be the last field. Fields are dropped in order, so signals stay blocked until the folder is removed.
     held: HeldSignals,
 }
 

@@ -1,5 +1,5 @@
-//! Options that set variables, generated from the table of settings: the options of `run` and `env`, and the options of
-//! `attach`.
+//! Command-line options that set variables: the options of `run` and `env`, and those of `attach`. They are generated
+//! from the table of settings (`SETTINGS`).
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -287,7 +287,8 @@ impl Options {
     /// Checks the paths that a program on this machine will write to, except the path of the record.
     ///
     /// # Errors
-    /// The file of PyTorch's profiler or the ring cannot be created, or the folder of control sockets cannot be used.
+    /// The file of PyTorch's profiler or the ring file cannot be created, or the folder of control sockets cannot be
+    /// used.
     pub(crate) fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);

@@ -115,8 +115,8 @@ impl Records {
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
-    /// Returns the path template of the rings of steps and collectives. `None` unless the records are in the run's
-    /// folder. The template is absolute, like that of the records.
+    /// Returns the path template of the ring files, which hold the latest steps and collectives of each process.
+    /// `None` unless the records are in the run's folder. The template is absolute, like that of the records.
     pub(crate) fn ring(&self) -> Option<OsString> {
         self.of_run.as_ref()?;
         let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;

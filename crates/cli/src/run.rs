@@ -124,7 +124,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder of the run.
+    // Signals are blocked from this point on, so that a signal cannot end this process and leave an empty folder of
+    // the run.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
@@ -187,7 +188,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     status.map(end_as)
 }
 
-/// Returns what the library measures by itself. If a profiler runs the program, that is nothing.
+/// Returns the measurements that the library makes without a request of the user. There are none if a profiler such
+/// as nsys runs the program.
 const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     match is_profiled {
         true => Measures::Nothing,
@@ -195,8 +197,9 @@ const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     }
 }
 
-/// Returns an error if a condition on `stuck` was given, but the processes of `command` would have no ring: the user chose
-/// the path of the records and none for the rings, or switched the rings or the records off.
+/// Returns an error if a condition on `stuck` was given, but the processes of `command` would write no ring file,
+/// from which this condition is judged. This is so if the user chose the path of the records and none for the ring
+/// files, or switched the ring files or the records off.
 fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
     let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
     let has_chosen = env::var_os(variable::trace).is_some()

@@ -95,8 +95,9 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. After the exec
-    /// would be too late, because a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. Writing it
+    /// after the exec would be too late, because a process that reads the program's first output may stop the command
+    /// at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -114,8 +115,8 @@ impl Witness {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
-    /// Returns true if the witness also received a signal that this process received. In that case the signal was sent
-    /// to the whole process group. Returns `None` if the witness does not answer.
+    /// Returns true if the witness also received a signal that this process received. The signal was then sent to the
+    /// whole process group. Returns `None` if the witness does not answer.
     pub(crate) fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -266,8 +267,8 @@ fn runs(process: libc::pid_t) -> bool {
 /// Removes a signal that is pending for the witness. Returns true if the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
-        // may arrive a little later.
+        // A service manager stops all processes of a unit one after the other, so the witness's copy of one of these
+        // signals may arrive a little later.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };

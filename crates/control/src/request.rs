@@ -33,10 +33,11 @@ pub struct Capture {
     pub condition: Option<String>,
     /// The number of steps in which GPU kernels are recorded; 0 for none.
     pub kernels: Option<u64>,
-    /// True if garbage collections have to be recorded; the request is refused if they cannot be. `gil` is
-    /// the same for the GIL, and `stacks` for sampled stacks.
+    /// True if garbage collections have to be recorded. The request is refused if they cannot be recorded.
     pub gc: bool,
+    /// True if the use of the GIL has to be recorded. The request is refused if it cannot be recorded.
     pub gil: bool,
+    /// True if stacks have to be sampled. The request is refused if they cannot be sampled.
     pub stacks: bool,
     /// True if the window is for a profiler that waits in the process, such as nsys. The request is refused
     /// if there is no such profiler. No record is begun for the window.

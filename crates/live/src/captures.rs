@@ -10,7 +10,7 @@ use tllmprof_session::live::DemandProgress;
 /// requests no iteration ends, so after this time the window is closed in the middle of the iteration.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A window on which clients wait.
+/// A window (a range of iterations to capture), and the clients that wait for it.
 pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
@@ -27,7 +27,7 @@ pub(crate) struct WindowWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
-    /// Send the client that requested the window the first iteration of the window, which has opened.
+    /// The window has opened: send its first iteration, which is the value, to the client that requested the window.
     SayOpened(u64),
     /// Make the window close at the end of the current iteration.
     Stop,

@@ -190,7 +190,8 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// For each scope's ID in the record, the number of the scope's name on the page plus 1; 0 if no scope was open.
+    /// Numbers of scopes, such as the module `layers.3.mlp`. The key is the scope's ID in the record. The value is
+    /// the number of the scope's name on the page plus 1, or 0 if no scope was open.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -237,7 +238,8 @@ impl SecondPass<'_> {
         }
     }
 
-    /// Returns the number of a scope's name plus 1; 0 if no scope was open. The result is cached.
+    /// Returns the number of the name of a scope, such as the module `layers.3.mlp`, plus 1; 0 if no scope was open.
+    /// The result is cached.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;

@@ -14,9 +14,9 @@ const MAX_EDGES: usize = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// The number of the window's first iteration. `last` is the number of its last iteration,
-    /// `None` if the window was not closed.
+    /// The number of the window's first iteration.
     pub first: u64,
+    /// The number of the window's last iteration. `None` if the window was not closed.
     pub last: Option<u64>,
     pub start: u64,
     /// The time at which the window was closed. For a window that was not closed, the end of the

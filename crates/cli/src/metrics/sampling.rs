@@ -25,9 +25,10 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
 /// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// The run's processes and their threads are searched for in each of the first `FIRST_ROUNDS` rounds of sampling, and
-/// then once in `SEARCH_ROUNDS` rounds.
+/// Number of rounds of sampling at the beginning, in each of which the run's processes and their threads are searched
+/// for.
 const FIRST_ROUNDS: u64 = 10;
+/// Number of rounds after which the processes and threads are searched for again, once the first rounds are over.
 const SEARCH_ROUNDS: u64 = 50;
 /// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
 const THREAD_ROUNDS: u64 = 10;
@@ -109,8 +110,8 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     Ok(rounds)
 }
 
-/// Everything around the GPUs that is sampled, too: the processes that use the GPUs, and the NUMA nodes on which the
-/// threads run.
+/// Data that is sampled in addition to the GPUs' metrics: the processes that use the GPUs, and the NUMA nodes on
+/// which the threads run.
 struct Surrounding {
     family: ProcessFamily,
     shares: GpuShares,

@@ -23,7 +23,7 @@ const IN_COMMENTS: [(&str, &str); 4] = [
 /// The limit for the number of doc comments in all files that begin with one of [`OPENINGS`]. It is not 0, because the
 /// help texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
-/// The number of comment lines in all files that may contain a word from the lists of words to avoid.
+/// Maximum number of comment lines, in all files, that contain a word from the lists of words to avoid.
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";

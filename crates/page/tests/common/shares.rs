@@ -18,7 +18,7 @@ const TALL: Style = Style {
     top: None,
 };
 
-/// Returns the rows of the ledger for the host or for the GPU.
+/// Returns the rows of the ledger, the table of time by cause, for the host or for the GPU.
 pub(crate) fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
     of["ledger"][side].as_array().unwrap()
 }
@@ -68,9 +68,9 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let line = line.unwrap_or_else(|| panic!("{row}\n{text}"));
         assert!(line.ends_with(&share(of)), "{line}: {of}");
-        // The line shows the same share as the ledger only if both come from the same measurement
-        // (CUDA events or kernels). If there are waits for requests, the shares differ, because
-        // only the ledger includes these waits in the time.
+        // The line shows the same share as the ledger (the table of time by cause) only if both come from the same
+        // measurement: CUDA events or kernels. If there are waits for requests, the shares differ, because only the
+        // ledger includes these waits in the time.
         let is_by_events = process["ledger"]["gpu_from"] == "events";
         let is_of_ledger = side == "host" || (kind == "span") == is_by_events;
         if !is_of_ledger || inside["idle"]["max_ns"] != 0 {
@@ -90,7 +90,7 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     json
 }
 
-/// Checks that the text contains the largest rows of the ledgers.
+/// Checks that the text contains the largest rows of the ledgers, the tables of time by cause.
 fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
     for (side, heading) in [("host", "host"), ("gpu", "GPU")] {
         let rows = rows(process, side);

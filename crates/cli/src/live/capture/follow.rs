@@ -19,7 +19,7 @@ use crate::progress::Progress;
 
 /// Interval at which the command asks the processes for their progress.
 const ASK: Duration = Duration::from_millis(500);
-/// The outcome of the capture of one window in a process.
+/// The result of the capture of one window in a process.
 pub(crate) struct Captured {
     pub status: Status,
     /// The first iteration of the window. `None` if the window has not opened.
