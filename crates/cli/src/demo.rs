@@ -1,4 +1,5 @@
-//! `tllmprof demo`: captures a window of the bundled example program, to show what `tllmprof run` does.
+//! `tllmprof demo`: captures a window (a range of iterations) of the bundled example program, to show what `tllmprof
+//! run` does.
 
 use std::env;
 use std::fs;
@@ -144,8 +145,8 @@ impl Demo {
         Ok(command)
     }
 
-    /// Runs the example on the stand-in for CUDA in `folder`. If `folder` is `None`, the loader finds the stand-in by
-    /// itself.
+    /// Runs the example on the stand-in for CUDA, a library that imitates CUDA without a GPU. `folder` is the
+    /// stand-in's folder. If it is `None`, the loader finds the stand-in by itself.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
         let paths = folder.map(|folder| {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -245,8 +246,8 @@ fn find_engine() -> Result<PathBuf> {
 /// Returns the folder that contains the stand-in for CUDA, a library that imitates CUDA without a GPU.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because
-    // the example is in `bin/`.
+    // In a package, the stand-in for CUDA lies in the example's folder. In a build, it lies one folder above the
+    // example, because the example is in `bin/`.
     let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
     of_engine

@@ -18,7 +18,7 @@ use crate::{manners, records};
 
 /// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for a time. During this time at most the number of windows given by [`AT_MOST`] open automatically.
+/// The option for the time during which at most the number of windows given by [`AT_MOST`] open automatically.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of

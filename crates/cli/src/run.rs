@@ -295,7 +295,7 @@ fn set_variables(
     measures: Measures,
 ) {
     // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
-    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
+    // options that set variables cannot be used, because they split values at commas, which lists of windows contain.
     command.env(
         "LD_PRELOAD",
         library::preload(library, env::var_os("LD_PRELOAD")),

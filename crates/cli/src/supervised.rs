@@ -112,8 +112,8 @@ impl Job {
                 (libc::sigwaitinfo(&raw const all, &raw mut info), info)
             };
             if self.stop_together(false) {
-                // This process was stopped by SIGSTOP, and the witness stopped the program as well. Now another process
-                // has continued this process.
+                // This process was stopped by SIGSTOP, and its helper process, the witness, stopped the program as
+                // well. Now another process has continued this process.
                 send(self.number, libc::SIGCONT);
             }
             // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the

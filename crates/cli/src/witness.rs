@@ -21,13 +21,13 @@ use std::time::Duration;
 use crate::inherited;
 use crate::process_status::ProcessStatus;
 
-/// The name of the witness's process. The name differs from the command's name, so that `pkill tllmprof` does not match
-/// the witness.
+/// The name of the witness, a helper process of the command. It differs from the command's name, so that `pkill
+/// tllmprof` does not match the witness.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// Time that the witness waits for its copy of a signal. Some senders, such as a service manager that stops a control
-/// group, send the signal to each process in turn.
+/// Time that the witness waits for its copy of a signal that the command has received. Some senders, such as a
+/// service manager that stops a control group, send the signal to each process in turn.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
-/// Time that the command waits for an answer of the witness.
+/// Time that the command waits for an answer of the witness, its helper process.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two checks of whether the command was stopped, in milliseconds, while the command runs.
 const CHECK_INTERVAL_MS: libc::c_int = 500;
@@ -36,7 +36,8 @@ const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 /// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
 
-/// Memory that three processes share: the command, the witness, and until its exec the child that becomes the program.
+/// Memory that three processes share: the command, the witness (its helper process), and until its exec the child
+/// that becomes the program.
 struct SharedPages {
     program: AtomicI32,
     /// True once the command itself watches whether the program stops and continues. Before that, only the witness
@@ -47,12 +48,13 @@ struct SharedPages {
     stopped_together: AtomicBool,
 }
 
-/// The witness process, as the command sees it. Dropping this value ends the process.
+/// The witness, a helper process in the program's process group, as the command sees it. Dropping this value ends the
+/// process.
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False after the witness failed to answer, because it was stopped or killed. After that, the command asks it no
-    /// more.
+    /// False after the witness failed to answer, because it was stopped or killed. After that, the command sends it
+    /// no more questions.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }

@@ -1,5 +1,5 @@
-//! Follows a window from its request to its end. Knows which clients wait for the window, and when it must be
-//! stopped.
+//! Follows a window (a range of iterations to capture) from its request to its end. Knows which clients wait for the
+//! window, and when it must be stopped.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub(crate) struct WindowWait {
     stopped: Option<Instant>,
 }
 
-/// The next task of the listening thread for the window.
+/// The next task that the listening thread has to do for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,

@@ -18,7 +18,7 @@ pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
     /// not known.
     pub pid: Option<u64>,
-    /// The path of the ring's file.
+    /// The path of the ring file.
     pub path: PathBuf,
     pub ring: Ring,
 }
@@ -30,7 +30,7 @@ impl ProcessRing {
     }
 }
 
-/// Returns the content of a ring's file. If the file is not a ring, at most a ring's length is read.
+/// Returns the content of the file `path`, which may be a ring file. At most the length of a ring file is read.
 ///
 /// # Errors
 /// The file does not exist, or is not a regular file.

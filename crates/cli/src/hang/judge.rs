@@ -16,12 +16,14 @@ pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// Time for which all ranks must have waited for the GPU to be called stuck, in nanoseconds. A shorter wait may be a
 /// long prefill.
 const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
-/// Multiple of the longest of the latest steps that such a wait must also exceed.
+/// Multiple of the longest recent step for which all ranks must have waited for the GPU to be called stuck. The
+/// longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
 /// Time, in nanoseconds, for which a thread may use the processor and still count as working. After a longer time the
 /// thread may also wait in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
-/// Multiple of the longest of the latest steps for which the thread may also use the processor.
+/// Multiple of the longest recent step for which a thread may use the processor and still count as working. The
+/// longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
 /// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is

@@ -37,8 +37,8 @@ use symbols::Symbols;
 use verdict::Answer;
 pub(crate) use watch::StuckWatch;
 
-/// Time between the two readings of each process's ring and threads. A process is not stuck if anything changed between
-/// the two readings.
+/// Time between the two readings of each process's ring file and threads. A process is not stuck if anything changed
+/// between the two readings.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Time between the two readings if no ring file has changed for much longer than [`BETWEEN`]. The readings then only
 /// have to show if a thread uses the processor.

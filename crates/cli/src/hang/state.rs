@@ -22,7 +22,7 @@ pub(crate) struct RankState {
     pub gil_holder: Option<u32>,
 }
 
-/// The state of a process: it runs, is stopped, has ended, or cannot be seen from here.
+/// The state of a process: it runs, is stopped, has ended, or is not visible to this command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Runs,

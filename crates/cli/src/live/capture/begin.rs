@@ -39,7 +39,7 @@ pub(crate) struct BegunProcesses {
     pub failed: bool,
 }
 
-/// A process that this command asks to open a window.
+/// A process that this command asks to open a window (a range of iterations to capture).
 struct CaptureCandidate {
     process: ListeningProcess,
     /// True if the process has ended since this command asked it to open a window.
