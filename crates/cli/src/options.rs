@@ -44,8 +44,8 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels. Applies if the PyTorch profiler runs, which also uses CUPTI and for which the
-    /// automatic window would be too long.
+    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI, and the
+    /// automatic window would be too long for it.
     WithoutKernels,
     /// Only iteration times and the numbers of calls.
     Nothing,

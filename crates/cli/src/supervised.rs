@@ -77,7 +77,8 @@ fn start(
     if let Some(witness) = &witness {
         witness.watch(command);
     }
-    // `hand_on` comes last, because it makes `command` execute the program itself.
+    // `hand_on` comes last, because it adds a `pre_exec` closure that executes the program itself. Closures that are
+    // added later would never run.
     inherited::hand_on(command, Heir::Child)?;
     let child = command.spawn()?;
     inherited::stop_timers();

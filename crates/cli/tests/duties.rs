@@ -629,8 +629,8 @@ fn what_cannot_be_started_ends_as_with_env() {
     assert_eq!(folders.count(), 0);
 }
 
-/// In this test, the library's variables make the environment larger than the kernel allows. The folder of the run is
-/// then removed.
+/// The library's variables make the environment larger than the kernel allows, so the program cannot start. The
+/// command must then remove the folder of the run.
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();

@@ -192,7 +192,7 @@ pub struct Item {
     pub capturing: bool,
     /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// True if something other than its regular end ended the item, such as the end of the process.
+    /// True if the item did not reach its regular end, for example because the process ended.
     pub cut: bool,
     /// ID of the scope (module of the model) in which a kernel was launched; 0 if no scope was open, `None` if it is
     /// not known.

@@ -30,7 +30,7 @@ use crate::{inherited, output, witness};
 
 /// Time to wait for the last message of the sampling process, which may still be loading NVML.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to wait for the last message if the user did not ask for the samples.
+/// Time to wait for the last message of the sampling process if the user did not ask for its samples.
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Name of the sampling process.

@@ -20,7 +20,7 @@ use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SampleScope, SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples of the GPUs. NVML supports no shorter interval for GPM.
+/// Interval between samples of the GPUs. NVML supports no shorter interval for its performance counters (GPM).
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
 /// the record fills.

@@ -33,8 +33,8 @@ const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b
 /// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside
 /// functions do not match, because they are indented.
 const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
-/// The largest number of files that may each define a type of the same name. With two, the name already has two
-/// meanings.
+/// Maximum number of files that define a type of the same name. With more, a reader could not guess which type is
+/// meant.
 const MAX_TYPES_OF_A_NAME: usize = 2;
 
 /// Every source of the repository in one of the known languages. The name of each is its path below the repository's

@@ -78,7 +78,8 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
         let of = of.as_f64().unwrap();
-        // Waits that are too small for a row of their own are in the ledger's row for other causes.
+        // In the ledger (the table of time by cause), waits that are too small for a row of their own are in the row
+        // for other causes.
         let small = sum(rows(process, side), |row| {
             kind == "wait" && row["kind"] == "other"
         });
@@ -97,7 +98,8 @@ fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
         if rows.is_empty() {
             continue;
         }
-        // The text states the number of iterations that a ledger is based on only if these are not all iterations.
+        // If a ledger (table of time by cause) is not based on all iterations, the text states the number of
+        // iterations that it is based on.
         let ledger = &process["ledger"];
         let of = &ledger[format!("{side}_iterations")];
         let counted = match of == &ledger["iterations"] {
