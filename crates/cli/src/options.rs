@@ -70,8 +70,8 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Returns the rows of the table of settings that have an option of `attach`, or with `OF_ATTACH` false of `run`
-    /// and `env`.
+    /// Returns the rows of the table of settings that have an option: of `attach` if `OF_ATTACH` is true, otherwise
+    /// of `run` and `env`.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS

@@ -256,7 +256,8 @@ fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> 
     cannot_start(command.get_program(), &error)
 }
 
-/// Prints the summary of a run, and completes its records unless processes still write them.
+/// Prints the summary of a run. Then removes the run's folder if it is empty, unless processes of the run still write
+/// to it.
 fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
     let left = background::find(run);
     if summarises {

@@ -1,5 +1,5 @@
-//! Finds the rings of running processes, and the rings that ended processes left in folders. A ring is a file with the
-//! latest steps and collectives of a process.
+//! Finds the ring files of running processes, and the ring files that ended processes left in folders. A ring file
+//! holds the latest steps and collectives of a process.
 
 use std::collections::BTreeSet;
 use std::fs;
