@@ -38,8 +38,8 @@ const ANCHOR: Duration = Duration::from_secs(60);
 /// A GPU in NVML, and the name of its model.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
-/// Waits until the program has started, and then samples until the command closes the other end of the socket. Returns the number of rounds, in each
-/// of which every GPU is sampled once.
+/// Waits until the program has started, and then samples until the command closes the other end of the socket.
+/// Returns the number of rounds, in each of which every GPU is sampled once.
 ///
 /// # Errors
 /// The reason why there are no metrics, or why they end early.
