@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// The minimum number of digits of the number with which the name of a run's folder begins. Shorter numbers are padded
-/// with zeros.
+/// Minimum number of digits of `NUMBER` in the name `NUMBER-NAME` of a run's folder. Shorter numbers are padded with
+/// zeros.
 const DIGITS: usize = 4;
 /// Maximum number of attempts to copy a run into the folder. If another process has created a folder with the chosen
 /// number, the next attempt uses the next higher number.

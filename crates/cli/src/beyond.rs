@@ -31,8 +31,8 @@ pub(crate) fn own_number(pid: u64) -> Option<u64> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns true if the same path may mean different files in the process `pid` and in this process, as with a
-/// container. Returns false if the files cannot be compared.
+/// Returns true if process `pid` sees other files than this process under the same path, for example in a container.
+/// Returns false also if this process may not find that out.
 pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;

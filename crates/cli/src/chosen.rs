@@ -5,11 +5,11 @@ use std::io;
 use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
 use tllmprof_report::{Origin, Recording};
 
-/// A recording without the events of the windows that were not chosen. A window is chosen by its first iteration.
+/// A view of a recording that leaves out the events of hidden windows. A window is hidden unless its first iteration
+/// was chosen.
 pub(crate) struct Chosen<R> {
     recording: R,
-    /// Start and end of each hidden window, that is, of each window that was not chosen, in ticks of the record's
-    /// clock.
+    /// Start and end of each hidden window, in ticks of the record's clock.
     others: Vec<(u64, u64)>,
 }
 

@@ -140,7 +140,7 @@ fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     }
 }
 
-/// Compares the runs of both sides, prints the comparison, and returns the exit status.
+/// Compares the base runs with the other runs, prints the comparison, and returns the exit status.
 fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
     let wanted = CompareRequest {
         step: arguments.step.as_ref(),

@@ -1,4 +1,5 @@
-//! `tllmprof demo`: captures a window of the bundled example program, to show what `tllmprof run` does.
+//! `tllmprof demo`: captures a window (a range of iterations) of the bundled example program, to show what `tllmprof
+//! run` does.
 
 use std::env;
 use std::fs;
@@ -144,8 +145,8 @@ impl Demo {
         Ok(command)
     }
 
-    /// Runs the example on the stand-in for CUDA in `folder`. If `folder` is `None`, the loader finds the stand-in by
-    /// itself.
+    /// Runs the example on the stand-in for CUDA, a library that imitates CUDA without a GPU. `folder` is the
+    /// stand-in's folder. If it is `None`, the loader finds the stand-in by itself.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
         let paths = folder.map(|folder| {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -245,8 +246,8 @@ fn find_engine() -> Result<PathBuf> {
 /// Returns the folder that contains the stand-in for CUDA, a library that imitates CUDA without a GPU.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because
-    // the example is in `bin/`.
+    // In a package, the stand-in for CUDA lies in the example's folder. In a build, it lies one folder above the
+    // example, because the example is in `bin/`.
     let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
     of_engine
@@ -265,7 +266,8 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// An error: a child was ended by a signal that a user or the system sent to the whole terminal or to this command.
+/// The error for a child process that a signal such as SIGINT ended. The user or the system has sent the signal to
+/// the whole terminal or to this command.
 #[derive(Debug)]
 struct Interrupted(i32);
 
@@ -277,11 +279,10 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// In this test, window 20 consists of iterations 20 and 21, so it ends right before 22. No window ends right before
-/// 30.
+/// The temporary folder of the demo. Dropping this value removes the folder.
 struct Scratch {
     folder: PathBuf,
-    // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.
+    // Must be the last field. Fields are dropped in order, so signals stay blocked until the folder is removed.
     held: HeldSignals,
 }
 

@@ -261,7 +261,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A request to stop, which a signal makes. After such a request the unfinished output is removed.
+/// A request to stop the export, made by a signal such as SIGINT. The unfinished output is then removed.
 struct Stopped {
     is_set: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,

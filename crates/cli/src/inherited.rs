@@ -58,9 +58,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens a file whose descriptor is the lowest free one, to take the place of a standard stream that is closed. If
-/// `/dev/null` cannot be opened, for example in a container without that file, Rust's runtime would abort the process.
-/// In that case the root folder is opened: reading and writing it fails, as with a closed descriptor.
+/// Opens `/dev/null` at the lowest free descriptor, which is that of a closed standard stream. If `/dev/null` does
+/// not exist, for example in a container, Rust's runtime would abort the process. The root folder is opened instead:
+/// reading and writing it fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
     unsafe {
@@ -105,8 +105,8 @@ pub(crate) fn exec(command: &mut Command) -> io::Error {
     }
 }
 
-/// Returns true if a child could not be started because processes, descriptors or memory are used up. In that case the
-/// program can still replace this process, with [`exec_instead`].
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program can
+/// then still replace this process, with [`exec_instead`].
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error

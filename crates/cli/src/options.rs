@@ -1,5 +1,5 @@
-//! Options that set variables, generated from the table of settings: the options of `run` and `env`, and the options of
-//! `attach`.
+//! Command-line options that set variables: the options of `run` and `env`, and those of `attach`. They are generated
+//! from the table of settings (`SETTINGS`).
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,7 +18,7 @@ use crate::{manners, records};
 
 /// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for a time. During this time at most the number of windows given by [`AT_MOST`] open automatically.
+/// The option for the time during which at most the number of windows given by [`AT_MOST`] open automatically.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
@@ -44,8 +44,8 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels. Applies if the PyTorch profiler runs, which also uses CUPTI and for which the
-    /// automatic window would be too long.
+    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI, and the
+    /// automatic window would be too long for it.
     WithoutKernels,
     /// Only iteration times and the numbers of calls.
     Nothing,
@@ -70,8 +70,8 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Returns the rows of the table of settings that have an option of `attach`, or with `OF_ATTACH` false of `run`
-    /// and `env`.
+    /// Returns the rows of the table of settings that have an option: of `attach` if `OF_ATTACH` is true, otherwise
+    /// of `run` and `env`.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS
@@ -287,7 +287,8 @@ impl Options {
     /// Checks the paths that a program on this machine will write to, except the path of the record.
     ///
     /// # Errors
-    /// The file of PyTorch's profiler or the ring cannot be created, or the folder of control sockets cannot be used.
+    /// The file of PyTorch's profiler or the ring file cannot be created, or the folder of control sockets cannot be
+    /// used.
     pub(crate) fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);

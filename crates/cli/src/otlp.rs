@@ -18,11 +18,14 @@ const TRACES: &str = "/v1/traces";
 /// Time after which a request to the collector fails.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// OpenTelemetry's variables for exporters, in order of precedence: those for traces come first.
+/// OpenTelemetry's variables with HTTP headers for exporters. The one for traces comes first, because it takes
+/// precedence.
 const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     "OTEL_EXPORTER_OTLP_HEADERS",
 ];
+/// OpenTelemetry's variables with the file of trusted certificates. The one for traces comes first, because it takes
+/// precedence.
 const CERTIFICATE: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CERTIFICATE",

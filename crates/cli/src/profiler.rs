@@ -1,4 +1,5 @@
-//! The profilers that `run` starts, nsys and ncu: how they are found and configured to capture windows.
+//! The profilers that `run` starts, nsys and ncu: how they are found, and how they are configured to capture windows
+//! (ranges of iterations).
 
 use std::env;
 use std::ffi::OsString;
@@ -177,7 +178,8 @@ pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> 
         OwnOption::new(None, "--trace-fork-before-exec", "true"),
     ];
     if windows > 0 {
-        // By default nsys ends the program when the capture range ends for the first time.
+        // By default nsys ends the program when the capture range ends for the first time. These values of
+        // `--capture-range-end` prevent that.
         let end = if split {
             "repeat".to_owned()
         } else if windows == 1 {

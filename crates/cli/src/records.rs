@@ -21,15 +21,16 @@ use crate::{output, runs};
 
 /// The default template for the file names of records in the run's folder.
 pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
-/// The default template for the names of rings, in the same folder as the records. A ring is a file that holds a
-/// process's latest steps and collectives.
+/// The default template for the names of ring files, in the same folder as the records. A ring file holds a process's
+/// latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
 /// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
 /// the times of files.
 const SLACK: Duration = Duration::from_secs(2);
-/// The largest time by which another machine's clock may lag the clock of this machine.
+/// The largest time by which another machine's clock may lag. A record still belongs to the run if it seems to have
+/// begun before the run by at most this time.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run: the folder or path template of their files.
@@ -115,8 +116,8 @@ impl Records {
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
-    /// Returns the path template of the rings of steps and collectives. `None` unless the records are in the run's
-    /// folder. The template is absolute, like that of the records.
+    /// Returns the path template of the ring files, which hold the latest steps and collectives of each process.
+    /// `None` unless the records are in the run's folder. The template is absolute, like that of the records.
     pub(crate) fn ring(&self) -> Option<OsString> {
         self.of_run.as_ref()?;
         let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;

@@ -124,7 +124,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder of the run.
+    // Signals are blocked from this point on, so that a signal cannot end this process and leave an empty folder of
+    // the run.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
@@ -187,7 +188,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     status.map(end_as)
 }
 
-/// Returns what the library measures by itself. If a profiler runs the program, that is nothing.
+/// Returns the measurements that the library makes without a request of the user. There are none if a profiler such
+/// as nsys runs the program.
 const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     match is_profiled {
         true => Measures::Nothing,
@@ -195,8 +197,9 @@ const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     }
 }
 
-/// Returns an error if a condition on `stuck` was given, but the processes of `command` would have no ring: the user chose
-/// the path of the records and none for the rings, or switched the rings or the records off.
+/// Returns an error if a condition on `stuck` was given, but the processes of `command` would write no ring file,
+/// from which this condition is judged. This is so if the user chose the path of the records and none for the ring
+/// files, or switched the ring files or the records off.
 fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
     let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
     let has_chosen = env::var_os(variable::trace).is_some()
@@ -253,7 +256,8 @@ fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> 
     cannot_start(command.get_program(), &error)
 }
 
-/// Prints the summary of a run, and completes its records unless processes still write them.
+/// Prints the summary of a run. Then removes the run's folder if it is empty, unless processes of the run still write
+/// to it.
 fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
     let left = background::find(run);
     if summarises {
@@ -292,7 +296,7 @@ fn set_variables(
     measures: Measures,
 ) {
     // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
-    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
+    // options that set variables cannot be used, because they split values at commas, which lists of windows contain.
     command.env(
         "LD_PRELOAD",
         library::preload(library, env::var_os("LD_PRELOAD")),

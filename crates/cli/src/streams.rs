@@ -1,5 +1,5 @@
-//! `tllmprof streams`: replays recorded streams of CUDA calls through the step learner that the
-//! library runs.
+//! `tllmprof streams`: replays recorded streams of CUDA calls through the step learner, the code with which the
+//! library finds iterations by itself.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

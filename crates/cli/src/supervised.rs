@@ -70,14 +70,15 @@ fn start(
     command: &mut Command,
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
-    // The witness starts before the program. The kernel delivers a signal for a process group to the group's youngest
-    // process first, and so to the program before the witness. When the witness has such a signal, the program has it,
-    // too.
+    // The witness, a helper process in the program's process group, starts before the program. The kernel delivers a
+    // signal for a process group to the group's youngest process first. So when the witness has received such a
+    // signal, the program has received it, too.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
     }
-    // `hand_on` comes last, because it makes `command` execute the program itself.
+    // `hand_on` comes last, because it adds a `pre_exec` closure that executes the program itself. Closures that are
+    // added later would never run.
     inherited::hand_on(command, Heir::Child)?;
     let child = command.spawn()?;
     inherited::stop_timers();
@@ -112,8 +113,8 @@ impl Job {
                 (libc::sigwaitinfo(&raw const all, &raw mut info), info)
             };
             if self.stop_together(false) {
-                // This process was stopped by SIGSTOP, and the witness stopped the program as well. Now another process
-                // has continued this process.
+                // This process was stopped by SIGSTOP, and its helper process, the witness, stopped the program as
+                // well. Now another process has continued this process.
                 send(self.number, libc::SIGCONT);
             }
             // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the
@@ -138,8 +139,8 @@ impl Job {
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // Without an answer of the witness, only signals from the kernel (for the terminal) certainly went to the whole
-        // process group.
+        // If the witness does not answer, only signals from the kernel, such as SIGINT for ^C on the terminal,
+        // certainly went to the whole process group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
         // If the program had replaced this process, a signal to this process's group would have reached it. A program
         // that has left the group does not receive such a signal, so the signal is passed on.

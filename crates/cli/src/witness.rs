@@ -21,13 +21,13 @@ use std::time::Duration;
 use crate::inherited;
 use crate::process_status::ProcessStatus;
 
-/// The name of the witness's process. The name differs from the command's name, so that `pkill tllmprof` does not match
-/// the witness.
+/// The name of the witness, a helper process of the command. It differs from the command's name, so that `pkill
+/// tllmprof` does not match the witness.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// Time that the witness waits for its copy of a signal. Some senders, such as a service manager that stops a control
-/// group, send the signal to each process in turn.
+/// Time that the witness waits for its copy of a signal that the command has received. Some senders, such as a
+/// service manager that stops a control group, send the signal to each process in turn.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
-/// Time that the command waits for an answer of the witness.
+/// Time that the command waits for an answer of the witness, its helper process.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two checks of whether the command was stopped, in milliseconds, while the command runs.
 const CHECK_INTERVAL_MS: libc::c_int = 500;
@@ -36,7 +36,8 @@ const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 /// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
 
-/// Memory that three processes share: the command, the witness, and until its exec the child that becomes the program.
+/// Memory that three processes share: the command, the witness (its helper process), and until its exec the child
+/// that becomes the program.
 struct SharedPages {
     program: AtomicI32,
     /// True once the command itself watches whether the program stops and continues. Before that, only the witness
@@ -47,12 +48,13 @@ struct SharedPages {
     stopped_together: AtomicBool,
 }
 
-/// The witness process, as the command sees it. Dropping this value ends the process.
+/// The witness, a helper process in the program's process group, as the command sees it. Dropping this value ends the
+/// process.
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False after the witness failed to answer, because it was stopped or killed. After that, the command asks it no
-    /// more.
+    /// False after the witness failed to answer, because it was stopped or killed. After that, the command sends it
+    /// no more questions.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
@@ -95,8 +97,9 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. After the exec
-    /// would be too late, because a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. Writing it
+    /// after the exec would be too late, because a process that reads the program's first output may stop the command
+    /// at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -114,8 +117,8 @@ impl Witness {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
-    /// Returns true if the witness also received a signal that this process received. In that case the signal was sent
-    /// to the whole process group. Returns `None` if the witness does not answer.
+    /// Returns true if the witness also received a signal that this process received. The signal was then sent to the
+    /// whole process group. Returns `None` if the witness does not answer.
     pub(crate) fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -266,8 +269,8 @@ fn runs(process: libc::pid_t) -> bool {
 /// Removes a signal that is pending for the witness. Returns true if the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
-        // may arrive a little later.
+        // A service manager stops all processes of a unit one after the other, so the witness's copy of one of these
+        // signals may arrive a little later.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };

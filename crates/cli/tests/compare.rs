@@ -31,7 +31,8 @@ fn record(path: &Path, rank: u64) {
 #[test]
 fn two_records_give_a_verdict() {
     let scratch = Scratch::new();
-    // In both records, the iterations of rank 2 take about a tenth longer than those of all other ranks.
+    // In the simulated server, iterations of rank 2 take about a tenth longer than those of rank 3. So `b` must be
+    // found faster than `a`.
     record(&scratch.path("a.tllmprof"), 2);
     record(&scratch.path("b.tllmprof"), 3);
     let text = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);

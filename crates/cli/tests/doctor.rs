@@ -1,4 +1,5 @@
-//! Tests of `tllmprof doctor`, on programs of every kind.
+//! Tests of `tllmprof doctor`, on programs such as setuid, damaged and CUDA programs, and on programs of another
+//! machine or C library.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -189,7 +190,7 @@ fn shared_cuda_libraries() {
         &doctor(&scratch, &program),
         "libengine.so needs libcudart.so.12, which is not found here",
     );
-    // With `LD_LIBRARY_PATH` another libcudart.so is found.
+    // `LD_LIBRARY_PATH` names a folder with another libcudart.so, which the loader finds first.
     let elsewhere = scratch.compile(
         "else/libcudart.so.12",
         "int cudaFree(void *p) { return !p; }",

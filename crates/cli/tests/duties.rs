@@ -297,7 +297,8 @@ fn the_program_inherits_what_the_command_did() {
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// The program's process number. With `Way::Run` this is not the started process, which is the command.
+    /// The program's process number. With `Way::Run` this is not the number of the started process, because that
+    /// process is the command `tllmprof`.
     program: i32,
 }
 
@@ -628,8 +629,8 @@ fn what_cannot_be_started_ends_as_with_env() {
     assert_eq!(folders.count(), 0);
 }
 
-/// In this test, the library's variables make the environment larger than the kernel allows. The folder of the run is
-/// then removed.
+/// The library's variables make the environment larger than the kernel allows, so the program cannot start. The
+/// command must then remove the folder of the run.
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();
@@ -737,7 +738,8 @@ fn a_program_for_which_no_child_can_be_started_has_the_commands_place() {
     );
 }
 
-/// A container may have no `/dev/null`. Rust's runtime opens that file in place of standard streams that are closed.
+/// Rust's runtime opens `/dev/null` in place of closed standard streams. In a container without that file, the
+/// program must start all the same, and with these streams closed.
 #[test]
 fn closed_streams_stay_closed_in_a_container_without_devices() {
     let shop = Shop::new();

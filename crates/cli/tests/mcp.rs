@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 const LAYERS: &str = "standin-layers.tllmprof";
 const STACKS: &str = "vllm-stacks.tllmprof";
-/// A stored record, which contains the identifier of a run.
+/// The name of a stored record that contains the identifier of a run.
 const GIL: &str = "standin-gil.tllmprof";
 /// The longest time to wait for an answer.
 const LIMIT: Duration = Duration::from_secs(60);

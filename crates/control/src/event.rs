@@ -71,7 +71,7 @@ pub struct Taken {
     pub sum_ns: u64,
 }
 
-/// The state of the window of a process, called `state` in JSON.
+/// The state of a process's window (range of captured steps), called `state` in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// No window is open, but one can be requested.

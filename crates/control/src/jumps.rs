@@ -24,13 +24,14 @@ pub struct Jump {
     /// The address of a copy of the function's first instructions. After them, the copy continues in the
     /// function.
     pub original: AtomicU64,
-    /// The address at which the jump is written. `length` is the length in bytes of the
-    /// instructions that the jump replaces. The jump must not be written while a thread is inside
-    /// these instructions, except at the first one.
+    /// The address at which the jump is written. The jump must not be written while a thread is inside the
+    /// instructions that the jump replaces, except at the first one.
     pub at: AtomicU64,
+    /// The length of the instructions that the jump replaces, in bytes.
     pub length: AtomicU64,
-    /// The bytes at address `at`: `before` without the jump, `after` with it.
+    /// The bytes at address `at` without the jump.
     pub before: AtomicU64,
+    /// The bytes at address `at` with the jump.
     pub after: AtomicU64,
     /// The row of the function in the library's table of calls; [`NO_CALL`] if it has none.
     pub call: AtomicU64,

@@ -17,8 +17,8 @@ pub enum Request {
     Detach,
 }
 
-/// A request for a window. Settings that the request does not contain keep the values that the process was
-/// started with.
+/// A request for a window, which is a range of steps to capture. Settings that the request does not contain keep the
+/// values that the process was started with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capture {
     /// The number of steps in the window.
@@ -33,15 +33,16 @@ pub struct Capture {
     pub condition: Option<String>,
     /// The number of steps in which GPU kernels are recorded; 0 for none.
     pub kernels: Option<u64>,
-    /// True if garbage collections have to be recorded; the request is refused if they cannot be. `gil` is
-    /// the same for the GIL, and `stacks` for sampled stacks.
+    /// True if garbage collections have to be recorded. The request is refused if they cannot be recorded.
     pub gc: bool,
+    /// True if the use of the GIL has to be recorded. The request is refused if it cannot be recorded.
     pub gil: bool,
+    /// True if stacks have to be sampled. The request is refused if they cannot be sampled.
     pub stacks: bool,
     /// True if the window is for a profiler that waits in the process, such as nsys. The request is refused
     /// if there is no such profiler. No record is begun for the window.
     pub profiler: bool,
-    /// True if the steps that the flight recorder has kept before the window belong to the window.
+    /// True if the window also includes the steps before it that the flight recorder has kept (`TLLMPROF_FLIGHT`).
     pub past: bool,
     /// The absolute path, in the process's file system, for the PyTorch profiler's trace. If it is given,
     /// that profiler runs in the window.

@@ -1,5 +1,5 @@
-//! Follows a window from its request to its end. Knows which clients wait for the window, and when it must be
-//! stopped.
+//! Follows a window (a range of iterations to capture) from its request to its end. Knows which clients wait for the
+//! window, and when it must be stopped.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use tllmprof_session::live::DemandProgress;
 /// requests no iteration ends, so after this time the window is closed in the middle of the iteration.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A window on which clients wait.
+/// A window (a range of iterations to capture), and the clients that wait for it.
 pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
@@ -23,11 +23,11 @@ pub(crate) struct WindowWait {
     stopped: Option<Instant>,
 }
 
-/// The next task of the listening thread for the window.
+/// The next task that the listening thread has to do for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
-    /// Send the client that requested the window the first iteration of the window, which has opened.
+    /// The window has opened: send its first iteration, which is the value, to the client that requested the window.
     SayOpened(u64),
     /// Make the window close at the end of the current iteration.
     Stop,

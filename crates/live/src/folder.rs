@@ -66,8 +66,7 @@ pub(crate) fn socket(
         .map(|runtime| place::below(&runtime))
         .filter(is_short);
     let folder = match below {
-        // The user's runtime folder may not be writable, for example in a sandbox. In that case the folder in
-        // `/tmp` is used.
+        // The user's runtime folder may not be writable, for example in a sandbox. The folder in `/tmp` is then used.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
         _ => {
             let folder = place::of_user(user);

@@ -142,8 +142,8 @@ impl Socket {
             libc::close(low);
             number
         };
-        // The process's limit for descriptors is below the wanted number (EINVAL), or no descriptor is free
-        // (EMFILE). In both cases the host has none to spare.
+        // The process's limit for descriptors is below the wanted number (EINVAL), or no descriptor is free (EMFILE).
+        // Either way, the program has no descriptor to spare for the library.
         if number < 0 {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }

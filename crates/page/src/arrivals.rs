@@ -1,4 +1,4 @@
-//! How late each rank arrived at the collectives of each iteration, as columns of numbers in the page's data.
+//! Lateness of each rank at the collectives of each iteration, as columns of numbers in the page's data.
 
 use tllmprof_report::{Arrivals, Change};
 

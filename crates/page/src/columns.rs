@@ -46,7 +46,8 @@ impl Columns {
 
     /// Adds numbers that may be negative. They have the same form as in [`Self::differences`].
     pub fn signed_differences(&mut self, numbers: impl IntoIterator<Item = i64>) {
-        // With this limit, the page's script can represent the differences exactly, too.
+        // Two numbers within this limit differ by at most `LARGEST / 2`. With the sign in bit 0, the difference is at
+        // most `LARGEST`, which the page's script can represent exactly.
         let limit = (LARGEST >> 2) as i64;
         let mut before = 0;
         for number in numbers {

@@ -146,9 +146,9 @@ fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     item.kind.row().page.is_some() && !is_own()
 }
 
-/// Adds the columns of the table of kinds: a kind's name for readers, category, colour, the meaning
-/// of an event's value, and the side of a launch (call or kernel) that an event shows. Texts that a
-/// kind does not have are empty.
+/// Adds the columns of the table of event kinds. A row has the kind's name for readers, its category, its colour, the
+/// meaning of the events' value, and the side of a launch (call or kernel) that the events show. Texts that a kind
+/// does not have are empty.
 fn kinds(columns: &mut Columns) {
     columns.number(Kind::ALL.len() as u64);
     for kind in Kind::ALL {
@@ -166,9 +166,9 @@ fn kinds(columns: &mut Columns) {
     }
 }
 
-/// Returns the meaning of the value of a kind's events on the page; `None` if the value is not
-/// shown. For calls and kernels that belong to a launch, the value is replaced by the launch's
-/// number. The handle of a stream is not shown.
+/// Returns the key that says what the value of a kind's events means on the page; `None` if the value is not shown.
+/// For calls and kernels that belong to a launch, the page shows the launch's number instead of the value. The handle
+/// of a stream is not shown.
 fn shown_value(kind: Kind) -> Option<Key> {
     let row = kind.row();
     let is_shown = |key: &Key| row.end.is_none() && *key != Key::Stream;
@@ -190,7 +190,8 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// For each scope's ID in the record, the number of the scope's name on the page plus 1; 0 if no scope was open.
+    /// Numbers of scopes, such as the module `layers.3.mlp`. The key is the scope's ID in the record. The value is
+    /// the number of the scope's name on the page plus 1, or 0 if no scope was open.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -237,7 +238,8 @@ impl SecondPass<'_> {
         }
     }
 
-    /// Returns the number of a scope's name plus 1; 0 if no scope was open. The result is cached.
+    /// Returns the number of the name of a scope, such as the module `layers.3.mlp`, plus 1; 0 if no scope was open.
+    /// The result is cached.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;

@@ -66,8 +66,8 @@ pub(crate) struct TrackEvent {
     /// A value whose meaning is in the table of kinds. For a call or kernel of a launch, it is the
     /// launch's number plus 1, or 0 if the launch is not known.
     value: u64,
-    /// For a kernel, the number of its scope's name plus 1; 0 for other events and if the scope is
-    /// not known.
+    /// For a kernel, the number of the name of its scope (the module of the model that launched it) plus 1; 0 for
+    /// other events and if the scope is not known.
     scope: u32,
 }
 

@@ -143,7 +143,7 @@ fn equal_blocks_are_the_layers_of_the_models() {
         let share = blocks["share"].as_f64().unwrap();
         assert!((share - kernels as f64 / all as f64).abs() < 1e-9, "{name}");
     }
-    // A loop that runs only four kernels has no repeated blocks.
+    // This record is of a loop that runs only four kernels, so it must have no repeated blocks.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/torch-graph.tllmprof.gz");
     let json = TestPage::from_record(&read(&path), "torch-graph", 1 << 20).json();
     assert!(json["processes"][0]["blocks"].is_null());

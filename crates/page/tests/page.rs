@@ -75,7 +75,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
 
 #[test]
 fn page_text_and_json_have_one_figure_for_samples_of_stacks() {
-    // At every sampling rate, one of 41 samples is rejected.
+    // In the simulated records, one of 41 samples is rejected at every sampling rate.
     let ranks = |hertz: &[u64]| {
         let ranks = hertz.iter().zip(0..).map(|(hertz, rank)| {
             let mut engine = engine(rank);

@@ -69,9 +69,9 @@ impl Interpreter {
         Ok(new)
     }
 
-    /// Passes the items of the record to `each`, in the order of the record. If the record has
-    /// layers, a kernel is held back until the next event of its thread, because that event may
-    /// contain the kernel's scope.
+    /// Passes the items of the record to `each`, in the order of the record. If the record has layers, a kernel is
+    /// held back until the next event of its thread, because that event may contain the kernel's scope (the module of
+    /// the model that launched it).
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -181,7 +181,8 @@ impl Interpreter {
         &self.strings
     }
 
-    /// Returns the name of a kernel's scope. It is empty if no scope was open.
+    /// Returns the name of a kernel's scope, such as the module `layers.3.mlp`. The name is empty if no scope was
+    /// open.
     #[must_use]
     pub fn scope(&self, process: &Process, scope: u32) -> String {
         let layers = process.layers.as_ref();

@@ -69,7 +69,7 @@ words! {
     Cut = "cut",
     /// Set if the call was made while its thread was capturing a stream into a graph.
     Capturing = "capturing",
-    /// The scope that was open when the kernel was launched.
+    /// The scope in which the kernel was launched, such as the module `layers.3.mlp`.
     Scope = "scope",
 }
 
@@ -192,9 +192,10 @@ pub struct Item {
     pub capturing: bool,
     /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// True if something other than its regular end ended the item, such as the end of the process.
+    /// True if the item did not reach its regular end, for example because the process ended.
     pub cut: bool,
-    /// The scope in which a kernel was launched; 0 if no scope was open, `None` if it is not known.
+    /// ID of the scope (module of the model) in which a kernel was launched; 0 if no scope was open, `None` if it is
+    /// not known.
     pub scope: Option<u32>,
 }
 

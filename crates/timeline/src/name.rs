@@ -15,8 +15,8 @@ pub enum Name {
     /// The name of a CUDA call. The field is its row in the table of CUDA calls.
     Call(u8),
     Iteration(u64),
-    /// A window. The fields are the numbers of its first iteration and, if known, its last
-    /// iteration.
+    /// A window (range of captured iterations). The fields are the numbers of its first iteration and, if known, its
+    /// last iteration.
     Window(u64, Option<u64>),
     /// A garbage collection of Python. The field is the generation.
     Collection(u16),

@@ -1,4 +1,4 @@
-//! Windows, assembled from the events that mark their beginning and end ("edges").
+//! Windows (ranges of captured iterations), assembled from the events that mark their beginning and end ("edges").
 
 use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
 
@@ -9,14 +9,14 @@ use crate::track::Track;
 /// Maximum number of edges (beginnings and ends of windows) to keep. Further edges are ignored.
 const MAX_EDGES: usize = 1 << 16;
 
-/// A window, or (if `kernels` is true) a part of a window in which kernels were recorded. Times are
-/// in nanoseconds of `CLOCK_MONOTONIC`.
+/// A window (a range of captured iterations), or (if `kernels` is true) a part of a window in which kernels were
+/// recorded. Times are in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// The number of the window's first iteration. `last` is the number of its last iteration,
-    /// `None` if the window was not closed.
+    /// The number of the window's first iteration.
     pub first: u64,
+    /// The number of the window's last iteration. `None` if the window was not closed.
     pub last: Option<u64>,
     pub start: u64,
     /// The time at which the window was closed. For a window that was not closed, the end of the

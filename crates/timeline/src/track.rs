@@ -64,7 +64,7 @@ impl Track {
         }
     }
 
-    /// Returns the label of the track.
+    /// Returns the label of the track (row of the timeline), as exported traces show it.
     #[must_use]
     pub fn name(self, texts: Texts<'_>) -> String {
         let thread = |tid| texts.process.facts.thread(tid);

@@ -25,11 +25,12 @@ const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit of the memory, in bytes, that is mapped before any library in addition to the program, its loader and
-/// its stack. It is for the arguments and variables, the vDSO, and the loader's data.
+/// Upper limit, in bytes, of the memory that is mapped at the start for arguments and variables, the vDSO and the
+/// loader's data. The exact size is not known.
 const UNKNOWN: u64 = 256 << 10;
 
-/// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
+/// The reason why the library cannot be loaded into a program, as text for messages, such as `it is setuid, and
+/// LD_PRELOAD is dropped`.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
     /// The program starts, but without the library.
@@ -49,8 +50,8 @@ impl Obstacle {
 /// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
 pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    // If the command line names a loader, the kernel starts the loader's file, and so checks the mode of the loader's
-    // file.
+    // If the command line names a loader, the kernel starts the loader's file. Then the mode of that file decides
+    // about secure mode, not the mode of the program.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
@@ -173,7 +174,7 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
 /// Returns an obstacle if the program uses the shared runtime of AddressSanitizer. That runtime ends the program if
 /// another library is loaded before the runtime.
 fn has_to_come_first(program: &Program) -> Option<String> {
-    const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // GCC's, clang's
+    const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // of GCC and of clang
     const OPTION: &str = "verify_asan_link_order";
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;

@@ -169,8 +169,8 @@ impl EnvArguments {
         Ok(())
     }
 
-    /// Returns the folder on this machine that is mounted for a container's records. `None` if no record goes to the
-    /// container's default folder.
+    /// Returns the folder on this machine that is mounted into a Docker container for records. `None` if no record
+    /// goes to the container's default folder.
     fn host_records(&self, variables: &Variables) -> Result<Option<PathBuf>> {
         if self.format != EnvFormat::Docker || !files::is_recorded_in(files::RECORDS, variables) {
             return Ok(None);
@@ -199,8 +199,8 @@ impl EnvArguments {
         })
     }
 
-    /// Returns the variables to print, in the order of the table of settings: those of the options and of this
-    /// environment, and those that all processes of the run must share, such as the run's identifier.
+    /// Returns the variables to print: those that the options or this environment set, and those that all processes
+    /// of the run must share, such as the run's identifier.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
         let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {
@@ -208,7 +208,7 @@ impl EnvArguments {
                 || given.iter().any(|given| given.variable == name)
         };
         if !is_given(variable::run, &given) {
-            // All processes of the launcher get this run identifier. They could not find the same one themselves,
+            // All processes of the launcher get this run identifier. They could not choose a common one themselves,
             // because launchers do not pass on the variables that name their job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
@@ -280,7 +280,7 @@ fn say_if(is_wanted: bool, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Returns the variables of the options and of this environment, in the order of the table of settings.
+/// Returns the variables that the options or this environment set, in the order of [`variable_names`].
 fn variables(given: &[Given]) -> Variables {
     variable_names()
         // The launcher starts several processes with different ranks, so no common rank is set.

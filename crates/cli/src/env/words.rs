@@ -75,7 +75,7 @@ pub(crate) fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
     line(&words)
 }
 
-/// Returns the arguments for launchers that can start any program: they start env(1), which starts the program. So the
+/// Returns the arguments with which a launcher starts env(1), which sets the variables and starts the program. So the
 /// launcher itself and its helper programs do not get the library.
 pub(crate) fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![

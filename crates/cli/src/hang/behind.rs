@@ -12,7 +12,8 @@ use super::wording::{arguments, communicator, names, numbered};
 /// A call of NCCL that some ranks have entered and others, which should also enter it, have not.
 struct MissingCall {
     communicator: u64,
-    /// The missing call, as the late ranks would make it. `None` if it is a collective that no ring contains any more.
+    /// The missing call, as the late ranks would make it. `None` if the call is a collective that no rank's ring file
+    /// (with the latest calls) still contains.
     collective: Option<Collective>,
     number: u64,
     /// The other rank of a send or receive, by its number in the communicator. `None` for a collective.
@@ -24,7 +25,8 @@ struct MissingCall {
 }
 
 impl MissingCall {
-    /// Finds the collective that some users of the communicator `id` have entered and others have not.
+    /// Finds the collective that some of the ranks `users` have entered and others have not. They all use the
+    /// communicator `id`.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
         let sequence = |index: &usize| ranks[*index].sequence(id);
         let least = users.iter().filter_map(sequence).min()?;

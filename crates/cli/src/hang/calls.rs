@@ -1,4 +1,5 @@
-//! Finds the calls of NCCL with which ranks wait for each other, in the rings of these ranks.
+//! Finds calls of NCCL with which ranks wait for each other. The calls are read from the ranks' ring files, which
+//! hold the latest steps and collectives.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +7,8 @@ use tllmprof_record::{Called, Collective, RingCommunicator};
 
 use super::state::RankState;
 
-/// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
-/// ranks of the communicator take part in are left out.
+/// Returns the collectives of a communicator that the rank's ring file still contains, by number. Collectives that
+/// only some ranks of the communicator take part in are left out.
 pub(super) fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
@@ -28,7 +29,8 @@ pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<u
     users
 }
 
-/// Returns the state of the communicator `id` in the ring of a rank. `None` if the rank does not use that communicator.
+/// Returns the state of the communicator `id` in the ring file of a rank. `None` if the rank does not use that
+/// communicator.
 pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
     rank.ring.communicators.iter().find(|one| one.id == id)
 }
@@ -47,7 +49,7 @@ pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize
 }
 
 /// Returns the sends of the first rank of a pair to the second, or the first rank's receives from the second, by
-/// number. Only calls that the first rank's ring still contains are returned.
+/// number. Calls that the first rank's ring file no longer contains are missing.
 pub(super) fn transfers(
     ranks: &[RankState],
     id: u64,

@@ -92,7 +92,8 @@ impl StuckCause {
         } else if let Some(call) = &thread.call {
             (VerdictKind::Idle, format!("sleeps in {call}{function}"))
         } else {
-            // The thread may have been about to run, so nothing can be concluded from its sleep.
+            // The system call of this thread could not be read, perhaps because the thread was about to run. So the
+            // reason for its sleep is not known.
             let text = format!("sleeps in an unknown system call{function}");
             (VerdictKind::Unclear, text)
         };

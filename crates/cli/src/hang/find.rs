@@ -1,5 +1,5 @@
-//! Finds the rings of running processes, and the rings that ended processes left in folders. A ring is a file with the
-//! latest steps and collectives of a process.
+//! Finds the ring files of running processes, and the ring files that ended processes left in folders. A ring file
+//! holds the latest steps and collectives of a process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,19 +18,19 @@ pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
     /// not known.
     pub pid: Option<u64>,
-    /// The path of the ring's file.
+    /// The path of the ring file.
     pub path: PathBuf,
     pub ring: Ring,
 }
 
 impl ProcessRing {
-    /// Reads the ring again. If its file was deleted, returns the content that was read before.
+    /// Reads the ring file again. If the file was deleted, returns the content that was read earlier.
     pub(crate) fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }
 }
 
-/// Returns the content of a ring's file. If the file is not a ring, at most a ring's length is read.
+/// Returns the content of the file `path`, which may be a ring file. At most the length of a ring file is read.
 ///
 /// # Errors
 /// The file does not exist, or is not a regular file.
@@ -56,8 +56,8 @@ fn read(path: &Path) -> Result<Ring> {
     }
 }
 
-/// Returns the path of the ring that a process has mapped. The path is valid in this process, also if the other process
-/// runs in a container.
+/// Returns the path of the ring file that a process has mapped. The path is valid in this process, also if the other
+/// process runs in a container.
 fn mapped(pid: u64) -> Option<PathBuf> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -77,7 +77,7 @@ fn mapped(pid: u64) -> Option<PathBuf> {
     paths.next()
 }
 
-/// Returns the rings that running processes on this machine have mapped.
+/// Returns the ring files that running processes on this machine have mapped.
 pub(super) fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
@@ -91,10 +91,10 @@ pub(super) fn running() -> Vec<ProcessRing> {
     found.collect()
 }
 
-/// Returns the ring of a process.
+/// Returns the ring file of a process.
 ///
 /// # Errors
-/// The process does not exist, or has no ring.
+/// The process does not exist, or has no ring file.
 pub(super) fn of_process(pid: u64) -> Result<ProcessRing> {
     if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
         match error.kind() {
@@ -124,11 +124,11 @@ pub(super) fn of_process(pid: u64) -> Result<ProcessRing> {
     }
 }
 
-/// Adds rings to `found`: that of a file, or all rings of a folder. Rings that are already in `found` are not added
-/// again.
+/// Adds ring files to `found`: the file `path`, or all ring files of the folder `path`. Files that are already in
+/// `found` are not added again.
 ///
 /// # Errors
-/// The file does not exist or is not a ring, or the folder contains none.
+/// The file does not exist or is not a ring file, or the folder contains none.
 pub(super) fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     if !path.is_dir() {
         return add(path, found);
@@ -168,7 +168,7 @@ fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files in a folder whose names end in the same way as those of rings.
+/// Returns the files in a folder whose names end in `.ring`.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -177,7 +177,8 @@ fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Adds the rings that other processes of the same runs left, in the folders of the rings that were found.
+/// Adds the ring files of other processes of the same runs. They are searched for in the folders of the ring files
+/// that were found.
 pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
     let folders: BTreeSet<_> = found
         .iter()
@@ -188,7 +189,7 @@ pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
         let is_of_run =
             read(&path).is_ok_and(|ring| !ring.run.is_empty() && runs.contains(&ring.run));
         if is_of_run {
-            // An error is ignored here. It is unlikely, because the same ring has just been read.
+            // An error is ignored. It is unlikely, because the same file has just been read.
             let _ = add(&path, found);
         }
     }

@@ -13,13 +13,17 @@ use super::wording::{last_of, names};
 
 /// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
 pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// A wait of all ranks for the GPU is called stuck only if it takes longer than both limits, because it may be a long
-/// prefill. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+/// Time for which all ranks must have waited for the GPU to be called stuck, in nanoseconds. A shorter wait may be a
+/// long prefill.
 const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
+/// Multiple of the longest recent step for which all ranks must have waited for the GPU to be called stuck. The
+/// longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
-/// If a thread uses the processor for longer than both limits, it is not clear whether it works or waits in a busy
-/// loop. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+/// Time, in nanoseconds, for which a thread may use the processor and still count as working. After a longer time the
+/// thread may also wait in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
+/// Multiple of the longest recent step for which a thread may use the processor and still count as working. The
+/// longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
 /// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is

@@ -37,11 +37,11 @@ use symbols::Symbols;
 use verdict::Answer;
 pub(crate) use watch::StuckWatch;
 
-/// Time between the two readings of each process's ring and threads. A process is not stuck if anything changed between
-/// the two readings.
+/// Time between the two readings of each process's ring file and threads. A process is not stuck if anything changed
+/// between the two readings.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Time between the two readings if the rings have not changed for much longer than that. The readings then only have
-/// to show if a thread uses the processor.
+/// Time between the two readings if no ring file has changed for much longer than [`BETWEEN`]. The readings then only
+/// have to show if a thread uses the processor.
 const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -110,9 +110,9 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     ranks
 }
 
-/// Returns the time for which each process has been stuck, in nanoseconds, by its number: the time since it began or
-/// ended a step or collective, if `tllmprof hang` calls its ranks stuck, otherwise 0. Processes without a ring are left
-/// out.
+/// Returns for each process, by its number, the time in nanoseconds for which it has been stuck: the time since a
+/// step or collective last began or ended. The time is 0 if `tllmprof hang` does not call the process stuck.
+/// Processes without a ring file are left out.
 pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut found: Vec<_> = pids.filter_map(|pid| find::of_process(pid).ok()).collect();
     let numbers = found.iter().filter_map(|one| one.pid);
@@ -135,10 +135,10 @@ pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64>
 }
 
 impl HangArguments {
-    /// Finds the rings that the arguments of the command select.
+    /// Finds the ring files that the arguments of the command select.
     ///
     /// # Errors
-    /// No ring was found, or several runs have rings and the arguments do not say which run is meant.
+    /// No ring file was found, or the files belong to several runs and the arguments do not say which run is meant.
     fn find(&self) -> Result<Vec<ProcessRing>> {
         if !self.targets.is_empty() {
             return self.find_named();
@@ -175,10 +175,10 @@ impl HangArguments {
         Ok(found)
     }
 
-    /// Reads the rings that the user named. Rings that cannot be used are reported and left out.
+    /// Reads the ring files that the user named. Files that cannot be used are reported and left out.
     ///
     /// # Errors
-    /// None of the named rings can be used.
+    /// None of the named ring files can be used.
     fn find_named(&self) -> Result<Vec<ProcessRing>> {
         let mut found: Vec<ProcessRing> = Vec::new();
         for target in &self.targets {
@@ -232,8 +232,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads the process's ring again. `before` is the processor time at the first
-/// reading.
+/// Reads the state of a process, and reads the process's ring file again. `before` is the processor time of each
+/// thread at the first reading.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
@@ -265,7 +265,7 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
     rank
 }
 
-/// Returns the time since the latest step or collective of a ring began or ended, in nanoseconds.
+/// Returns the time since the latest step or collective of a ring file began or ended, in nanoseconds.
 fn quiet(ring: &Ring) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();

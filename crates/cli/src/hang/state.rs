@@ -1,28 +1,28 @@
-//! The state of a rank, read from its ring and from `/proc`. The verdict of `tllmprof hang` is based on the states of
-//! all ranks.
+//! The state of a rank, read from its ring file and from `/proc`. The verdict of `tllmprof hang` is based on the
+//! states of all ranks.
 
 use tllmprof_record::Ring;
 
 /// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
-    /// The number of the process on this machine. If the process does not run on this machine, this is the number that
-    /// the ring contains.
+    /// The number of the process on this machine. If the process does not run on this machine, this is the number in
+    /// the ring file.
     pub pid: u32,
     pub life: Life,
-    /// The process's ring at the second of the two readings.
+    /// The content of the process's ring file at the second of the two readings.
     pub ring: Ring,
-    /// The process's ring at the first of the two readings.
+    /// The content of the process's ring file at the first of the two readings.
     pub before: Ring,
-    /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring is from another
-    /// boot.
+    /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring file is of another
+    /// machine, or from before the last boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
     /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
 }
 
-/// The state of a process: it runs, is stopped, has ended, or cannot be seen from here.
+/// The state of a process: it runs, is stopped, has ended, or is not visible to this command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Runs,
@@ -71,7 +71,7 @@ impl RankState {
         self.ring.rank.or(largest.map(|(rank, _)| rank.into()))
     }
 
-    /// Returns true if a step or a collective began or ended between the two readings of the ring.
+    /// Returns true if a step or a collective began or ended between the two readings of the ring file.
     pub(crate) fn has_moved(&self) -> bool {
         let ends = |ring: &Ring| {
             let steps = ring.steps.iter().filter_map(|step| step.end_ns);
@@ -92,7 +92,7 @@ impl RankState {
         Some(all.find(|one| one.id == communicator)?.sequence)
     }
 
-    /// Returns the thread that makes the steps. If that thread is not known, returns the thread that made the latest
+    /// Returns the thread that runs the steps. If that thread is not known, returns the thread that made the latest
     /// collective, and otherwise the process's first thread.
     pub(super) fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
@@ -116,8 +116,8 @@ impl RankState {
         names.any(tllmprof_engines::is_idle_wait)
     }
 
-    /// Returns the duration, in nanoseconds, of the longest step among the latest steps in the ring. Steps that have
-    /// not ended do not count.
+    /// Returns the duration, in nanoseconds, of the longest step among the latest steps in the ring file. Steps that
+    /// have not ended do not count.
     pub(crate) fn longest_step(&self) -> Option<u64> {
         let steps = self.ring.steps.iter();
         steps

@@ -1,4 +1,4 @@
-//! Tests of the verdicts of `tllmprof hang`, on states of ranks that the tests make.
+//! Tests of the verdicts of `tllmprof hang`. The tests make up the states of the ranks.
 
 use tllmprof_record::{
     Called, CapturedCollective, CapturedGroup, Collective, Operation, Ring, RingCommunicator,
@@ -110,7 +110,8 @@ fn ranks() -> Vec<RankState> {
     (0..RANKS as u32).map(rank).collect()
 }
 
-/// Changes a rank's ring in the same way at both readings, so that the rank does not seem to move.
+/// Changes the content of a rank's ring file in the same way at both readings, so that the rank does not seem to
+/// move.
 fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
     act(&mut rank.ring);
     act(&mut rank.before);
@@ -294,7 +295,7 @@ fn the_gil_is_followed_to_the_thread_that_holds_it() {
         text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
         "{text}"
     );
-    // In this case, the holder of the lock waits for a lock that the first thread owns.
+    // The holder of the lock now waits for a lock that the first thread owns.
     ranks[3].threads[1].mutex_owner = Some(400);
     assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
 }
@@ -326,7 +327,8 @@ fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
 
 #[test]
 fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-    // Collectives in CUDA graphs have no numbers, so only the thread's function shows that this rank is not in one.
+    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function of its thread shows
+    // that rank 6 has not entered the collective.
     let mut ranks = ranks();
     ranks[6].threads[0] = asleep(700, "hold_up");
     let (answer, kind, its, text) = judged(&ranks);
@@ -373,7 +375,7 @@ fn a_rank_that_is_at_work_for_long_may_as_well_wait() {
     assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Busy));
     ranks[0].quiet_ns = Some(61 * SECOND);
     assert_eq!(judged(&ranks).0, Answer::CannotTell);
-    // The Python function shows that the thread waits for the GPU.
+    // These threads use the processor, but their Python function shows that they wait for the GPU.
     let python = "Event.synchronize (/lib/torch/cuda/streams.py:226)".to_owned();
     ranks
         .iter_mut()
@@ -391,7 +393,7 @@ fn a_thread_whose_system_call_is_unknown_is_not_accused() {
     let (answer, kind, _, text) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
     assert!(text.contains("sleeps in an unknown system call"), "{text}");
-    // One that sleeps in a known call decides.
+    // If the system call of one rank's thread is known, this rank decides the verdict.
     ranks[3].threads[0] = asleep(ranks[3].pid, "wait_for_work");
     let (answer, kind, _, _) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));
@@ -419,8 +421,7 @@ fn ranks_that_move_or_wait_for_work_are_not_stuck() {
 
 #[test]
 fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
-    // In this case, rank 0 waits in the first communicator for rank 1, which waits in the second communicator for rank
-    // 2.
+    // Rank 0 waits in the first communicator for rank 1, which waits in the second communicator for rank 2.
     let mut ranks: Vec<_> = (0..3).map(rank).collect();
     let use_of = |ring: &mut Ring, id, sequence| {
         ring.communicators.push(RingCommunicator {
@@ -452,13 +453,13 @@ fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
         text.starts_with("rank 2 did not enter collective #8"),
         "{text}"
     );
-    // In this case, rank 2 also waits for rank 0, so that all three ranks wait for each other in a circle.
+    // Rank 2 now also waits for rank 0, so that all three ranks wait for each other in a circle.
     change(&mut ranks[0], |ring| use_of(ring, 3, 1));
     change(&mut ranks[2], |ring| use_of(ring, 3, 2));
     assert_eq!(judged(&ranks).1, VerdictKind::Order);
 }
 
-/// Adds sends or receives of 1 MiB to a rank's ring. `peer` is the other rank.
+/// Adds sends or receives of 1 MiB to the content of a rank's ring file. `peer` is the other rank.
 fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
     change(rank, |ring| {
         let directions = ring.communicators[0].directions.as_mut().unwrap();
@@ -493,7 +494,7 @@ fn a_rank_that_does_not_send_or_receive_is_named() {
     );
     let expected = "rank 1 did not enter recv #1 from rank 0 of TP (1.00 MiB, bfloat16): sleeps in futex, in hold_up";
     assert!(text.starts_with(expected), "{text}");
-    // In this case, rank 1 waits for data from rank 3, which has not sent any.
+    // Rank 1 now waits for data from rank 3, which has not sent any.
     transfer(&mut ranks[1], Collective::Receive, 3, 1);
     ranks[1].threads[0] = waiting(200);
     ranks[3].threads[0] = asleep(400, "hold_up");
@@ -503,12 +504,13 @@ fn a_rank_that_does_not_send_or_receive_is_named() {
         text.starts_with("rank 3 did not enter send #0 to rank 1 of TP"),
         "{text}"
     );
-    // In this case, rank 3 waits for rank 0 before it sends, and rank 0 waits for rank 1.
+    // Rank 3 now waits for rank 0 before it sends, and rank 0 waits for rank 1.
     transfer(&mut ranks[3], Collective::Receive, 0, 1);
     let (_, kind, _, text) = judged(&ranks);
     assert_eq!(kind, VerdictKind::Order);
     assert!(text.starts_with("ranks wait for each other"), "{text}");
-    // If not all sends and receives of a rank are counted, they are not compared with those of other ranks.
+    // Without `directions`, the sends and receives of a rank are not counted, so they are not compared with those of
+    // other ranks.
     for rank in &mut ranks {
         change(rank, |ring| ring.communicators[0].directions = None);
     }
@@ -565,7 +567,8 @@ fn runs_that_share_nothing_are_judged_apart() {
         VerdictKind::NotEntered,
         "what moves hides nothing"
     );
-    // A process that has ended and left its ring does not make the run stuck while the other ranks move.
+    // The process of one rank has ended, but its ring file still exists. This does not make the run stuck while the
+    // other ranks move.
     let mut moving = self::ranks();
     moving
         .iter_mut()

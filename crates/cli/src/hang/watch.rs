@@ -1,5 +1,5 @@
-//! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once they have been stuck for that time, it
-//! writes the verdict of `tllmprof hang` next to their rings.
+//! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once they have been stuck for that time,
+//! writes the verdict of `tllmprof hang` into the folder of their ring files.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -18,11 +18,13 @@ use super::{BETWEEN, examine, is_elsewhere, quiet, text};
 use crate::failure::worded;
 use crate::output;
 
-/// Names of the files to which the verdict of `tllmprof hang` is written.
+/// Name of the file with the verdict of `tllmprof hang` as JSON.
 const JSON: &str = "hang.json";
+/// Name of the file with the verdict of `tllmprof hang` as text.
 const TEXT: &str = "hang.txt";
-/// Time between two readings of the rings. The search for the rings uses at most 1/`SHARE` of a processor's time.
+/// Shortest time between two readings of the ring files.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Divisor that limits the searches for ring files: they use at most 1/`SHARE` of a processor's time.
 const SHARE: u32 = 50;
 /// Time between two verdicts on processes that have made no step or collective since the last verdict, such as a server
 /// without requests.
@@ -74,7 +76,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Finds the rings of the processes of this run that are running.
+    /// Finds the ring files of the running processes of this run.
     fn find(&self) -> Vec<ProcessRing> {
         let mut found = find::running();
         found.retain(|one| one.ring.run == self.run.as_str());
@@ -86,7 +88,7 @@ impl Watcher {
     }
 
     /// Judges the processes in `found`, if one of them has made no step or collective for the time that the condition
-    /// requires. Returns the folder of the rings and the verdict if the processes are stuck.
+    /// requires. Returns the folder of the ring files and the verdict if the processes are stuck.
     fn judge(
         &mut self,
         mut found: Vec<ProcessRing>,

@@ -140,8 +140,8 @@ impl Connection {
         }
     }
 
-    /// Closes the window that the process has accepted, and waits up to `patience` for each event until the window is
-    /// closed.
+    /// Closes the window (range of captured iterations) that the process has accepted. Waits up to `patience` for
+    /// each event until the window is closed.
     ///
     /// # Errors
     /// The errors of [`Connection::next`].

@@ -47,9 +47,9 @@ impl Plan {
             .map(advanced)
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
-        // How soon a process answers depends on the machine's load, so the counts of one sample are from different
-        // times. But every count of the next sample is later than all counts of this sample. By the time of that later
-        // count, a process in lockstep has made the steps that the others had made in this sample.
+        // Processes answer after different delays, so the counts of one sample are not from the same time. But every
+        // count of the next sample is later than all counts of this sample. By then, a process in lockstep has made
+        // the steps that the others had made in this sample.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)

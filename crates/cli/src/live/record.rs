@@ -1,4 +1,4 @@
-//! Reads the record of a running process. Its header contains figures that the process keeps up to date.
+//! Reads the record of a running process. The record's header contains figures that the process keeps up to date.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

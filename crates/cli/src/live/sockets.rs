@@ -50,8 +50,8 @@ pub(super) fn listening_but(known: &[&Path]) -> Vec<ListeningProcess> {
     can_be_captured(all_but(known, None, true))
 }
 
-/// Same as [`listening`], for a command whose user named the processes. A process that does not answer is not logged
-/// here, because such a command reports it.
+/// Same as [`listening`], for commands whose user named the processes. Processes that do not answer are not logged,
+/// because these commands report them themselves.
 pub(super) fn listening_to_named() -> Vec<ListeningProcess> {
     can_be_captured(all_but(&[], None, false))
 }

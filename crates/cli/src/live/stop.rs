@@ -29,8 +29,8 @@ pub(crate) fn run(arguments: &StopArguments) -> Result<ExitCode> {
     })
 }
 
-/// Closes the open windows of these processes, and logs the results. Returns true if all windows were closed. If
-/// `is_needed` is true, a process without an open window counts as a failure.
+/// Closes the open windows (captured ranges of iterations) of these processes, and logs the results. Returns true if
+/// all windows were closed. If `is_needed` is true, a process without an open window counts as a failure.
 pub(crate) fn stop(mut processes: Vec<ListeningProcess>, is_needed: bool) -> bool {
     let mut failed = false;
     // All processes get the stop request before the first answer is read, so that the windows close at nearly the same

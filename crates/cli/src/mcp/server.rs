@@ -55,8 +55,8 @@ pub(crate) async fn serve(allow_capture: bool) -> Result<(), String> {
         Err(ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(failure::worded(&error.to_string())),
     }
-    // Taking the lock waits for the tool that is running: a capture closes its windows, and other tools need only a
-    // short time.
+    // Waits for the tool that is running, which holds the lock. A capture closes its windows, and other tools need
+    // only a short time.
     drop(shared.lock());
     Ok(())
 }

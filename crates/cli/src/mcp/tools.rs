@@ -113,8 +113,8 @@ impl Tool {
         let properties = object.get_mut("properties").and_then(Value::as_object_mut);
         let properties = properties.into_iter().flatten();
         for property in properties.filter_map(|(_, property)| property.as_object_mut()) {
-            // The default of an optional argument is null, which is not a value of the argument's
-            // type.
+            // The schema generator gives optional arguments the default null. Null is not a value of the argument's
+            // type, so the default is removed.
             if property.get("default") == Some(&Value::Null) {
                 property.remove("default");
             }

@@ -31,7 +31,7 @@ pub(super) type MetricValue = (Metric, u64);
 
 /// A GPU whose metrics are sampled.
 pub(crate) struct Gpu<'nvml> {
-    /// The GPU's number in CUDA in the profiled program.
+    /// The number by which the profiled program's CUDA identifies the GPU.
     pub ordinal: u8,
     device: Device<'nvml>,
     /// The last GPM sample. `None` if GPM was not requested, if the GPU does not support GPM (only GPUs since Hopper
@@ -39,7 +39,7 @@ pub(crate) struct Gpu<'nvml> {
     counts: Option<GpmSample<'nvml>>,
     /// True if utilization and used memory are sampled, too (`--gpu-metrics`).
     has_load: bool,
-    /// True if the GPU is divided into parts (MIG). In that case its clocks, power and processes are those of all parts
+    /// True if the GPU is divided into parts (MIG). Its clocks, power and processes are then those of all parts
     /// together.
     is_divided: bool,
     /// The GPU's energy counter at the last sample, in millijoules. `None` if the counter cannot be read.
@@ -154,7 +154,7 @@ impl<'nvml> Gpu<'nvml> {
             self.load(&mut values);
         }
         // Without `--gpu-metrics`, the samples are used only for findings about the program. Samples of a divided GPU
-        // do not help there, because they are those of all parts together.
+        // do not help to find them, because they are those of all parts together.
         if self.has_load || !self.is_divided {
             self.state(&mut values);
         }

@@ -28,9 +28,9 @@ use tllmprof_config::{Level, RunId};
 use crate::supervised::HeldSignals;
 use crate::{inherited, output, witness};
 
-/// Time to wait for the last message of the sampling process, which may still be loading NVML. The second, shorter time
-/// applies if the user did not ask for the samples.
+/// Time to wait for the last message of the sampling process, which may still be loading NVML.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to wait for the last message of the sampling process if the user did not ask for its samples.
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Name of the sampling process.
@@ -39,7 +39,7 @@ const NAME: &std::ffi::CStr = c"gpu-sampler";
 /// The measurements that the sampling process takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SampleScope {
-    /// Clocks, power, energy and processes of the GPUs, and the nodes of threads. Nothing is logged.
+    /// Clocks, power, energy and processes of the GPUs, and the NUMA nodes of threads. Nothing is logged.
     State,
     /// The measurements of [`State`](Self::State), and also the load of the GPUs (`--gpu-metrics`).
     All,
@@ -166,7 +166,8 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
         }
         number => {
             drop(theirs);
-            // The child writes a byte once it has a name of its own. An end of the child shows later.
+            // Waits until the child has given itself a name of its own and writes a byte. If the child has ended
+            // instead, a later write to the socket fails.
             let _ = (&ours).read_exact(&mut [0]);
             Ok((number, ours))
         }
@@ -174,7 +175,8 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
 }
 
 fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
-    // A signal to all processes with the command's name is meant for the command.
+    // Users may send signals to all processes that are called `tllmprof`. These signals are meant for the command, so
+    // the sampling process takes another name.
     // SAFETY: the call reads only the name.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
     witness::forget_arguments();

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use crate::process_status::ProcessStatus;
 
-/// Numbers of the fields in `/proc/PID/stat`, counted from 1, that contain the time in user mode, the time in the
-/// kernel, and the processor.
+/// Number of the field in `/proc/PID/stat`, counted from 1, with the time in user mode.
 const USER_TIME: usize = 14;
+/// Number of the field in `/proc/PID/stat` with the time in the kernel.
 const SYSTEM_TIME: usize = 15;
+/// Number of the field in `/proc/PID/stat` with the processor on which the thread last ran.
 const PROCESSOR: usize = 39;
 /// The minimum run time, in clock ticks between two examinations of all threads, for which a thread counts as busy.
 const MIN_BUSY_TICKS: u64 = 5;

@@ -20,14 +20,15 @@ use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SampleScope, SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples of the GPUs. NVML supports no shorter interval for GPM.
+/// Interval between samples of the GPUs. NVML supports no shorter interval for its performance counters (GPM).
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
 /// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// The run's processes and their threads are searched for in each of the first `FIRST_ROUNDS` rounds of sampling, and
-/// then once in `SEARCH_ROUNDS` rounds.
+/// Number of rounds of sampling at the beginning, in each of which the run's processes and their threads are searched
+/// for.
 const FIRST_ROUNDS: u64 = 10;
+/// Number of rounds after which the processes and threads are searched for again, once the first rounds are over.
 const SEARCH_ROUNDS: u64 = 50;
 /// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
 const THREAD_ROUNDS: u64 = 10;
@@ -37,8 +38,8 @@ const ANCHOR: Duration = Duration::from_secs(60);
 /// A GPU in NVML, and the name of its model.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
-/// Waits until the program has started, and then samples until the command closes the other end of the socket. Returns the number of rounds, in each
-/// of which every GPU is sampled once.
+/// Waits until the program has started, and then samples until the command closes the other end of the socket.
+/// Returns the number of rounds, in each of which every GPU is sampled once.
 ///
 /// # Errors
 /// The reason why there are no metrics, or why they end early.
@@ -109,8 +110,8 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
     Ok(rounds)
 }
 
-/// Everything around the GPUs that is sampled, too: the processes that use the GPUs, and the NUMA nodes on which the
-/// threads run.
+/// Data that is sampled in addition to the GPUs' metrics: the processes that use the GPUs, and the NUMA nodes on
+/// which the threads run.
 struct Surrounding {
     family: ProcessFamily,
     shares: GpuShares,

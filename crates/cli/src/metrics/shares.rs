@@ -23,9 +23,10 @@ pub(crate) struct GpuShares {
     /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
-    /// `variable` is the variable `NAME=VALUE` that all processes of the run inherit. For each process that is not a
-    /// descendant of the command, `tasks` is true if the process has this variable, as other tasks of the same job do.
+    /// The variable `NAME=VALUE` that all processes of the run inherit.
     variable: String,
+    /// For each examined process that is not a descendant of the command: true if the process has `variable`, as
+    /// other tasks of the same job do.
     tasks: HashMap<u32, bool>,
 }
 
@@ -40,7 +41,8 @@ impl GpuShares {
         }
     }
 
-    /// Writes the processes that the driver lists for a GPU, over the time of `taken`.
+    /// Writes to the record which processes the driver lists for a GPU, with the start and end time of the sample
+    /// `taken`.
     pub(crate) fn keep(
         &mut self,
         record: &mut StreamWriter,

@@ -1,12 +1,13 @@
-//! Replays the lines of a recorded stream of CUDA calls through the step learner, and compares the boundaries that the
-//! learner finds with the true iterations.
+//! Replays the lines of a recorded stream of CUDA calls through the step learner, which finds the boundaries of
+//! iterations. Compares these boundaries with the true iterations.
 
 use std::io::BufRead;
 
 use anyhow::{Context, Result, bail};
 use tllmprof_learn::{Call, LearnedRule, Learner, LearnerState, Trails};
 
-/// Number of iterations at the start that are not judged, because the learner is still learning.
+/// Number of iterations at the start of a stream that are not judged, because the step learner needs them to find its
+/// rule.
 const LEARNING: usize = 32;
 
 /// The result of replaying one recorded stream of CUDA calls through the step learner.
@@ -30,7 +31,7 @@ pub(crate) struct Level {
 #[derive(Debug, Default)]
 pub(crate) struct Boundaries(Vec<u32>);
 
-/// A step learner, and the boundaries that it has found so far.
+/// A step learner, which finds iterations in a stream of CUDA calls, and the boundaries that it has found so far.
 struct Judged {
     trails: Trails,
     learner: Box<Learner>,
@@ -69,7 +70,8 @@ impl Judged {
     }
 }
 
-/// Replays a stream through two learners, one for each level of iterations.
+/// Replays a recorded stream of CUDA calls through two step learners. One finds the iterations, the other finds the
+/// smaller iterations inside them.
 ///
 /// # Errors
 /// The stream cannot be read, or a line is not valid.

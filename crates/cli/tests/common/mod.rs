@@ -1,6 +1,6 @@
 //! Helpers of the tests: a separate folder for each test, a library to preload, and children that cannot hang.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only some of the helpers
 
 use std::fs;
 use std::io::Read;

@@ -23,7 +23,7 @@ const IN_COMMENTS: [(&str, &str); 4] = [
 /// The limit for the number of doc comments in all files that begin with one of [`OPENINGS`]. It is not 0, because the
 /// help texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
-/// The number of comment lines in all files that may contain a word from the lists of words to avoid.
+/// Maximum number of comment lines, in all files, that contain a word from the lists of words to avoid.
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
@@ -33,8 +33,8 @@ const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b
 /// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside
 /// functions do not match, because they are indented.
 const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
-/// The largest number of files that may each define a type of the same name. With two, the name already has two
-/// meanings.
+/// Maximum number of files that define a type of the same name. With more, a reader could not guess which type is
+/// meant.
 const MAX_TYPES_OF_A_NAME: usize = 2;
 
 /// Every source of the repository in one of the known languages. The name of each is its path below the repository's

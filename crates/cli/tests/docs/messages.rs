@@ -171,8 +171,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        // `log.rs` has the functions by which all code prints. Its string literals are texts of its own tests, so the
-        // file is left out.
+        // `log.rs` defines the functions with which all code prints. Its only string literals are in its tests, so
+        // the file is left out.
         if ["tests", "tests.rs", "log.rs"]
             .iter()
             .any(|left| name == *left)
@@ -246,7 +246,7 @@ fn literals(source: &str) -> Vec<String> {
         .collect();
     let mut rest = code.as_str();
     while let Some(at) = rest.find('"') {
-        // C strings (`c"…"`) contain Python code or names, and no lines.
+        // C strings (`c"…"`) contain Python code or names, and no lines of output, so they are skipped.
         let before = &rest[..at];
         let is_other = [" c", "(c"].iter().any(|end| before.ends_with(end));
         let is_char = before.ends_with('\'') || before.ends_with("'\\");

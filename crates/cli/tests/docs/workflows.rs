@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::skipped::skipped;
 use super::words::root;
 
-/// A Python program: reads the YAML files that are its arguments, and prints a list of their contents as JSON.
+/// A Python program that reads the YAML files in its arguments, and prints a list of their contents as JSON.
 const YAML_TO_JSON: &str = "\
 import json, sys, yaml
 json.dump([yaml.safe_load(open(name)) for name in sys.argv[1:]], sys.stdout)";

@@ -18,7 +18,7 @@ const TALL: Style = Style {
     top: None,
 };
 
-/// Returns the rows of the ledger for the host or for the GPU.
+/// Returns the rows of the ledger, the table of time by cause, for the host or for the GPU.
 pub(crate) fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
     of["ledger"][side].as_array().unwrap()
 }
@@ -68,9 +68,9 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let line = line.unwrap_or_else(|| panic!("{row}\n{text}"));
         assert!(line.ends_with(&share(of)), "{line}: {of}");
-        // The line shows the same share as the ledger only if both come from the same measurement
-        // (CUDA events or kernels). If there are waits for requests, the shares differ, because
-        // only the ledger includes these waits in the time.
+        // The line shows the same share as the ledger (the table of time by cause) only if both come from the same
+        // measurement: CUDA events or kernels. If there are waits for requests, the shares differ, because only the
+        // ledger includes these waits in the time.
         let is_by_events = process["ledger"]["gpu_from"] == "events";
         let is_of_ledger = side == "host" || (kind == "span") == is_by_events;
         if !is_of_ledger || inside["idle"]["max_ns"] != 0 {
@@ -78,7 +78,8 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
         let of = of.as_f64().unwrap();
-        // Waits that are too small for a row of their own are in the ledger's row for other causes.
+        // In the ledger (the table of time by cause), waits that are too small for a row of their own are in the row
+        // for other causes.
         let small = sum(rows(process, side), |row| {
             kind == "wait" && row["kind"] == "other"
         });
@@ -90,14 +91,15 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     json
 }
 
-/// Checks that the text contains the largest rows of the ledgers.
+/// Checks that the text contains the largest rows of the ledgers, the tables of time by cause.
 fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
     for (side, heading) in [("host", "host"), ("gpu", "GPU")] {
         let rows = rows(process, side);
         if rows.is_empty() {
             continue;
         }
-        // The text states the number of iterations that a ledger is based on only if these are not all iterations.
+        // If a ledger (table of time by cause) is not based on all iterations, the text states the number of
+        // iterations that it is based on.
         let ledger = &process["ledger"];
         let of = &ledger[format!("{side}_iterations")];
         let counted = match of == &ledger["iterations"] {

@@ -91,7 +91,7 @@ export interface Iterations {
      */
     idle: Float64Array; worked: Float64Array;
     thread: Float64Array; cut: Uint8Array;
-    /** 1 if the iteration counts in figures. */
+    /** `qualifies` is 1 if the iteration counts in figures. */
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
     /**
@@ -100,8 +100,8 @@ export interface Iterations {
      */
     launching: Float64Array; delayed: Float64Array; blocked: Float64Array;
     /**
-     * The number of samples in which the iteration's thread ran Python code, and the number of
-     * those in which it ran other code.
+     * The numbers of stack samples in which the iteration's thread ran Python code (`python`)
+     * and other code (`native`).
      */
     python: Float64Array; native: Float64Array;
     /**
@@ -206,7 +206,8 @@ export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
     /**
-     * For each event of a stream, the number of its scope's name plus 1; 0 if no scope is known.
+     * For each event of a stream, the number of the name of its scope (the module of the model
+     * that launched it) plus 1; 0 if no scope is known.
      */
     scopes: Uint32Array;
     /** The table of kinds. The entries of `kind` are indexes in this table. */

@@ -7,11 +7,9 @@ import { share } from "./format";
 /** Minimum width of a part that is drawn, as a fraction of the whole width. */
 const NARROW = 0.0012;
 const ROW = 20;
-/**
- * Minimum number of outermost callers that are folded into one row. Each of them must have at least
- * the fraction `ALL` of the whole width.
- */
+/** Minimum number of outermost callers that are folded into one row. */
 const FOLDED = 3;
+/** Fraction of the whole width that each of the folded callers has at least. */
 const ALL = 0.98;
 
 /** A part of a tree, such as a function, whose parent is its caller. */

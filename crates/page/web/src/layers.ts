@@ -7,7 +7,7 @@ import { count, rate, share, time } from "./format";
 import { Block, icicle } from "./icicle";
 import { Cell, longRows } from "./panels";
 
-/** Returns the text by which the timeline's search finds the kernels of the layer `name`. */
+/** Returns the text with which the timeline's search finds the kernels of the layer `name`. */
 export const wanted = (name: string) => `layer:${name}`;
 
 /**

@@ -791,7 +791,8 @@ for (const colorScheme of ["light", "dark"]) {
         await page.getByRole("button", { name: "Show all" }).click();
         assert.ok(await wide("Scheduler.schedule") < all * 0.9);
 
-        // The table and the ledger contain the report's functions.
+        // The table of functions and the ledger (the bars of time by cause) contain the report's
+        // functions.
         const rows = await rowsOf(page, "Sampled stacks");
         assert.deepEqual(rows.map(([name, share, samples]) => [name, share, samples]),
             functions.map((one) => [one.name, percent(one.share), one.samples.toLocaleString("en-US")]));
@@ -955,8 +956,8 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Test: if kernels were recorded, the timeline first shows an iteration with recorded kernels. Another test: pages
-// fit the width of a phone.
+// Test: the page fits windows from the width of a phone to that of a large screen. If kernels were
+// recorded, the timeline first shows an iteration with recorded kernels.
 for (const width of [390, 800, 1400]) {
     for (const name of ["vllm-stacks", "hf-generate", "ranks", "batches"]) {
         await open(name, { viewport: { width, height: 900 } }, async (page) => {

@@ -24,7 +24,7 @@ const TRIES: u32 = 6;
 const OTHER_ANSWER: &str = "it answers something else than it was asked";
 const NONE_LEFT: &str = "nothing was captured: no process is left";
 
-/// A process that has accepted a window.
+/// A process that has accepted the request to open a window, which is a range of iterations to capture.
 pub(crate) struct Member {
     pub connection: Connection,
     pub status: Status,
@@ -32,13 +32,14 @@ pub(crate) struct Member {
     pub last: Option<u64>,
 }
 
-/// The processes that have accepted a window. `failed` is true if any process has not accepted it.
+/// The processes that have accepted the request to open a window. `failed` is true if any process has not accepted
+/// it.
 pub(crate) struct BegunProcesses {
     pub members: Vec<Member>,
     pub failed: bool,
 }
 
-/// A process that this command asks to open a window.
+/// A process that this command asks to open a window (a range of iterations to capture).
 struct CaptureCandidate {
     process: ListeningProcess,
     /// True if the process has ended since this command asked it to open a window.
@@ -47,7 +48,7 @@ struct CaptureCandidate {
 
 impl CaptureCandidate {
     fn ask(&mut self, request: &Request) {
-        // An error of this request is ignored, because the read of the answer fails later, too.
+        // An error is ignored. If the request cannot be sent, the later read of the answer fails as well.
         let _ = self.process.connection.ask(request);
     }
 
@@ -140,8 +141,8 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The iteration after the last open window that blocks a new window, if `--wait` permits the command to wait for
-    // that iteration. `None` if no window blocks.
+    // The first iteration after an open window that blocks the new window, which then begins there at the earliest.
+    // `None` if no window blocks, or if the user did not give `--wait`.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 
 /// Interval at which the command asks the processes for their progress.
 const ASK: Duration = Duration::from_millis(500);
-/// The outcome of the capture of one window in a process.
+/// The result of the capture of one window (a range of iterations) in a process.
 pub(crate) struct Captured {
     pub status: Status,
     /// The first iteration of the window. `None` if the window has not opened.
@@ -30,7 +30,7 @@ pub(crate) struct Captured {
     pub record: Option<PathBuf>,
 }
 
-/// A process with a window that has not closed yet.
+/// A process whose window (range of captured iterations) has not closed yet.
 struct Waiting {
     writer: Writer,
     captured: Captured,

@@ -35,7 +35,7 @@ pub(crate) use read::CapturedWindows;
 const EVERY: Duration = Duration::from_secs(60);
 /// Default time after which a capture gives up because no iteration begins, or no process listens.
 pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// Time that a process has to close a window after it was asked to.
+/// Time that a process has to close a window (a range of captured iterations) after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -239,7 +239,8 @@ fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     })
 }
 
-/// Captures windows once and prints the report. Returns true if all windows were captured completely and could be read.
+/// Captures windows (ranges of iterations) once and prints the report. Returns true if all windows were captured
+/// completely and could be read.
 fn capture(
     arguments: &CaptureArguments,
     interrupts: &AtomicUsize,

@@ -12,8 +12,9 @@ use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
 
-/// The windows that were captured so far. The key is the path that the process has for its record. The value is the
-/// file to read (the record, or its latest copy) and the first iteration of each window.
+/// The windows (ranges of iterations) that were captured so far. The key is the record's path, as the captured
+/// process knows it. The value is the file to read (the record, or its latest copy) and the first iteration of each
+/// window.
 #[derive(Default)]
 pub(crate) struct CapturedWindows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,

@@ -10,8 +10,8 @@ use crate::live::record::Figures;
 pub(crate) struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
-    /// Time for which the process has been stuck, in nanoseconds; 0 if the process is not stuck. `None` if the process
-    /// has no ring.
+    /// Time for which the process has been stuck, in nanoseconds; 0 if the process is not stuck. `None` if the
+    /// process writes no ring file, from which this time is read.
     pub stuck_ns: Option<u64>,
 }
 

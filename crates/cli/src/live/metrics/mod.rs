@@ -1,7 +1,7 @@
 //! `tllmprof serve-metrics`: serves figures of running processes to Prometheus.
 //!
-//! Each scrape asks the processes over their control sockets, and reads the headers of their records and their rings. No state is kept
-//! between scrapes. [`exposition`] writes the text.
+//! Each scrape asks the processes over their control sockets, and reads their ring files and the headers of their
+//! records. No state is kept between scrapes. [`exposition`] writes the text.
 
 mod exposition;
 

@@ -106,7 +106,7 @@ impl WatchedProcesses {
             self.add(new);
         }
         for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
-            // An error of this request is ignored, because the read of the answer fails later, too.
+            // An error is ignored. If the request cannot be sent, the later read of the answer fails as well.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }

@@ -81,8 +81,8 @@ pub(crate) struct Engine {
     pub pauses: bool,
     /// If this number is N, GPU times are recorded in the first of every N consecutive blocks of eight iterations.
     pub timed: u64,
-    /// True if the scopes of kernels are known. The scope of one kernel of the graph is unknown
-    /// even then.
+    /// True if the scopes of kernels (the modules of the model that launched them) are recorded. The scope of one
+    /// kernel of the graph is unknown even then.
     pub scopes: bool,
 }
 
@@ -112,7 +112,8 @@ pub(crate) fn metrics(iterations: u64) -> Builder {
     builder
 }
 
-/// For each part of an iteration, the ID of the innermost frame of its samples.
+/// IDs of stack frames. Each constant lists the innermost frames of the stacks that are sampled in one part of an
+/// iteration.
 mod sampled {
     pub(crate) const IDLE: u32 = 9;
     pub(crate) const SCHEDULE: [u32; 2] = [3, 4];

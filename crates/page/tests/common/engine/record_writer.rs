@@ -35,10 +35,12 @@ const MODULES: [&str; 6] = [
     "self_attn.rotary_emb",
 ];
 
-/// The scope of the graph's first kernel. The scope of its second kernel is not known.
+/// ID of the scope (module of the model) in which the graph's first kernel is launched. The scope of its second
+/// kernel is not known.
 const SAMPLE: u32 = 1;
 
-/// Returns the scope of a kernel, given by its layer and its index in the layer.
+/// Returns the ID of the scope (module of the model) that launches a kernel, which is given by its layer and its
+/// index in the layer.
 pub(crate) const fn scope_of(layer: u64, kernel: usize) -> u32 {
     SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
@@ -92,7 +94,7 @@ impl RecordWriter {
         }
     }
 
-    /// Writes the scopes of the model's layers.
+    /// Writes the scopes of the model's layers, which are the names of their modules.
     pub(crate) fn scopes(&mut self, layers: u64) {
         let mut scope = |id, name: &str| {
             let name = self.builder.string(self.main, name);
@@ -112,8 +114,8 @@ impl RecordWriter {
         }
     }
 
-    /// Writes that the main thread is in a scope from the time `at`, which then applies to its
-    /// launches.
+    /// Writes that the main thread enters a scope (a module of the model) at the time `at`. The scope then applies to
+    /// the thread's launches.
     pub(crate) fn enter(&mut self, at: u64, scope: u32) {
         if self.has_scopes {
             let what = What::InScope { scope };

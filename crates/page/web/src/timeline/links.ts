@@ -6,11 +6,9 @@ import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export class Links {
-    /**
-     * For each launch, the index of its call's row plus 1 (0 if the call is not on the page), and
-     * the call's event in that row.
-     */
+    /** For each launch, the index of its call's row plus 1; 0 if the call is not on the page. */
     private readonly call_row: Uint32Array;
+    /** For each launch, the event of its call in the call's row. */
     private readonly call: Uint32Array;
     /**
      * For each launch, the index at which its kernels begin in `kernel_row` and `kernel`. One more
