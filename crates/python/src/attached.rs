@@ -12,7 +12,7 @@ use tllmprof_sync::Published;
 /// A CPython library or executable that was found in the process, with the functions of its C API.
 pub(crate) struct Attached {
     pub api: Api,
-    /// The address range of CPython's module.
+    /// The start of the address range of CPython's module, which ends before `end`.
     pub start: usize,
     pub end: usize,
 }

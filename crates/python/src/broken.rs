@@ -21,7 +21,7 @@ pub(crate) fn panics_left() -> u32 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Panics if a test has requested a panic. The functions that CPython calls use this.
+/// Panics if a test has requested a panic. The library's callbacks for CPython call this function.
 pub(crate) fn panic_if_asked() {
     let less = |left: u32| left.checked_sub(1);
     let asked = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

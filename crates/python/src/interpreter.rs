@@ -28,7 +28,7 @@ pub(crate) fn install(py: Python<'_>, thread: &Thread, number: i64) {
     if number == 0 && register_end(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
         if late::is_late() {
-            return; // the interpreter could end unnoticed, so nothing is installed
+            return; // without `atexit` the interpreter could end unnoticed, so nothing is installed
         }
     }
     if wants.gil {
@@ -96,7 +96,8 @@ fn main_ends(py: Python<'_>) {
     if wants().gc {
         gc::check(py, true);
     }
-    // If the process uses CUDA, the totals are reported at the end of the process instead.
+    // In a process that uses CUDA, the totals (collections and GIL use) are reported at the end of the process
+    // instead.
     if !session::uses_cuda() {
         totals::report(Level::Debug);
     }

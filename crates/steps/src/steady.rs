@@ -140,7 +140,7 @@ struct OpenBlock {
     count: usize,
 }
 
-/// The medians or the means of the latest blocks, the oldest first.
+/// The medians or the means of the latest blocks of steps, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent([Option<Duration>; BLOCKS]);
 
@@ -216,14 +216,15 @@ impl Settling {
         is_long
     }
 
-    /// Called when a stream was captured. Discards the steps seen so far.
+    /// Handles a stream capture: discards the steps seen so far, because the program may do other work after the
+    /// capture than before it.
     pub fn interrupt(&mut self) {
         self.running = None;
         self.block = OpenBlock::default();
         (self.medians, self.means, self.latest) = Default::default();
     }
 
-    /// Called when counting restarts, because all steps so far were the program's warm-up.
+    /// Handles a restart of the iteration count: all steps so far were the program's warm-up and are discarded.
     pub fn restart(&mut self) {
         self.interrupt();
         self.seen = 0;
@@ -280,7 +281,7 @@ impl Settling {
 }
 
 impl Verdict {
-    /// Returns the reason why the steps are not known to be steady; `None` if they are.
+    /// Returns the reason why the step time is not known to have settled; `None` if it has.
     pub fn shortcoming(self) -> Option<Shortcoming> {
         match self {
             Self::Settled(_) => None,
@@ -299,7 +300,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The reason why the steps are not known to be steady, formatted as a sentence.
+/// The reason why the step time is not known to have settled, formatted as a sentence.
 pub struct Shortcoming(Unsettled);
 
 impl fmt::Display for Shortcoming {

@@ -90,14 +90,14 @@ impl Taken {
         Self::new(window, window)
     }
 
-    /// Returns the number of the first iteration after the window. If the window has not ended by then,
-    /// returns `over`, the number of iterations that have ended.
+    /// Returns the number of the first iteration after the window. If the window has not ended yet, returns `over`,
+    /// the number of iterations that have ended.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// Returns the part of the window that exists if the process ends after `over` iterations; `None` if the
+    /// Returns a description of the incomplete window if the process ends after `over` iterations; `None` if the
     /// window is complete by then.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {

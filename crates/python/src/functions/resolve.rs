@@ -48,8 +48,8 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// The time of the next search for missing functions, and the current interval between
-    /// searches. Both times are in ns.
+    /// The time of the next search for missing functions, in ns on the clock of `time::now`. `WAIT` is the interval
+    /// between searches that is used now, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -111,7 +111,8 @@ pub(crate) fn forget() {
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Returns true if an audit event may lead to a requested function.
+/// Returns true if [`audited`] has to handle an audit event, because it may show a requested function or a
+/// replacement of one.
 pub(crate) fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
@@ -125,7 +126,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     is_time()
 }
 
-/// Returns true if a function is missing and first calls are not examined yet.
+/// Returns true if a function is missing and the first calls of functions are not examined yet.
 fn may_begin_search() -> bool {
     NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
@@ -136,7 +137,8 @@ fn is_time() -> bool {
     next != u64::MAX && now() >= next
 }
 
-/// Handles an audit event for which [`wants`] returned true. `args` returns the event's arguments.
+/// Handles an audit event for which [`wants`] returned true: looks for requested functions and their replacements.
+/// `args` returns the event's arguments.
 pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
@@ -269,7 +271,7 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     }
 }
 
-/// The relation of a module to a file: whether the module was read from it.
+/// The result of comparing a module's `__file__` with the file name in a code object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FileRelation {
     This,

@@ -41,10 +41,11 @@ def run():
 const WANTED: &[SeenEvent] = {
     use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
-        Begins, Ends, // call
-        Begins, Ends, // closed, whose argument is a cell
-        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // steps, in the loop
-        Begins, Yields, GoesOn, Ends, // left; the last generator causes no events
+        Begins, Ends, // `call`
+        Begins, Ends, // `closed`, whose argument is a cell
+        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // `steps` in the loop of `run`
+        // `steps` as `left`; the last generator is closed before it starts
+        Begins, Yields, GoesOn, Ends,
     ]
 };
 
@@ -82,7 +83,7 @@ impl Trial {
         }
     }
 
-    /// Returns true if exactly the events `wanted` were recorded.
+    /// Returns true if the recorded events are exactly `wanted`, in this order.
     fn has_seen(&self, wanted: &[SeenEvent]) -> bool {
         self.next.load(Ordering::Relaxed) == wanted.len()
             && wanted

@@ -9,13 +9,13 @@
 use super::{Held, Object, Python};
 use crate::api::Raw;
 
-/// Indices of words in an object. `LENGTH` and `ELEMENTS` are for lists, `SIGN` is for ints.
+/// Indexes of words in an object: `TYPE` in every object, `LENGTH` and `ELEMENTS` in a list, and `SIGN` in an int.
 const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// The bit of the sign word that is set since 3.14 for small numbers, which live forever. Before
-/// 3.12 the bit is part of the size, so numbers of 91 to 120 bits look like 0.
+/// The bit of the sign word that is set since 3.14 for small numbers, which are never freed. Before 3.12 the bit is
+/// part of the size, so numbers of 91 to 120 bits look like 0.
 const SMALL: usize = 1 << 2;
 
 /// The memory layout of ints in this interpreter, with which ints in lists are read without the C

@@ -121,7 +121,7 @@ impl<'py> Python<'py> {
         self.c().err_clear();
     }
 
-    /// Returns true if an exception is set.
+    /// Returns true if an exception is set on this thread.
     pub fn has_raised(self) -> bool {
         self.c().err_occurred()
     }
@@ -187,8 +187,8 @@ impl<'py> Python<'py> {
         self.c().import(name)
     }
 
-    /// Imports a module whose state is stored elsewhere, and removes it from `sys.modules` unless
-    /// it was there before. The program then does not see the module.
+    /// Imports a module that keeps its state in the interpreter, such as `gc`, and removes it from `sys.modules`
+    /// unless it was there before. The program then does not see the module.
     pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
         let was_there = self.imported(name).is_some();
         let module = self.import(name)?;
@@ -411,7 +411,7 @@ impl<'py> Object<'py> {
     /// class, or if the object has no such dictionary. Runs no code of the program.
     pub fn own_attrs(&self) -> Option<Object<'py>> {
         if self.is_class() {
-            return None; // a class keeps its attributes in another way
+            return None; // the `__dict__` of a class is a `mappingproxy`, not a dictionary
         }
         let c = self.py.c();
         c.module_dict(self).or_else(|| c.own_dict(self, None))

@@ -166,13 +166,14 @@ impl Slot {
         self.thread
     }
 
-    /// Returns the address of the block in which the thread stores the address of its cells; 0 if no thread
-    /// uses the slot.
+    /// Returns the address of the block (the thread's record in this library) that stores the address of the thread's
+    /// cells; 0 if no thread uses the slot.
     pub fn block(&self) -> usize {
         self.block.load(Ordering::Relaxed)
     }
 
-    /// Sets the address of the block in which the thread stores the address of its cells.
+    /// Sets the address of the block (the thread's record in this library) that stores the address of the thread's
+    /// cells.
     pub fn set_block(&self, block: usize) {
         self.block.store(block, Ordering::Relaxed);
     }
