@@ -1,14 +1,13 @@
-//! The functions of CPython's C API that the library uses. They are found in the interpreter's
-//! symbol table.
+//! The functions of CPython's C API that the library uses. They are found in the interpreter's symbol table.
 //!
-//! The library includes no Python header and does not link libpython: the functions below have kept
-//! their types from 3.8 to 3.15. If a function had another name in some versions, both names are
-//! looked up.
+//! The library includes no Python header and does not link libpython. It can declare the functions itself, because
+//! their types are the same from 3.8 to 3.15. If a function had another name in some versions, both names are looked
+//! up.
 //!
-//! The table declares the types of each function's arguments and result. Code that may use the
-//! interpreter can therefore call most functions without `unsafe` ([`super::object`]). If versions
-//! differ in a function's result, or in the functions that exist, a method of [`Api`] hides the
-//! difference. No other file selects a function by version.
+//! The table declares the types of each function's arguments and result. Code that may use the interpreter can
+//! therefore call most functions without `unsafe` ([`super::object`]). If versions differ in a function's result, or
+//! in the functions that exist, a method of [`Api`] hides the difference. No other file selects a function by
+//! version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -291,7 +290,7 @@ impl Types {
     }
 }
 
-/// Functions that any thread may call at any time, with and without the GIL.
+/// Methods that any thread may call at any time, with and without the GIL.
 impl Api {
     /// Returns true if an interpreter is initialized.
     pub fn is_initialized(&self) -> bool {

@@ -45,7 +45,8 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the interpreter in which the last audit event occurred; 0 for none.
+    /// The address of the interpreter in which the last audit event occurred; 0 for none. For the next event in the
+    /// same interpreter, the hooks need not be checked again.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);

@@ -75,7 +75,7 @@ pub(crate) fn set(attached: Option<&'static Attached>) {
     ATTACHED.set(attached);
 }
 
-/// Returns the interpreter's functions, if it is loaded.
+/// Returns the C API functions of the interpreter, if one is loaded.
 pub(crate) fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }

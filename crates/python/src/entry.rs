@@ -37,7 +37,8 @@ lifecycle::global! {
     static INSIDE: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if the interpreter is ending or has ended, or if the library is switched off.
+/// Returns true if the interpreter is ending or has ended, or if the library must not make system calls in this
+/// process.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }

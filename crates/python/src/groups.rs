@@ -155,8 +155,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Finds the groups that `torch.distributed` describes. If several have the same description, only
-/// the first counts.
+/// Adds the groups that `torch.distributed` describes to `found`. If several have the same description, only the
+/// first counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,

@@ -74,7 +74,7 @@ fn register_end(py: Python<'_>) -> Option<()> {
     } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
-        py.import(c"atexit") // the callbacks are dropped when the module is freed
+        py.import(c"atexit") // `import` keeps the module, whose callbacks would be dropped with it
     };
     let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?])?;

@@ -1,20 +1,18 @@
 //! Enters an interpreter that was running before the library was loaded, and leaves it again.
 //!
-//! The program's own threads are not used for this: the main thread may sleep for hours, and a
-//! thread that holds the GIL may hold any lock. Instead, a thread of the library creates a thread
-//! state and waits for the GIL like a thread of the program, for as long as necessary. It reads
-//! what to do only after it has the GIL, so one such thread is enough.
+//! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
+//! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
+//! of the program, for as long as necessary. It reads what to do only after it has the GIL, so one such thread is
+//! enough.
 //!
-//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with
-//! `pthread_exit`; later versions let them wait forever. Both are harmless for this thread, which
-//! holds no resources at that point. But a thread state must not be created after the interpreter
-//! has freed its memory. The interpreter deletes its thread key just before that, so its GOT slot
-//! for `pthread_key_delete` leads to [`interpreter_goes`]. That function waits for a thread that is
-//! about to create a state.
+//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
+//! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
+//! thread state must not be created after the interpreter has freed its memory. The interpreter deletes its thread
+//! key just before that, so the interpreter's GOT slot for `pthread_key_delete` is patched to point to
+//! [`interpreter_goes`]. That function waits for a thread that is about to create a state.
 //!
-//! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered
-//! ([`at_exit`]). From then on, the end of the interpreter waits for threads that are inside
-//! ([`super::entry`]).
+//! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered ([`at_exit`]). From then
+//! on, the end of the interpreter waits for threads that are inside ([`super::entry`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -194,8 +192,8 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     Some(state)
 }
 
-/// Installs or removes the hooks, then gives up the thread state and the GIL. The calling thread
-/// has both.
+/// Installs or removes the hooks, as [`IS_WANTED`] requests. Then gives up the thread state and the GIL, which the
+/// calling thread has.
 fn settle(api: &'static Api, state: ThreadState) {
     /// Deletes the thread state when dropped. Until then, `_inside` makes the end of the
     /// interpreter wait.

@@ -171,7 +171,7 @@ pub(crate) fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: 
         && is(row.share, &|shares| shares == 0)
 }
 
-/// Returns the rank that an engine assigned to a worker of a replica. For a process without a `torch.distributed`
+/// Returns the rank that an engine assigned to a worker of a replica. Used if the process has no `torch.distributed`
 /// world.
 fn in_replica(py: Python<'_>) -> Option<Ranked> {
     let (row, replica) = replica(py)?;
@@ -230,8 +230,8 @@ pub(crate) fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py
         .or_else(|| is_of_class().and_then(|_| object.attr(name)))
 }
 
-/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the
-/// parent's world.
+/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the parent's
+/// `torch.distributed` world.
 fn in_child(_: &OnlyThread) {
     if KNOWN.take().is_some() {
         PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);

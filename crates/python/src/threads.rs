@@ -42,7 +42,8 @@ pub(crate) struct Thread {
     pub name: ThreadName,
     /// The next slot in the list of slots that no thread has used yet.
     next: Published<Thread>,
-    /// The address of the condition variable that the thread initialized last.
+    /// The address of the condition variable that the thread initialized or signalled last, for recognizing the pair
+    /// of a GIL; 0 for none.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The garbage collection that runs on the thread now, if any.
@@ -50,7 +51,8 @@ pub(crate) struct Thread {
     pub spans: Spans,
     /// Number of calls of torch modules that the thread is inside.
     pub modules: Cell<u32>,
-    /// True while the thread runs the library's own code in Python, whose events are ignored.
+    /// True while the thread runs the library's own code in Python. Events that occur meanwhile on the thread are
+    /// ignored.
     pub is_busy: Cell<bool>,
     /// The value of [`ERA`] for which the stored calls, such as those in `spans`, are valid.
     era: Cell<u32>,

@@ -1,4 +1,4 @@
-//! Problems that prevent functions from being marked, or their calls from being reported. Each is logged once.
+//! Problems that prevent the library from seeing calls of Python functions. Each is logged once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

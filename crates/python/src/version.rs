@@ -19,8 +19,8 @@ pub enum Evaluation {
     In3_8,
     /// The function takes the thread's state. A call from Python to Python uses the C stack.
     In3_9,
-    /// The function is the same as in 3.9. A call from Python to Python uses the C stack only if a
-    /// custom evaluator is set.
+    /// The function has the same arguments as in 3.9. A call from Python to Python uses the C stack only if a custom
+    /// evaluator is set.
     In3_11,
 }
 

@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn of_pauses_little_counts() {
-        // Every tenth iteration is a pause of a second. Only a tenth of the pause counts towards
-        // the window's length.
+        // Every tenth iteration is a pause of one second. Only 0.1 s of each pause ([`SHORTEST_PAUSE`]) counts
+        // towards the window's length.
         let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
         assert_eq!(parts(None, Some(10_000), micros), (110, 0));
         // The window's first part ends after 60 s ([`LONGEST`]) even if it consists mostly of pauses.

@@ -183,7 +183,7 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Called when step number `iteration` begins at `now`, which ends the previous step.
+    /// Handles the beginning of step number `iteration` at `now`, which ends the previous step.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         if self.verdict.is_some() {
             return;
@@ -373,8 +373,8 @@ mod tests {
     #[test]
     fn steps_that_take_as_long_as_each_other_have_settled_at_once() {
         assert_eq!(opens_at(|_| 1023), said("steady at 1.023 ms", NEEDED));
-        // Steps of some microseconds, and steps that differ a little, lead to the same result as
-        // steps of equal length.
+        // Steps of a few microseconds, and steps that differ a little, lead to the same result as steps of equal
+        // length.
         assert_eq!(opens_at(|_| 5), said("steady at 0.005 ms", NEEDED));
         assert_eq!(opens_at(|n| 1000 + n % 3 * 40).1, Some(NEEDED));
         assert_eq!(opens_at(|_| 0).1, Some(NEEDED));
@@ -395,8 +395,7 @@ mod tests {
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // The steps get faster up to step 100, like in a warm-up, so their time settles only after
-        // that.
+        // The steps get faster up to step 100, as in a warm-up, so their time settles only after that.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
@@ -427,8 +426,8 @@ mod tests {
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
         let (settling, at) = steps(1000, |_| 1000, |_| true);
         assert_eq!((at, settling.seen()), (None, 0));
-        // If stream captures interrupt every fifth step, enough steps lie between captures for the
-        // search to end.
+        // Stream captures interrupt every fifth step. The other steps count, so the search ends once [`ENOUGH`] of
+        // them have been seen.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
         assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();

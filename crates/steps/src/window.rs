@@ -130,7 +130,8 @@ pub struct Cut {
     pub has: Option<IterationRange>,
 }
 
-/// Returns the window with the same number of iterations, shifted so that it begins no earlier than `first`.
+/// Returns the window shifted to begin at `first`, with the same number of iterations. `first` must not be before the
+/// window's own first iteration.
 fn later(window: IterationRange, first: u64) -> IterationRange {
     let late = first.saturating_sub(window.first);
     IterationRange {

@@ -7,7 +7,7 @@ use super::Way;
 use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
-/// The state of reading one batch.
+/// The state during the evaluation of the formulas for one batch.
 pub(super) struct BatchReading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,

@@ -52,15 +52,14 @@ pub(crate) fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object
     })
 }
 
-/// Returns true if `name`, a result of [`name_of`], may be that of the target's function.
+/// Returns true if `name`, a result of [`name_of`], may be the name of the requested function (`target`).
 pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     let asked = target.function.asked.qualname.as_str();
     let is_last = || asked.rsplit('.').next() == Some(name);
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some(())` if the code object `code`, which has the target's name, is the requested
-/// function's code.
+/// Returns `Some(())` if `code` is the requested function's code. `code` has the name of the requested function.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,

@@ -1,7 +1,6 @@
-//! The frames that CPython 3.8 to 3.11 passes to an evaluator, with one table row for each layout.
+//! The frames that CPython 3.8 to 3.11 passes to an evaluator, with one table of offsets for each layout.
 //!
-//! The offsets are from CPython's headers. Before they are used, test calls check them
-//! ([`super::trial`]).
+//! The offsets are from CPython's headers. Before they are used, test calls check them ([`super::trial`]).
 
 use crate::api::Raw;
 use crate::object::Object;
@@ -160,6 +159,8 @@ pub(crate) unsafe fn code_of(frame: Raw) -> usize {
     unsafe { at::<usize>(frame, CODE) }
 }
 
+/// Reads the value that lies `offset` bytes from `frame`.
+///
 /// # Safety
 /// A value of type `T` lies `offset` bytes from `frame`.
 #[inline]

@@ -52,7 +52,7 @@ pub(crate) fn mark(
     sees(py, code)
 }
 
-/// Marks a code object that may be the function's. Its first call decides
+/// Marks a code object that may be the code of `function`. Its first call shows whether it is
 /// ([`candidates::confirms`]).
 pub(crate) fn mark_candidate(
     py: Python<'_>,

@@ -12,7 +12,7 @@ use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
-/// Logs what prevented calls from being followed, functions that were found late, and functions
+/// Logs the problems that prevented calls from being reported, the functions that were found late, and the functions
 /// that were not found. Allocates nothing.
 pub(crate) fn report() {
     evaluator::ends();

@@ -73,8 +73,8 @@ pub(crate) fn install(py: Python<'_>) {
     }
 }
 
-/// Starts to examine the first call of each function ([`super::candidates::meets`]), if the program
-/// is frozen and a function is missing.
+/// Starts to examine the first call of each function ([`super::candidates::meets`]), if the program is frozen and a
+/// requested function has not been found.
 fn search(py: Python<'_>) {
     let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
     if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
@@ -91,8 +91,7 @@ fn search(py: Python<'_>) {
     }
 }
 
-/// Ends the examination of first calls if no function is missing any longer, or if `is_over` is
-/// true.
+/// Ends the examination of first calls if all requested functions have been found, or if `is_over` is true.
 pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
@@ -126,7 +125,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     is_time()
 }
 
-/// Returns true if a function is missing and the first calls of functions are not examined yet.
+/// Returns true if a requested function has not been found and the first calls of functions are not examined yet.
 fn may_begin_search() -> bool {
     NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
@@ -311,7 +310,7 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
     qualname.split('.').filter(|part| *part != "<locals>")
 }
 
-/// Searches for missing functions in the loaded modules.
+/// Searches the loaded modules for requested functions that have not been found yet.
 pub(crate) fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {

@@ -1,4 +1,4 @@
-//! The functions whose calls are followed, and the settings that request them.
+//! The functions whose calls are recorded or counted, and the settings that request them.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) struct Target {
     found: AtomicU8,
     /// Similar names in the module or class, if the function was not found.
     pub near: OnceBox<Vec<String>>,
-    /// True if the function was found, but its calls cannot be followed.
+    /// True if the function was found, but its calls cannot be reported.
     pub is_unseen: AtomicBool,
     /// The type of the object that has the requested name, if it is not a Python function.
     pub kind: OnceBox<String>,

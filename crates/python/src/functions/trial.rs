@@ -36,15 +36,16 @@ def run():
     steps(token).close()
 ";
 
-/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one
-/// function of [`SOURCE`] or one generator.
+/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one call that `run`
+/// makes, or for one generator.
 const WANTED: &[SeenEvent] = {
     use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
-        Begins, Ends, // `call`
-        Begins, Ends, // `closed`, whose argument is a cell
-        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // `steps` in the loop of `run`
-        // `steps` as `left`; the last generator is closed before it starts
+        Begins, Ends, // the call of the Python function `call`
+        Begins, Ends, // the call of the Python function `closed`, whose argument is a cell
+        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the generator in `run`'s loop
+        // The generator `left`, which `run` closes after one value. The last generator causes no events, because
+        // `run` closes it before it starts.
         Begins, Yields, GoesOn, Ends,
     ]
 };

@@ -14,8 +14,9 @@ const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// The bit of the sign word that is set since 3.14 for small numbers, which are never freed. Before 3.12 the bit is
-/// part of the size, so numbers of 91 to 120 bits look like 0.
+/// A bit of the sign word that comparisons ignore. Since 3.14 it is set for small ints, which are never freed. Before
+/// 3.12 it is part of the size, so [`Ints::is_zero`] cannot distinguish an int of 91 to 120 bits from 0, and returns
+/// `None` for it.
 const SMALL: usize = 1 << 2;
 
 /// The memory layout of ints in this interpreter, with which ints in lists are read without the C
@@ -107,6 +108,8 @@ impl Ints {
     }
 }
 
+/// Returns the word number `at` of an object.
+///
 /// # Safety
 /// The object has more than `at` words.
 unsafe fn word(object: Raw, at: usize) -> usize {
@@ -114,8 +117,10 @@ unsafe fn word(object: Raw, at: usize) -> usize {
     unsafe { object.cast::<usize>().add(at).read() }
 }
 
+/// Returns the element `index` of a list.
+///
 /// # Safety
-/// The list has the known layout, and it has that element.
+/// The list has the known layout and more than `index` elements.
 unsafe fn element_of(list: Raw, index: usize) -> Raw {
     // SAFETY: the caller promises that `ELEMENTS` is the address of the list's elements, and that
     // `index` is one of them.

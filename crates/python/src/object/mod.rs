@@ -1,7 +1,6 @@
-//! Safe references to Python objects. Exceptions that the library causes stay hidden from the
-//! program.
+//! Safe references to Python objects. Exceptions that the library causes stay hidden from the program.
 //!
-//! Everything here needs the GIL. A [`Python`] proves that the thread has it.
+//! All functions of this module need the GIL. A [`Python`] proves that the thread has it.
 
 use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
@@ -53,9 +52,10 @@ pub struct Exception([Raw; 3]);
 unsafe impl Send for Exception {}
 
 impl<'py> Python<'py> {
+    /// Returns the proof that the calling thread may use the interpreter, without a check.
+    ///
     /// # Safety
-    /// The calling thread holds the GIL during `'py`, or has a thread state if the build has no
-    /// GIL.
+    /// The calling thread holds the GIL during `'py`, or has a thread state if the build has no GIL.
     pub const unsafe fn assume(api: &'static Api) -> Self {
         Self {
             api,

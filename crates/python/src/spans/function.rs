@@ -182,9 +182,9 @@ impl RequestedFunction {
     }
 
     /// Records that a thread enters the function: a call begins, or a generator or coroutine resumes. `overlaps` is
-    /// true if the call may end before calls that begin later. `facts` reads the batch, which is needed if it decides
-    /// whether a window opens. `counts` is false if this call is not counted as a step, although the function's calls
-    /// are steps.
+    /// true if the call may end while calls that began later are still open. `facts` reads the batch, which is needed
+    /// if it decides whether a window opens. `counts` is false if this call is not counted as a step, although the
+    /// function's calls are steps.
     pub(crate) fn enters(
         &'static self,
         py: Python<'_>,
@@ -208,9 +208,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no
-    /// range, and is left with [`Entered::unkept`]. An iteration that the call begins lasts until
-    /// the next iteration.
+    /// Handles a call like [`RequestedFunction::enters`], but for a call that is not stored because no slot is free.
+    /// The call has no range, and its end is handled with [`Entered::unkept`]. An iteration that the call begins
+    /// lasts until the next iteration begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(step.over(Some(3), false, false), None); // the generator yields
         assert_eq!(step.over(None, true, false), None); // it resumes, and yields again
         assert_eq!(step.over(None, true, true), Some(3));
-        // the start of this call was not recorded, so its end ends no iteration
+        // The start of this call was not recorded, so its end ends no iteration.
         assert_eq!(step.over(None, true, true), None);
     }
 

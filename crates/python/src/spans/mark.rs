@@ -44,7 +44,7 @@ pub(crate) fn yields(code: &Object<'_>) -> Option<bool> {
 pub(crate) trait Within {
     /// Returns true if a step inside these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;
-    /// Returns true if a call on this thread ended before a call that began later.
+    /// Returns true if a call on this thread ended while a call that began later was still open.
     fn has_overlaps(&self) -> bool;
 }
 

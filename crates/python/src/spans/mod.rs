@@ -52,7 +52,7 @@ pub(crate) struct Spans {
     used: Cell<usize>,
     /// Number of open calls that were not stored because all slots were in use.
     beyond: Cell<usize>,
-    /// True if a call on this thread has ended before a call that began later.
+    /// True if a call on this thread has ended while a call that began later was still open.
     has_overlaps: Cell<bool>,
     /// The limit on the thread's stack use: while its stack pointer is in this part of the stack, no calls are
     /// reported.
@@ -243,8 +243,8 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls, because their ends will not be reported. Their ranges end here, and their
-    /// iterations end when the next iteration begins.
+    /// Forgets the calls, because their ends will not be reported. Ends their ranges now. Their iterations end when
+    /// the next iteration begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {

@@ -35,7 +35,8 @@ impl Spans {
         stack::here() < self.room.get().end
     }
 
-    /// Returns true if the thread has reached the limit of its stack use. The first call finds the limit.
+    /// Returns true if the thread has reached the limit of its stack use. The first call determines where the limit
+    /// is.
     pub(crate) fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {

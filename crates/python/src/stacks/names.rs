@@ -90,7 +90,7 @@ impl CodeNames {
         Ok(true)
     }
 
-    /// Copies the code objects that this sample has not checked yet, all in one call.
+    /// Copies the code objects that this sample has not checked yet, all in one system call.
     fn ask(&mut self, process: i32, layout: &Layout, codes: &[usize]) -> Result<(), c_int> {
         let now = self.samples;
         self.asked.clear();

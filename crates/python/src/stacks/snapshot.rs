@@ -1,5 +1,5 @@
-//! Copies of memory that are from nearly the same moment. All ranges that the last sample has read
-//! are copied in one call.
+//! Copies of several ranges of memory from nearly the same moment. The ranges that the previous sample read are
+//! copied together, in one system call.
 
 use core::ffi::c_int;
 

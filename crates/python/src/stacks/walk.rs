@@ -54,8 +54,7 @@ struct Chunk {
     used: usize,
 }
 
-/// The most bytes by which the used part of a chunk may grow between two samples. Frames beyond that need a second
-/// copy.
+/// The most bytes by which the used part of a chunk may grow between two samples without a second system call.
 const MAX_GROWTH: usize = 1024;
 
 impl Chunk {

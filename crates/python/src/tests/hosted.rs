@@ -212,6 +212,8 @@ impl Host {
         host
     }
 
+    /// Returns libpython's function with this name.
+    ///
     /// # Safety
     /// `F` is the type of libpython's function with this name.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> F {

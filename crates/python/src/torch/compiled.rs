@@ -91,7 +91,7 @@ lifecycle::global! {
     static GRAPHS: Lock<BTreeMap<usize, CompiledGraph>> = Lock::new(BTreeMap::new());
 }
 
-/// A function of torch's compiler whose calls the library has reported to it.
+/// A function of torch's compiler, with the receiver of its calls.
 struct CompilerFunction {
     module: &'static CStr,
     file: &'static str,

@@ -142,9 +142,9 @@ impl CallReceiver for ModuleCalls {
     }
 }
 
-/// Returns the name for a module's ranges. An unknown module that is called outside all others
-/// becomes a root, and names the modules inside it. A module that is added later is named after its
-/// class.
+/// Returns the name for a module's ranges. An unknown module that is called outside all others becomes a root, and
+/// the modules inside it are named by their paths from the root. A module that is added to the root later is named
+/// after its class.
 fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<RegisteredName> {
     let address = module.addr();
     let known = || Some(TABLE.lock_for(TABLE_TIMEOUT)?.get(&address)?.name);

@@ -133,10 +133,10 @@ def _options(torch, cpu_only):
     activities = [getattr(profiler.ProfilerActivity, name, None) for name in wanted]
     options = {"activities": [one for one in activities if one in supported], "record_shapes": True}
     if _version(torch) < (2, 15):
-        # PyTorch 2.15 warns that this option has no effect except for TorchScript
+        # PyTorch 2.15 warns that this option has no effect except for TorchScript.
         options["with_modules"] = True
     if "acc_events" in profiler.profile.__init__.__code__.co_varnames:
-        # without this option, PyTorch warns that a second start clears the events
+        # Without this option, PyTorch warns that a second start clears the events.
         options["acc_events"] = True
     try:
         options["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)

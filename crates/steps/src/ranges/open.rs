@@ -46,7 +46,8 @@ impl OpenRanges {
         self.used == 0
     }
 
-    /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if there is no room.
+    /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if `MAX_OPEN` ranges are already
+    /// open.
     #[inline]
     pub fn push(&mut self, stack: usize, begun: Begun) -> bool {
         if self.window != begun.window {

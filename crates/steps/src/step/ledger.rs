@@ -15,7 +15,8 @@ use core::ops::Range;
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
-/// The smallest credit for a thread, in calls. If the credit would be smaller, none is handed out.
+/// The smallest credit (number of calls that a thread may count by itself). If the credit would be smaller, none is
+/// handed out.
 const WORTHWHILE: u64 = 64;
 
 /// A function that executes a memory barrier on all threads of the process. Each thread's earlier stores become
@@ -33,7 +34,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Returns a ledger in which no call has a number and no thread has credit.
+    /// Returns a ledger in which no call has a number and no thread has credit (calls that it may count by itself).
     pub const fn new(what: Counted, fence: Fence) -> Self {
         Self {
             what,
@@ -55,7 +56,8 @@ impl Ledger {
         self.numbered
     }
 
-    /// Returns true if the next interesting call is so close that no thread has credit.
+    /// Returns true if the next call that may begin an iteration of interest is so close that no thread has credit
+    /// (calls that it may count by itself).
     pub const fn is_close(&self) -> bool {
         !self.credit_out
     }
@@ -65,7 +67,8 @@ impl Ledger {
         if self.unlimited { UNLIMITED } else { 0 }
     }
 
-    /// Takes back the credit of all threads, and gives numbers to the calls that they made with it.
+    /// Takes back the credit of all threads (calls that they may count by themselves), and gives numbers to the calls
+    /// that they made with it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
@@ -115,8 +118,8 @@ impl Ledger {
         first..self.numbered
     }
 
-    /// Hands out credit for the calls before call number `next`. With `None`, no call is interesting any
-    /// more, and the limits of all threads are removed.
+    /// Hands out credit for the calls before call number `next`: each thread may count an equal share of them by
+    /// itself. With `None`, no call is interesting any more, and the limits of all threads are removed.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {

@@ -151,12 +151,14 @@ impl Slot {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
-    /// Returns the limit that the thread's cell had before the thread's credit was taken back.
+    /// Returns the limit that the thread's cell had before the thread's credit (calls that it may count without
+    /// asking) was taken back.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Stores the limit that the thread's cell has before the thread's credit is taken back.
+    /// Stores the limit of the thread's cell, before the thread's credit (calls that it may count without asking) is
+    /// taken back.
     pub fn set_given(&self, limit: u64) {
         self.given.store(limit, Ordering::Relaxed);
     }

@@ -75,8 +75,8 @@ impl Schedule {
     pub fn new(windows: &[IterationRange]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // Memory for the list of captured windows is reserved now, because the last window may
-            // be closed where nothing may be allocated.
+            // Memory for the list of captured windows is reserved now, because the last window may be closed in a
+            // signal handler, where nothing may be allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
@@ -396,8 +396,8 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // Memory for the list of captured windows is reserved now, because this window may
-                // be closed where nothing may be allocated.
+                // Memory for the list of captured windows is reserved now, because this window may be closed in a
+                // signal handler, where nothing may be allocated.
                 self.captured.reserve(1);
             }
         }
