@@ -174,7 +174,7 @@ pub(crate) fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot. The interpreter calls it when it creates a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.

@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// Number of further calls from CPython that are going to panic.
+    /// Number of further callbacks from CPython that are going to panic.
     #[fork(keep = "tests that fork ask for none")]
     #[restart(keep)]
     static PANICS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Makes the next `times` calls from CPython panic when they look up their thread.
+/// Makes the library's next `times` callbacks from CPython panic when they look up their thread.
 pub(crate) fn panic_next(times: u32) {
     PANICS.store(times, Ordering::Relaxed);
 }

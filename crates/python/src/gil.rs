@@ -250,7 +250,7 @@ pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. A thread calls it when it takes or drops a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
@@ -294,7 +294,7 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. A thread calls it to wait for a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
@@ -311,7 +311,8 @@ pub(crate) unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. A thread that was forced to drop a GIL calls it, to wait
+/// until another thread has taken the GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
@@ -337,7 +338,7 @@ pub(crate) unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. The interpreter calls it when it destroys a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.

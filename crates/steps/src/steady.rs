@@ -8,8 +8,8 @@
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
 //! capture interrupts does not count, because other work runs before and after it. Batches without requests
-//! do not count. Neither do steps in which the program waited for requests: it reported the wait, or the step
-//! took over ten times as long as usual.
+//! do not count. Neither do steps in which the program waited for requests: the program reported the wait, or
+//! the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! Finds Python functions by name, and follows their calls.
+//! Finds Python functions by name, and records or counts their calls.
 //!
 //! ```text
 //! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11

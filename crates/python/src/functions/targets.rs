@@ -92,8 +92,8 @@ pub(crate) fn known() -> &'static [TargetModule] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the requested functions. The first call collects them, and decides for good whether
-/// ranges are recorded.
+/// Returns the requested functions. The first call collects them, and decides whether ranges
+/// are recorded in this process.
 pub(crate) fn all() -> &'static [TargetModule] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();

@@ -94,7 +94,8 @@ impl Ints {
         }
     }
 
-    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
+    /// Returns the first index in `from..to` for which [`Ints::is_zero`] does not return false, or `to` if there is
+    /// none.
     #[inline]
     pub fn skip_others(&self, list: &Object<'_>, from: usize, to: usize) -> usize {
         let is_other = |index: &usize| self.is_zero(list, *index) == Some(false);

@@ -40,7 +40,7 @@ pub(crate) fn yields(code: &Object<'_>) -> Option<bool> {
     Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
 }
 
-/// Queries about the marked calls that a thread is in.
+/// Queries about the calls of marked code objects that a thread is in.
 pub(crate) trait Within {
     /// Returns true if a step inside these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;

@@ -309,8 +309,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// Returns the name of a module that is part of a compiled graph and stands for one module of the
-/// model.
+/// Returns the name for a graph module that torch's compiler has made, if all of its operations belong to one module of
+/// the model. It is the name of that module.
 pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;

@@ -83,7 +83,7 @@ impl Schedule {
     }
 
     /// Returns a schedule whose windows open late if their beginning was missed, and only once [`Schedule::hold`]
-    /// allows it. For a process in which counting begins late.
+    /// allows it. Used for a process in which counting begins late.
     pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
