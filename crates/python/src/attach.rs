@@ -108,8 +108,8 @@ pub(crate) fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // Only start the installation. The thread that attaches the library waits for its end later, but this may be
-        // a thread of the program, which must not wait.
+        // Start the installation without a wait, because this may be a thread of the program. The thread that attaches
+        // the library waits later until the hooks are installed.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()

@@ -153,7 +153,7 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     Some(ranked)
 }
 
-/// Returns the number of the replica that the process belongs to, with the table row of its engine.
+/// Returns the number of the replica that the process belongs to, and the row of the process's engine in [`REPLICAS`].
 /// A replica is one of several copies of the model.
 pub(crate) fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();

@@ -38,8 +38,8 @@ enum Stage {
     Claimed { until: Instant },
     /// No thread has the turn (the right to open and close windows).
     Free,
-    /// A thread has the turn and opens or closes windows. It may make the process's CUDA calls meanwhile. Other
-    /// threads wait for it until this time.
+    /// A thread has the turn and opens or closes windows. That thread may make CUDA calls meanwhile.
+    /// Other threads wait for that thread until this time.
     Switching { until: Instant },
     /// The process is ending, so that no thread can take the turn any more.
     Ended,

@@ -282,7 +282,7 @@ enum FileRelation {
 }
 
 impl FileRelation {
-    /// Compares `file` with `said`, which is the `__file__` of the module `name`, if it has one.
+    /// Compares `file`, the file name in a code object, with `said`, the `__file__` of the module `name`, if it has one.
     fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
         match said {

@@ -118,7 +118,8 @@ enum KeptData {
     Drafts,
 }
 
-/// Collects the requested functions. `listens` is true if ranges are recorded.
+/// Collects the functions that the settings and the tables of known engines request. `listens` is true if ranges are
+/// recorded.
 fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     let mut modules = Vec::new();
     if counts(settings) {

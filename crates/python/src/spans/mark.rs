@@ -231,8 +231,8 @@ impl Mark {
         }
     }
 
-    /// Releases the mark's Python references. The mark must be in no table, and the calling thread
-    /// in its interpreter.
+    /// Releases the mark's Python references. The mark must be in no table, and the calling thread must be in the mark's
+    /// interpreter.
     pub(crate) fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

@@ -235,7 +235,8 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Called by Python as `goes(address)(weak reference)` after the graph with this address was freed.
+/// Removes a graph that was freed from the table. Python calls this function for the graph's weak reference; `address`
+/// is the graph's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
     drop_graph(py, gone::address(address).and_then(remove));

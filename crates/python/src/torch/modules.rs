@@ -185,8 +185,8 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     Some(())
 }
 
-/// Called by Python as `goes(address)(weak reference)` after the module with this address was
-/// freed.
+/// Removes a module that was freed from the table. Python calls this function for the module's weak reference; `address`
+/// is the module's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);
     drop_known(py, gone::address(address).and_then(remove));
