@@ -1,14 +1,13 @@
-//! The functions of CPython's C API that the library uses. They are found in the interpreter's
-//! symbol table.
+//! The functions of CPython's C API that the library uses. They are found in the interpreter's symbol table.
 //!
-//! The library includes no Python header and does not link libpython: the functions below have kept
-//! their types from 3.8 to 3.15. If a function had another name in some versions, both names are
-//! looked up.
+//! The library includes no Python header and does not link libpython. It can declare the functions itself, because
+//! their types are the same from 3.8 to 3.15. If a function had another name in some versions, both names are looked
+//! up.
 //!
-//! The table declares the types of each function's arguments and result. Code that may use the
-//! interpreter can therefore call most functions without `unsafe` ([`super::object`]). If versions
-//! differ in a function's result, or in the functions that exist, a method of [`Api`] hides the
-//! difference. No other file selects a function by version.
+//! The table declares the types of each function's arguments and result. Code that may use the interpreter can
+//! therefore call most functions without `unsafe` ([`super::object`]). If versions differ in a function's result, or
+//! in the functions that exist, a method of [`Api`] hides the difference. No other file selects a function by
+//! version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -25,7 +24,7 @@ pub type ThreadState = *mut c_void;
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// A callback that the interpreter runs at each audit event, such as an import.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
-/// A function that evaluates a frame (`_PyFrameEvalFunction`), with its arguments from 3.9 on.
+/// A function that evaluates a frame (`_PyFrameEvalFunction`), with the arguments that it has had since 3.9.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
 /// A C function that Python code can call. The flags of its `MethodDef` state the calling
@@ -41,16 +40,16 @@ pub struct MethodDef {
     pub(crate) doc: *const c_char,
 }
 
-// SAFETY: the pointers lead to constants.
+// SAFETY: the pointers point to constants, which never change.
 unsafe impl Sync for MethodDef {}
 
 /// Maps a word of the table below to the C type of an argument or result:
 ///
-/// - `object`: a live object, borrowed; `maybe`: the same, or null;
+/// - `object`: a live object, borrowed; `maybe`: a live object, borrowed, or null;
 /// - `taken`: a reference that the function takes over;
-/// - `text`: a zero-terminated text; `method`: a definition that is never freed;
+/// - `text`: a zero-terminated text; `method`: a `PyMethodDef` that is never freed;
 /// - `int`, `size`, `number`: plain values;
-/// - `nothing`; `is_set`: a reference that is only compared with null;
+/// - `nothing`: no result; `is_set`: a reference that is only compared with null;
 /// - `address`: the address of an object of the interpreter;
 /// - `new`: a reference that the caller owns, or null with an exception set;
 /// - `result`: like `new`, but the caller gets the exception as a value;
@@ -79,7 +78,7 @@ macro_rules! declare {
         required { $($field:ident: fn($($arg:ty),*) $(-> $out:ty)? = $($symbol:literal)|+;)* }
         optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_out:ty)? = $($maybe_symbol:literal)|+;)* }
     ) => {
-        /// The functions and objects of one interpreter, which is a library or an executable.
+        /// The C API functions and objects of one CPython, which is a library (libpython) or an executable.
         pub struct Api {
             $($any: extern "C" fn() -> $any_out,)*
             $(pub(crate) $safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
@@ -156,8 +155,8 @@ macro_rules! declare {
     };
 }
 
-/// Calls the macro `$then` with the table of functions: for each the name that we use, its types,
-/// and its symbols.
+/// Calls the macro `$then` with the table of C API functions. Each row has our name of a function, its argument and
+/// result types, and the symbols under which it is looked up.
 macro_rules! with_functions {
     ($then:ident) => {
         $then! {
@@ -291,7 +290,7 @@ impl Types {
     }
 }
 
-/// Functions that any thread may call at any time, with and without the GIL.
+/// Methods that any thread may call at any time, with and without the GIL.
 impl Api {
     /// Returns true if an interpreter is initialized.
     pub fn is_initialized(&self) -> bool {
@@ -346,8 +345,8 @@ impl Api {
     }
 }
 
-/// Operations that use different functions or arguments in different versions. The calling thread
-/// must be allowed to use the interpreter.
+/// Operations for which versions of CPython need different functions or arguments. The calling thread must be allowed
+/// to use the interpreter.
 impl Api {
     /// Returns an attribute of a class or of its bases, as a new reference or null.
     ///
@@ -364,9 +363,9 @@ impl Api {
         }
     }
 
-    /// Returns `dict[name]` as a new reference, or null and maybe an exception. From 3.13 on, the C
-    /// function itself returns a new reference. Without a GIL, another thread could remove a
-    /// borrowed item at any time.
+    /// Returns `dict[name]` as a new reference. Returns null if there is no such key or the look-up fails, which may
+    /// set an exception. From 3.13 on, the C function itself returns a new reference. Without a GIL, another thread
+    /// could remove a borrowed item at any time.
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` is a live object.

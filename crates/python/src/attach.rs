@@ -1,11 +1,10 @@
 //! Finds CPython in the process, and installs the hooks in each interpreter.
 //!
-//! CPython is the module that defines the C API: the program itself, or libpython, which may be
-//! loaded later. The module's GOT slots for `pthread_cond_*` are patched to lead to us. When the
-//! interpreter starts, it initializes the two condition variables of its GIL, which calls our hook.
-//! At that moment an audit hook can be added: early enough to miss nothing, and late enough not to
-//! disturb the start. The first audit event in an initialized interpreter then installs all other
-//! hooks, once in each interpreter.
+//! CPython is the module that defines the C API: the program itself, or libpython, which may be loaded later. The
+//! module's GOT slots for `pthread_cond_*` are patched to point to this library's hooks. When the interpreter starts,
+//! it initializes the two condition variables of its GIL, which calls a hook. At that moment an audit hook can be
+//! added: early enough to miss nothing, and late enough not to disturb the start. The first audit event in an
+//! initialized interpreter then installs all other hooks, once in each interpreter.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,7 +45,8 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the interpreter in which the last audit event occurred; 0 for none.
+    /// The address of the interpreter in which the last audit event occurred; 0 for none. For the next event in the
+    /// same interpreter, the hooks need not be checked again.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -108,8 +108,8 @@ pub(crate) fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // The thread that attaches the library can wait until the hooks are installed. A thread of
-        // the program must not.
+        // Start the installation without a wait, because this may be a thread of the program. The thread that attaches
+        // the library waits later until the hooks are installed.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()
@@ -118,21 +118,21 @@ pub(crate) fn look() {
     }
 }
 
-/// Hooks the functions that set a frame evaluator, if calls of Python functions are followed.
+/// Hooks the functions with which tools set a frame evaluator, if calls of Python functions have to be reported.
 fn follow_setters(attached: &Attached) {
     if wants().functions || wants().modules {
         functions::follow_setters(attached);
     }
 }
 
-/// Sets up an interpreter that was running before the library was loaded.
+/// Adds the audit hook to an interpreter that was running before the library was loaded.
 fn begin_late(py: Python<'_>) {
     // If another tool's audit hook refuses ours, CPython may set an exception. `quietly` drops it.
     py.quietly(|py| audit(py.api));
 }
 
-/// Returns the GOT slots to patch, with their new targets. `gil` is true if the GIL is to be
-/// followed. `is_late` is true if the interpreter was running before the library was loaded.
+/// Returns the GOT slots to patch, with their new targets. `gil` is true if waits for the GIL and holds of it are
+/// recorded. `is_late` is true if the interpreter was running before the library was loaded.
 fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
@@ -151,8 +151,8 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     redirects
 }
 
-/// Patches the interpreter's GOT slots for `pthread_cond_*`, through which the library follows the
-/// GIL. Restores them if `to_us` is false.
+/// Patches the interpreter's GOT slots for `pthread_cond_*`, so that the library sees when threads wait for the GIL,
+/// take it and drop it. Restores the slots if `to_us` is false.
 pub(crate) fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;
@@ -174,7 +174,7 @@ pub(crate) fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot. The interpreter calls it when it creates a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.
@@ -240,8 +240,8 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     0
 }
 
-/// Installs the hooks in the calling thread's interpreter, or removes them. Does nothing if that is
-/// already done. Returns false if another thread holds the lock for too long.
+/// Installs the hooks in the calling thread's interpreter if `is_wanted` is true, otherwise removes them. Does
+/// nothing if that is already done. Returns false if another thread holds the lock for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
     let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {
@@ -279,12 +279,12 @@ fn has_sub_interpreters(py: Python<'_>) -> bool {
     })
 }
 
-/// Installs the hooks in the main interpreter, or removes them. Other interpreters do the same at
-/// their next audit event. The calling thread is one of the library's own, and has held the GIL
-/// since it entered Python.
+/// Installs the hooks in the main interpreter if `is_wanted` is true, otherwise removes them. Other interpreters do
+/// the same at their next audit event. The calling thread is one of the library's own, and has held the GIL since it
+/// entered Python.
 pub(crate) fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
-    // While the interpreter starts, installing is too early. Its first audit event will install the
-    // hooks.
+    // Without `stdout` and `stderr` the interpreter is still starting, which is too early for the hooks. A later
+    // audit event in this interpreter installs them.
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
     if !is_wanted {
         threads::forget_calls();

@@ -12,7 +12,7 @@ use tllmprof_sync::Published;
 /// A CPython library or executable that was found in the process, with the functions of its C API.
 pub(crate) struct Attached {
     pub api: Api,
-    /// The address range of CPython's module.
+    /// The start of the address range of CPython's module, which ends before `end`.
     pub start: usize,
     pub end: usize,
 }
@@ -75,7 +75,7 @@ pub(crate) fn set(attached: Option<&'static Attached>) {
     ATTACHED.set(attached);
 }
 
-/// Returns the interpreter's functions, if it is loaded.
+/// Returns the C API functions of the interpreter, if one is loaded.
 pub(crate) fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }

@@ -6,12 +6,12 @@ use tllmprof_capture::marks::Pushed;
 
 /// A garbage collection that has begun on a thread and has not ended.
 pub(crate) struct Collecting {
-    /// The start of the collection, on the clock of [`super::time`].
+    /// The start of the collection in ns, on the clock of [`super::time`].
     pub since: u64,
-    /// The start of the collection, in ticks of the record.
+    /// The start of the collection in ticks, the record's unit of time.
     pub ticks: u64,
     pub range: Option<Pushed>,
-    /// Number of collections in other interpreters that began inside this one. A finalizer may run
+    /// Number of collections in other interpreters that began on the thread during this one. A finalizer may run
     /// another interpreter.
     pub inner: u32,
 }
@@ -31,9 +31,8 @@ impl Collecting {
         place.set(Some(collecting));
     }
 
-    /// Ends the innermost collection. Returns the state if this was the outermost collection.
-    /// Returns `None` for an inner one, or if the collection began before collections were
-    /// followed.
+    /// Ends the innermost collection. Returns the state if this was the outermost collection. Returns `None` for an
+    /// inner one, or if the collection began before the library counted collections.
     pub(crate) fn ends(place: &Cell<Option<Self>>) -> Option<Self> {
         let collecting = place.take()?;
         if collecting.inner == 0 {
@@ -46,8 +45,8 @@ impl Collecting {
         None
     }
 
-    /// Drops the collection's range without ending it, because the range belongs to another
-    /// process.
+    /// Drops the collection's range without ending it. Called in the child of a fork, because the range belongs to
+    /// the parent.
     pub(crate) fn forget(self) {
         if let Some(range) = self.range {
             range.forget();

@@ -37,7 +37,8 @@ lifecycle::global! {
     static INSIDE: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if the interpreter is ending or has ended, or if the library is switched off.
+/// Returns true if the interpreter is ending or has ended, or if the library must not make system calls in this
+/// process.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
@@ -131,9 +132,9 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     }))
 }
 
-/// Lets no more threads run Python code of the library, because the interpreter ends, and waits for
-/// those that do. The wait may be longer while `writes` returns true, because a thread then writes
-/// a trace.
+/// Closes the entry because the interpreter ends: no more threads may run Python code of the library. Waits for the
+/// threads that already do, for at most [`END_TIMEOUT`], or `WRITE_TIMEOUT` while `writes` returns true because one
+/// of them writes a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {

@@ -1,10 +1,10 @@
-//! The interface for a crate above this one that needs to work in the interpreter.
+//! The interface through which a crate that depends on this one can work in the interpreter.
 
 use tllmprof_config::Settings;
 
 use super::object::Python;
 
-/// Work that a crate above this one does in the interpreter. There is at most one extension
+/// Work that a crate that depends on this one does in the interpreter. There is at most one extension
 /// ([`EXTENSION`]).
 pub trait Extension: Sync {
     /// Returns true if the settings request the extension.

@@ -21,7 +21,8 @@ use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// Number of generations that are counted separately. Higher generations count as the last of them.
+/// Number of generations that are counted separately. Collections of any higher generation count for the last of
+/// these.
 const GENERATIONS: usize = 3;
 
 lifecycle::global! {
@@ -121,9 +122,9 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// The interpreter's count of collections minus the count in [`TOTALS`], at the time when our
-    /// callback was added. `UNKNOWN` if the two counts cannot be compared: in the child of a fork,
-    /// or if interpreters share the totals.
+    /// The interpreter's count of collections minus the count in [`TOTALS`], at the time when our callback was added.
+    /// `UNKNOWN` if the two counts cannot be compared, which is so in the child of a fork, or if several interpreters
+    /// share the totals.
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -174,8 +175,8 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that our callback is still in `gc.callbacks`, and notes if it is not. At the end of the
-/// main interpreter (`is_last`), also counts the collections that were missed.
+/// Checks that our callback is still in `gc.callbacks`, and remembers if it is not. At the end of the main
+/// interpreter (`is_last`), also counts the collections that were missed.
 pub(crate) fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // A collection that began before collections were followed. Its end is not counted.
+        // This collection began before the library counted collections, so its end is not counted.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

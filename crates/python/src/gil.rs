@@ -26,21 +26,21 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 
-/// The most GILs that are followed at a time. From 3.12 on, each interpreter may have its own GIL.
+/// The most GILs that are observed at a time. From 3.12 on, each interpreter may have its own GIL.
 const MAX_GILS: usize = 64;
 /// Distance in bytes from a GIL's condition variable `cond` to its `switch_cond`.
 const SWITCH_COND_OFFSET: usize =
     size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
-/// The GILs that are followed.
+/// The GILs that the library observes through their condition variables.
 struct Gils {
-    /// The address of each followed GIL's `cond`; 0 for a free element. `switch_cond` lies at a
-    /// fixed distance after it.
+    /// The address of each observed GIL's `cond`; 0 for a free element. `switch_cond` lies at a fixed distance after
+    /// it.
     conditions: [AtomicUsize; MAX_GILS],
     /// Number of elements at the start of `conditions` that hold the address of a GIL, or have held
     /// one.
     used: AtomicUsize,
-    /// Number of GILs that are not followed because all [`MAX_GILS`] elements were in use.
+    /// Number of GILs that are not observed because all [`MAX_GILS`] elements were in use.
     missed: AtomicU32,
 }
 
@@ -72,13 +72,13 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// Returns the number of GILs that are not followed because the table was full.
+/// Returns the number of GILs that are not observed because the table was full.
 pub(crate) fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
-/// Starts the ranges and totals of waits for the GIL and holds of it when the first interpreter is
-/// initialized. A hook must not call this function, because it loads the tool that records ranges.
+/// Starts the recording of waits for the GIL and holds of it, when the first interpreter is initialized. A hook must
+/// not call this function, because it loads the tool that records ranges.
 pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -109,14 +109,14 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// Notes that an interpreter exists already, so its GIL's condition variables are not known. They
-/// are recognized when a thread drops the GIL and takes it again.
+/// Notes that an interpreter already exists, so that its GIL's condition variables are not known. They are recognized
+/// when a thread drops the GIL and takes it again.
 pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
-/// Handles the initialization of a condition variable by the interpreter. Returns true if the
-/// variable is the second one of a GIL, which is then followed.
+/// Handles the initialization of a condition variable by the interpreter. Returns true if the variable is the second
+/// one of a GIL, which is then observed.
 pub(crate) fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);
@@ -126,7 +126,7 @@ pub(crate) fn initialised(condition: usize, thread: &Thread) -> bool {
     gil.is_some()
 }
 
-/// Follows the GIL whose `cond` has this address.
+/// Starts to observe the GIL whose `cond` has this address.
 fn follow(condition: usize) {
     if !IS_OFF.load(Ordering::Relaxed) {
         FOLLOWED.follow(condition);
@@ -203,8 +203,8 @@ impl Gils {
         }
     }
 
-    /// Returns the role of a condition variable, and the index of its GIL. Returns `None` if it
-    /// belongs to no followed GIL.
+    /// Returns the role of a condition variable, and the index of its GIL. Returns `None` if it belongs to no
+    /// observed GIL.
     #[inline]
     fn part(&self, condition: usize) -> Option<(ConditionRole, u64)> {
         self.used().iter().zip(0..).find_map(|(place, gil)| {
@@ -218,8 +218,8 @@ impl Gils {
     }
 }
 
-/// Returns the hooks that follow the GIL: for each function its name, our replacement, and the
-/// original function.
+/// Returns the hooks with which GILs are observed: for each function its name, our replacement, and the original
+/// function.
 pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     macro_rules! address {
         ($function:expr) => {
@@ -250,7 +250,7 @@ pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. A thread calls it when it takes or drops a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
@@ -268,8 +268,8 @@ pub(crate) unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> 
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
-/// Recognizes a GIL that existed before the hooks: a thread that drops the GIL and takes it again
-/// signals its `cond` and then its `switch_cond`.
+/// Recognizes a GIL that existed before the hooks. A thread that drops this GIL and takes it again signals its `cond`
+/// and then its `switch_cond`.
 #[cold]
 fn learn(condition: usize) {
     noted(|thread| {
@@ -282,8 +282,7 @@ fn learn(condition: usize) {
     });
 }
 
-/// Runs `note` for the calling thread, if the library has a record for the thread. A panic in
-/// `note` does not reach the interpreter.
+/// Runs `note` with the state of the calling thread. A panic in `note` does not reach the interpreter.
 #[inline]
 fn noted(note: impl FnOnce(&Thread)) {
     let _errno = SavedErrno::new();
@@ -295,7 +294,7 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. A thread calls it to wait for a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
@@ -312,7 +311,8 @@ pub(crate) unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. A thread that was forced to drop a GIL calls it, to wait
+/// until another thread has taken the GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
@@ -338,15 +338,15 @@ pub(crate) unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. The interpreter calls it when it destroys a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.
 pub(crate) unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` catches panics.
     if FOLLOWED.forget(condition.addr()) {
-        // The thread that ends an interpreter holds the GIL until the GIL is destroyed, so the hold
-        // ends here.
+        // The thread that ends an interpreter holds the GIL until the GIL is destroyed. So its hold of the GIL ends
+        // at this call.
         noted(|thread| thread.holds.drops());
     }
     // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
@@ -364,11 +364,10 @@ mod tests {
         let last = Cell::new(0);
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), Some(COND));
-        // The previous pair is complete. So a condition at the same distance after its second
-        // condition does not complete another pair.
+        // The previous pair is complete. A condition at the same distance after the pair's second condition must not
+        // complete another pair.
         assert_eq!(second_of_pair(&last, COND + 2 * SWITCH_COND_OFFSET), None);
-        // The program initializes an unrelated condition between the first and the second condition
-        // of the GIL.
+        // In this test, the program initializes an unrelated condition between the two conditions of a GIL.
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, 0x9000), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), None);

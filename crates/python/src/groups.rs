@@ -1,10 +1,9 @@
-//! Finds the groups of ranks that a worker belongs to, for the record: tensor-, pipeline-, expert-
-//! and data-parallel ones. They are found in variables of the engine, or as `torch.distributed`
-//! describes them.
+//! Finds the groups of ranks that a worker belongs to (tensor-, pipeline-, expert- and data-parallel ones), for the
+//! record. They are read from variables of the engine, or from the list of groups that `torch.distributed` has.
 //!
-//! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread
-//! that holds the GIL. The engine creates groups while it loads a model. So the search runs when a
-//! window opens, until it has found some.
+//! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread that holds the
+//! GIL. The engine creates groups while it loads a model. So the search runs each time a window opens, until it has
+//! found some groups.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::ffi::CString;
@@ -35,9 +34,8 @@ lifecycle::global! {
     static LOOKED: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Requests a search for groups. If the calling thread holds the GIL, it searches now, through
-/// `inside`. Otherwise Python's main thread searches, or the first thread that enters a step's
-/// function.
+/// Requests a search for groups. If the calling thread holds the GIL, it searches now: `inside` runs the search in
+/// Python. Otherwise Python's main thread searches, or the first thread that enters a step's function.
 pub(crate) fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < MAX_SEARCHES) {
         return;
@@ -92,12 +90,13 @@ pub(crate) fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     found
 }
 
-/// The process's position in its world, which is the group of all ranks that `torch.distributed`
+/// The process's position in its `torch.distributed` world, which is the group of all ranks that `torch.distributed`
 /// knows.
 #[derive(Clone, Copy)]
 struct Worldly {
     rank: Option<u64>,
-    /// Number of ranks of the job that precede the ranks of this world; `None` if unknown.
+    /// Number of ranks of the job that come before this world's first rank. If each replica has a world of its own,
+    /// these are the ranks of the earlier replicas. `None` if unknown.
     ahead: Option<u64>,
 }
 
@@ -156,8 +155,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Finds the groups that `torch.distributed` describes. If several have the same description, only
-/// the first counts.
+/// Adds the groups that `torch.distributed` describes to `found`. If several have the same description, only the
+/// first counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,

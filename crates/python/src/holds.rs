@@ -36,8 +36,8 @@ pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Registers the names of the ranges. A hook must not call this function, because it loads the tool
-/// that records ranges.
+/// Registers the names of the NVTX ranges for waits and holds. A hook must not call this function, because it loads
+/// the tool that records ranges.
 pub(crate) fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -51,12 +51,12 @@ pub(crate) fn begin() {
     }
 }
 
-/// Returns the names of the ranges, if ranges are wanted.
+/// Returns the names of the NVTX ranges; `None` if no ranges are recorded.
 fn names() -> Option<&'static GilRangeNames> {
     NAMES.get().and_then(Option::as_ref)
 }
 
-/// The number of events, with their total and longest duration in ns.
+/// The number of events, with their total duration and the longest duration in ns.
 pub(crate) struct EventTotal {
     count: AtomicU64,
     time: AtomicU64,
@@ -109,8 +109,8 @@ pub(crate) struct Holds {
     waits_since: Cell<u64>,
     /// The start of the current hold in ns; 0 if the thread does not hold the GIL.
     holds_since: AtomicU64,
-    /// The starts of the current wait and of the current hold, in ticks of the record; 0 if nothing
-    /// is recorded.
+    /// The start of the current wait in ticks, the record's unit of time; 0 if nothing is recorded. `hold_ticks` is
+    /// the same for the current hold.
     wait_ticks: Cell<u64>,
     hold_ticks: Cell<u64>,
     wait: Cell<Option<Started>>,
@@ -122,7 +122,7 @@ pub(crate) struct Holds {
     pub forced: EventTotal,
 }
 
-/// Returns the current time in ticks of the record, or 0 if nothing is recorded.
+/// Returns the current time in ticks, the record's unit of time, or 0 if nothing is recorded.
 pub(crate) fn ticks() -> u64 {
     if recorder::is_keeping() {
         recorder::ticks()
@@ -166,8 +166,7 @@ impl Holds {
 
     /// Records that the thread has taken GIL number `gil`.
     pub(crate) fn takes(&self, gil: u64) {
-        // If the thread still holds a GIL that was destroyed without being dropped, this ends the
-        // hold.
+        // If the thread's last GIL was destroyed without being dropped, this call ends the hold of that GIL.
         self.drops();
         let now = now();
         let waited = self.waits_since.replace(0);
@@ -227,7 +226,7 @@ impl Holds {
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
-    /// Drops the current wait or hold, because its end will not be reported.
+    /// Forgets the current wait or hold, because its end will not be reported.
     pub(crate) fn forget(&self) {
         self.holds_since.store(0, Ordering::Relaxed);
         self.waits_since.set(0);

@@ -28,7 +28,7 @@ pub(crate) fn install(py: Python<'_>, thread: &Thread, number: i64) {
     if number == 0 && register_end(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
         if late::is_late() {
-            return; // the interpreter could end unnoticed, so nothing is installed
+            return; // without `atexit` the interpreter could end unnoticed, so nothing is installed
         }
     }
     if wants.gil {
@@ -74,7 +74,7 @@ fn register_end(py: Python<'_>) -> Option<()> {
     } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
-        py.import(c"atexit") // the callbacks are dropped when the module is freed
+        py.import(c"atexit") // `import` keeps the module, whose callbacks would be dropped with it
     };
     let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?])?;
@@ -96,7 +96,8 @@ fn main_ends(py: Python<'_>) {
     if wants().gc {
         gc::check(py, true);
     }
-    // If the process uses CUDA, the totals are reported at the end of the process instead.
+    // In a process that uses CUDA, the totals (collections and GIL use) are reported at the end of the process
+    // instead.
     if !session::uses_cuda() {
         totals::report(Level::Debug);
     }

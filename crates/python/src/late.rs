@@ -1,20 +1,18 @@
 //! Enters an interpreter that was running before the library was loaded, and leaves it again.
 //!
-//! The program's own threads are not used for this: the main thread may sleep for hours, and a
-//! thread that holds the GIL may hold any lock. Instead, a thread of the library creates a thread
-//! state and waits for the GIL like a thread of the program, for as long as necessary. It reads
-//! what to do only after it has the GIL, so one such thread is enough.
+//! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
+//! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
+//! of the program, for as long as necessary. It reads what to do only after it has the GIL, so one such thread is
+//! enough.
 //!
-//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with
-//! `pthread_exit`; later versions let them wait forever. Both are harmless for this thread, which
-//! holds no resources at that point. But a thread state must not be created after the interpreter
-//! has freed its memory. The interpreter deletes its thread key just before that, so its GOT slot
-//! for `pthread_key_delete` leads to [`interpreter_goes`]. That function waits for a thread that is
-//! about to create a state.
+//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
+//! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
+//! thread state must not be created after the interpreter has freed its memory. The interpreter deletes its thread
+//! key just before that, so the interpreter's GOT slot for `pthread_key_delete` is patched to point to
+//! [`interpreter_goes`]. That function waits for a thread that is about to create a state.
 //!
-//! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered
-//! ([`at_exit`]). From then on, the end of the interpreter waits for threads that are inside
-//! ([`super::entry`]).
+//! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered ([`at_exit`]). From then
+//! on, the end of the interpreter waits for threads that are inside ([`super::entry`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -36,8 +34,8 @@ use tllmprof_sync::{wait, wake};
 
 /// The longest wait until the library's thread has installed or removed the hooks.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest waits of the interpreter's end: for a thread that creates a thread state, and for a
-/// thread that may never get the GIL.
+/// The longest times that the end of the interpreter waits: `STATE_TIMEOUT` for a thread that creates a thread state,
+/// and `KEPT_TIMEOUT` for a thread that may never get the GIL.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 const KEPT_TIMEOUT: Duration = Duration::from_millis(20);
 const STACK: usize = 1 << 20;
@@ -52,7 +50,7 @@ lifecycle::global! {
     #[fork(keep = "set once")]
     #[restart(keep)]
     static ACT: OnceBox<Act> = OnceBox::new();
-    /// True if the library was attached to a running process.
+    /// True if the library was attached to a running process, and not preloaded.
     #[fork(keep = "the child's library is its parent's")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
@@ -70,16 +68,16 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-    /// `MAKES_STATE` or `MAY_BE_KEPT` while the library's thread enters an interpreter that it
-    /// found running, else 0.
+    /// The state of the library's thread while it enters an interpreter that was already running: `MAKES_STATE` or
+    /// `MAY_BE_KEPT`; otherwise 0.
     #[fork(reset)]
     #[restart(reset)]
     static ENTERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// The library's thread creates its thread state or, up to 3.13, waits for the GIL.
+/// Value of [`ENTERS`]: the library's thread creates its thread state or, up to 3.13, waits for the GIL.
 const MAKES_STATE: u32 = 1;
-/// From 3.14 on: the library's thread waits for the GIL, possibly forever.
+/// Value of [`ENTERS`], from 3.14 on: the library's thread waits for the GIL, possibly forever.
 const MAY_BE_KEPT: u32 = 2;
 
 /// Notes that the library was attached to a running process. This is called before the library
@@ -101,8 +99,8 @@ pub(crate) fn is_off() -> bool {
     is_late() && !IS_WANTED.load(Ordering::Acquire)
 }
 
-/// Installs the hooks, or removes them. Returns true if this was done within the time limit.
-/// Otherwise the library's thread keeps waiting for the GIL.
+/// Installs the hooks if `is_wanted` is true, otherwise removes them. Returns true if this was done within the time
+/// limit. Otherwise the library's thread keeps waiting for the GIL, and does it later.
 pub(crate) fn switch(is_wanted: bool) -> bool {
     IS_WANTED.store(is_wanted, Ordering::SeqCst);
     let since = Instant::now();
@@ -194,8 +192,8 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     Some(state)
 }
 
-/// Installs or removes the hooks, then gives up the thread state and the GIL. The calling thread
-/// has both.
+/// Installs or removes the hooks, as [`IS_WANTED`] requests. Then gives up the thread state and the GIL, which the
+/// calling thread has.
 fn settle(api: &'static Api, state: ThreadState) {
     /// Deletes the thread state when dropped. Until then, `_inside` makes the end of the
     /// interpreter wait.
@@ -241,8 +239,8 @@ fn settle(api: &'static Api, state: ThreadState) {
     }
 }
 
-/// Stores whether the hooks are in the main interpreter. They also count as installed if the
-/// interpreter's first audit event is going to install them.
+/// Stores whether the hooks are in the main interpreter. They also count as installed if the interpreter's next audit
+/// event is going to install them.
 pub(crate) fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);
 }

@@ -20,7 +20,8 @@ pub(crate) fn call_for_program<'py>(
     };
     let raise = move |py: Python<'_>| py.raise(raised);
     if let Err(raise) = call_on_main_thread(py.api, raise) {
-        raise(py); // too many calls are pending, so the exception is lost: `quietly` clears it
+        // Too many calls are pending, so the exception is lost: `raise` sets it, and `quietly` clears it.
+        raise(py);
     }
     None
 }

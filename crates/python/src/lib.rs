@@ -156,11 +156,11 @@ fn wants_of(settings: &Settings) -> Wants {
     }
 }
 
-/// Installs the hooks in Python, or removes them. Returns true if this was done within a time
-/// limit.
+/// Installs the hooks in Python if `is_wanted` is true, otherwise removes them. Returns true if this was done within
+/// a time limit.
 fn switch(is_wanted: bool) -> bool {
-    // This thread must not hold the GIL here: another thread may hold the loader's lock while it
-    // waits for the GIL, and both threads would wait forever.
+    // `lead_gil` takes the dynamic loader's lock. This thread must not hold the GIL meanwhile: another thread may
+    // hold that lock and wait for the GIL, and both threads would wait forever.
     attach::lead_gil(is_wanted);
     late::switch(is_wanted)
 }

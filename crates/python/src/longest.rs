@@ -1,5 +1,7 @@
-//! The longest wait for the GIL among threads that have ended. The value is kept separately because
-//! other threads may use their slots now.
+//! The longest wait for the GIL among threads that have ended.
+//!
+//! Totals are stored in thread slots, and a new thread may get the slot of a thread that ended. The longest wait is
+//! therefore kept here, with the name of the thread that waited.
 
 use core::time::Duration;
 

@@ -61,8 +61,8 @@ impl MethodDef {
         Self::new(name, called::<F>, VARARGS)
     }
 
-    /// Defines a function that is bound to an object ([`Python::function_of`]) and gets this
-    /// object. The function ignores the one argument that Python passes.
+    /// Defines a function that is bound to an object ([`Python::function_of`]). The Rust function gets this object,
+    /// and ignores the one argument that Python passes.
     pub const fn bound<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -79,9 +79,8 @@ impl MethodDef {
         Self::new(name, called::<F>, ONE)
     }
 
-    /// Defines a function that gets only the address of its first argument, or 0 if it has none.
-    /// Python calls such a function often, so `errno` and exceptions are not preserved, which saves
-    /// time.
+    /// Defines a function that gets only the address of its first argument, or 0 if it has none. Python calls such a
+    /// function often. So `errno` and exceptions are not preserved, which saves time.
     pub const fn fast<F: Fn(Python<'_>, usize) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -196,9 +195,9 @@ unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Ra
     }
 }
 
-/// Makes the interpreter call `act` on its main thread, between two bytecode instructions. If `act`
-/// sets an exception, it is raised in the main thread's code. Returns `act` in an error if too many
-/// calls are pending.
+/// Makes the interpreter call `act` on its main thread, between two bytecode instructions. If `act` sets an
+/// exception, the exception is raised in the main thread's code. Returns `act` in an error if too many calls are
+/// pending.
 pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
     api: &Api,
     act: F,

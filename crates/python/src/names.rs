@@ -23,8 +23,8 @@ lifecycle::global! {
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The era of the record's strings at the last look-up. In a new era, the record needs all
-    /// strings again.
+    /// The recorder's era at the last look-up. When the era changes, the recorder has dropped its stored names, and
+    /// all names have to be recorded again.
     #[fork(keep = "the child's eras are others")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
@@ -70,8 +70,7 @@ pub(crate) fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // The thread or the record may only just be starting, so its names are looked up again
-        // later.
+        // The thread or the record may be just starting, so the names are looked up again later.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();

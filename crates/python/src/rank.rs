@@ -1,10 +1,9 @@
-//! Finds this process's rank in Python: the one in the world of `torch.distributed`, or the one
-//! that an engine assigned to its worker.
+//! Finds this process's rank in Python: the rank in the world of `torch.distributed` (the group of all ranks), or the
+//! rank that an engine assigned to its worker.
 //!
-//! The rank is read from modules' dictionaries, which runs no code of the program. The reading
-//! thread must hold the GIL. It is a thread that enters the Python function of a step, or the
-//! thread that needs the rank if it holds the GIL. Otherwise Python's main thread is asked to read
-//! it soon. Nothing is imported, and no thread waits.
+//! The rank is read from modules' dictionaries, which runs no code of the program. The reading thread must hold the
+//! GIL. It is a thread that enters the Python function of a step, or the thread that needs the rank if it holds the
+//! GIL. Otherwise Python's main thread is asked to read the rank soon. Nothing is imported, and no thread waits.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -65,10 +64,11 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
         && std::env::var_os("TLLMPROF_RANK").is_none()
 }
 
-/// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If
-/// the calling thread holds the GIL, the look-up runs now, through `inside`. A destructor may
-/// release the GIL during the look-up, and threads that then take the GIL must not wait for this
-/// thread.
+/// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If the calling
+/// thread holds the GIL, it looks up the rank now: `inside` runs the look-up in Python.
+///
+/// A destructor that runs during the look-up may release the GIL. A thread that then takes the GIL must not have to
+/// wait for this thread, so the caller must hold no lock.
 pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
@@ -132,7 +132,8 @@ pub(crate) fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
     (!world.is_none() && !is_parents).then_some(world)
 }
 
-/// Returns the rank in the whole job of a process with this world.
+/// Returns this process's rank among all ranks of the job. `world` may have only the ranks of one replica of the
+/// model.
 fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     let ask = |name| number(&world.attr(name)?.call(&[])?);
     let (rank, size) = (ask(c"rank")?, ask(c"size").filter(|size| *size > 0)?);
@@ -152,14 +153,14 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     Some(ranked)
 }
 
-/// Returns the number of the replica that the process belongs to, with the table row of its engine.
+/// Returns the number of the replica that the process belongs to, and the row of the process's engine in [`REPLICAS`].
 /// A replica is one of several copies of the model.
 pub(crate) fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();
     rows.find_map(|row| Some((row, number_at(py, row.index)?)))
 }
 
-/// Returns true if a world of `size` ranks covers only this replica, and not all replicas.
+/// Returns true if a world of `size` ranks has only the ranks of this replica, and not those of all replicas.
 pub(crate) fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
     let is = |place: Option<ValuePath>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
@@ -170,7 +171,7 @@ pub(crate) fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: 
         && is(row.share, &|shares| shares == 0)
 }
 
-/// Returns the rank that an engine assigned to a worker of a replica, for a process without a
+/// Returns the rank that an engine assigned to a worker of a replica. Used if the process has no `torch.distributed`
 /// world.
 fn in_replica(py: Python<'_>) -> Option<Ranked> {
     let (row, replica) = replica(py)?;
@@ -229,8 +230,8 @@ pub(crate) fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py
         .or_else(|| is_of_class().and_then(|_| object.attr(name)))
 }
 
-/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the
-/// parent's world.
+/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the parent's
+/// `torch.distributed` world.
 fn in_child(_: &OnlyThread) {
     if KNOWN.take().is_some() {
         PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);

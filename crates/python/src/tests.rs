@@ -37,8 +37,8 @@ fn what_is_asked_for_of_python_follows_from_the_variables() {
         .rank
     );
     assert!(!wants(&[("TLLMPROF_RANKS", "0")]).rank && wants(&[("TLLMPROF_TRACE", "r")]).rank);
-    // In the automatic mode, an engine's function may be the step, so functions have to be
-    // followed.
+    // With the step rule `auto`, an engine's Python function may turn out to be the step, so calls of functions have
+    // to be reported.
     assert!(wants(&[window]).functions);
 }
 

@@ -16,13 +16,13 @@ lifecycle::global! {
 
 const WORDS: usize = 4;
 
-/// A thread's name, cut to `WORDS` words. If another thread writes the name during a read, the
-/// result mixes two names.
+/// A thread's name, cut to `WORDS` words of 8 bytes. If another thread writes the name during a read, the result
+/// mixes two names.
 pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The recorder's era in which the Python name of the thread was recorded, or the lasting era
-    /// if the record keeps it for good. 0 if it was not recorded.
+    /// The recorder's era (a number that changes when recorded names are dropped) in which the thread's Python name
+    /// was recorded. It is the lasting era if the record never drops the name, and 0 if the name was not recorded.
     recorded: AtomicU32,
 }
 
@@ -59,14 +59,14 @@ impl ThreadName {
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if Python's name has to be recorded in the current era, and marks it as
-    /// recorded.
+    /// Returns true if Python's name has to be recorded in the recorder's current era, and marks it as recorded.
     pub(crate) fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
     }
 
-    /// Marks Python's name as recorded in an era. The lasting era stands for the whole record.
+    /// Marks Python's name as recorded in an era of the recorder. In the lasting era, the record never drops the
+    /// name.
     pub(crate) fn is_recorded_in(&self, era: u32) {
         // A name that is marked as not recorded keeps this mark, because another thread may have
         // the slot by now.
@@ -95,8 +95,7 @@ impl ThreadName {
         self.set(&system::thread_name());
     }
 
-    /// Prepares the name for a new thread that got the slot. Its name in Python has to be looked
-    /// up.
+    /// Prepares this value for a new thread that got the slot. The thread's name in Python has to be looked up later.
     pub(crate) fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);

@@ -23,8 +23,8 @@ lifecycle::global! {
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
-    /// Number of times that the library was detached. Calls that a thread stored in an earlier era
-    /// are no longer valid.
+    /// Number of times that the library was detached. A thread's stored calls are valid only if the number has not
+    /// changed since the thread stored them.
     #[fork(keep = "the threads are copied as they are")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
@@ -42,15 +42,17 @@ pub(crate) struct Thread {
     pub name: ThreadName,
     /// The next slot in the list of slots that no thread has used yet.
     next: Published<Thread>,
-    /// The address of the condition variable that the thread initialized last.
+    /// The address of the condition variable that the thread initialized or signalled last, for recognizing the pair
+    /// of a GIL; 0 for none.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
-    /// The garbage collection that runs on the thread.
+    /// The garbage collection that runs on the thread now, if any.
     pub collecting: Cell<Option<Collecting>>,
     pub spans: Spans,
     /// Number of calls of torch modules that the thread is inside.
     pub modules: Cell<u32>,
-    /// True while the thread runs the library's code in Python.
+    /// True while the thread runs the library's own code in Python. Events that occur meanwhile on the thread are
+    /// ignored.
     pub is_busy: Cell<bool>,
     /// The value of [`ERA`] for which the stored calls, such as those in `spans`, are valid.
     era: Cell<u32>,
@@ -103,7 +105,7 @@ impl Chained for Thread {
     }
 }
 
-// SAFETY: no other type uses this kind of part.
+// SAFETY: `Thread` is the only type of per-thread data of the kind `ThreadComponent::Python`.
 unsafe impl Part for Thread {
     const KIND: thread::ThreadComponent = thread::ThreadComponent::Python;
 
@@ -152,8 +154,8 @@ impl Thread {
         }
     }
 
-    /// Forgets the calls that the thread was in when the library was detached, because their ends
-    /// were not reported. Only the thread itself may call this function.
+    /// Forgets the stored calls if the library was detached since, because the ends of these calls were not reported.
+    /// Only the thread itself may call this function.
     #[inline]
     pub(crate) fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The clock and the unit for events in Python.
+//! The clock for events in Python, and the display of durations.
 
 use core::fmt;
 

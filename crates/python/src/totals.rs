@@ -41,8 +41,8 @@ pub(crate) fn report(level: Level) {
     }
 }
 
-/// Returns the number of times that threads have taken a GIL so far, or `None` if the GIL is not
-/// followed.
+/// Returns the number of times that threads have taken a GIL and dropped it so far, or `None` if the GIL is not
+/// observed.
 pub(crate) fn gil_handoffs() -> Option<u64> {
     let count = || {
         threads::all()
@@ -71,7 +71,7 @@ struct Gil {
     waits: KindTotal,
     forced: KindTotal,
     longest: Option<Longest>,
-    /// Number of GILs that are not followed because the table was full.
+    /// Number of GILs that were not observed because the table was full.
     missed: u32,
 }
 

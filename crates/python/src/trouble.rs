@@ -1,5 +1,4 @@
-//! Problems that prevent functions from being marked, or their calls from being followed. Each is
-//! reported once.
+//! Problems that prevent the library from seeing calls of Python functions. Each is logged once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,9 +26,10 @@ pub(crate) enum Trouble {
     NoTool,
     /// The program has taken the tool number, its events or its callbacks away from the library.
     LostTool,
-    /// Calls were nested so deeply that following them could have overflowed the thread's stack.
+    /// Calls were nested so deeply that the library stopped reporting them, because the thread's stack could have
+    /// overflowed.
     Deep,
-    /// A thread was in more calls at once than are stored.
+    /// A thread was in more calls at once than the library stores for a thread.
     ManyOpen,
     /// Another tool's evaluator replaced ours for a while, and no call was recorded during that
     /// time.

@@ -1,8 +1,8 @@
 //! The differences between the minor versions of CPython, in one table.
 //!
-//! A version that is not listed is treated as the newest one that is. A new version therefore needs
-//! a change here only if it changes one of these facts. The functions that a version defines are in
-//! [`super::api`]. The frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
+//! A version that is newer than the listed ones is treated as the newest listed one. A new version therefore needs a
+//! change here only if it changes one of these facts. The functions that a version defines are in [`super::api`]. The
+//! frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
 
 use core::fmt;
 
@@ -19,8 +19,8 @@ pub enum Evaluation {
     In3_8,
     /// The function takes the thread's state. A call from Python to Python uses the C stack.
     In3_9,
-    /// The function is the same as in 3.9. A call from Python to Python uses the C stack only if a
-    /// custom evaluator is set.
+    /// The function has the same arguments as in 3.9. A call from Python to Python uses the C stack only if a custom
+    /// evaluator is set.
     In3_11,
 }
 
@@ -29,8 +29,8 @@ pub enum Evaluation {
 pub enum Cells {
     /// The cells come after the locals in the frame.
     BehindLocals,
-    /// The cells take the place of the arguments' variables. The call itself creates them. For a
-    /// generator function, they exist before the generator runs.
+    /// The cell takes the place of the argument's variable. In a generator, the cell exists before the generator
+    /// first runs. In any other call, the called code creates it.
     AmongLocals,
     /// The location of the cell is not known, so the variable has to be looked up by its name.
     ByName,

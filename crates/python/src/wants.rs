@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 pub(crate) struct Wants {
     pub gc: bool,
     pub gil: bool,
-    /// True if calls of Python functions are followed.
+    /// True if calls of Python functions are to be reported.
     pub functions: bool,
     /// True if the PyTorch profiler runs in windows.
     pub torch: bool,

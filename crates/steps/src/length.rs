@@ -1,20 +1,21 @@
 //! Determines the length of a window that lasts until its figures are precise enough.
 //!
-//! The window has two parts without a gap between them. In the first part no kernels are recorded, so that
-//! the program runs at its normal speed. It lasts for 50 iterations and 2 s, but at most 4000 iterations. If
-//! an iteration takes over 0.3 s, it lasts for 3 to 8 iterations. The second part, with kernels, has a given
-//! number of iterations or a given duration.
+//! The window has two parts without a gap between them. In the first part no kernels are recorded, so that the
+//! program runs at its normal speed. This part lasts for at least 50 iterations and at least 2 s, but for at most
+//! 4000 iterations. If an iteration takes over 0.3 s, 3 to 8 iterations are enough. The second part, in which kernels
+//! are recorded, has a given number of iterations or a given duration.
 //!
-//! Some iterations are in the window but do not count towards its length: iterations in which the program
-//! waited for requests or captured a stream, and iterations that a condition excludes. Of a pause, as
-//! [`Known::is_pause`] defines it, only a little counts.
+//! Some iterations are in the window but do not count towards its length: iterations in which the program waited for
+//! requests or captured a stream, and iterations that a condition excludes. Only a little of a pause
+//! ([`Known::is_pause`]) counts.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use crate::steady::{Known, SHORTEST_PAUSE};
 
-/// The minimum length of the window's first part (without kernels): a number of iterations, and a duration.
+/// The minimum length of the window's first part (without kernels): a number of iterations, and a duration. Both have
+/// to be reached.
 const ITERATIONS: u64 = 50;
 const TIME: Duration = Duration::from_secs(2);
 /// The largest number of iterations in the window's first part (without kernels), even if it has
@@ -27,8 +28,8 @@ const SLOW: Duration = Duration::from_millis(300);
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
 /// The smallest number of iterations in the second part (with kernels).
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The longest duration of the window's first part (without kernels), even if most of it consists
-/// of pauses, which hardly count.
+/// The longest duration of the window's first part (without kernels). It ends the part if most of it consists of
+/// pauses, which hardly count towards its length.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The part of a window in which kernels are recorded.
@@ -47,7 +48,7 @@ pub enum Next {
     Continues,
     /// The iteration is the first one in the part with kernels.
     Kernels,
-    /// The window closes before the iteration.
+    /// The window closes before the iteration begins.
     Closes,
 }
 
@@ -107,7 +108,8 @@ impl Measuring {
         self.running = None;
     }
 
-    /// Called when an iteration begins, which ends the previous one. `known` describes both.
+    /// Handles the beginning of an iteration, which ends the previous one. `known` describes both. Returns the effect
+    /// on the window.
     pub fn begins(&mut self, now: Instant, known: Known) -> Next {
         let took = self
             .running
@@ -242,11 +244,11 @@ mod tests {
 
     #[test]
     fn of_pauses_little_counts() {
-        // Every tenth iteration is a pause of a second. Only a tenth of the pause counts towards
-        // the window's length.
+        // Every tenth iteration is a pause of one second. Only 0.1 s of each pause ([`SHORTEST_PAUSE`]) counts
+        // towards the window's length.
         let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
         assert_eq!(parts(None, Some(10_000), micros), (110, 0));
-        // The window's first part also ends if it consists mostly of pauses.
+        // The window's first part ends after 60 s ([`LONGEST`]) even if it consists mostly of pauses.
         let (first, _) = parts(None, Some(40_000), |_| 5_000_000);
         assert_eq!(first, 12);
     }

@@ -1,10 +1,9 @@
-//! Decides which calls begin an iteration, which iterations a window contains, and which NVTX ranges mark a
-//! step.
+//! Decides which calls begin an iteration, which iterations a window contains, and which NVTX ranges mark a step.
 //!
 //! [`step`] turns the calls of many threads into one sequence of iterations. [`window`] decides which of the
-//! iterations are captured, and [`turn`] which thread switches windows. [`ranges`] follows the program's NVTX
-//! ranges. This crate works only on its arguments: it knows nothing about CUDA's functions, processes or
-//! files.
+//! iterations are captured, and [`turn`] decides which thread opens and closes windows. [`ranges`] tracks the
+//! program's NVTX ranges. This crate works only on its arguments: it knows nothing about CUDA's functions, processes
+//! or files.
 
 #![forbid(unsafe_code)]
 

@@ -8,8 +8,8 @@
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
 //! capture interrupts does not count, because other work runs before and after it. Batches without requests
-//! do not count. Neither do steps in which the program waited for requests: it reported the wait, or the step
-//! took over ten times as long as usual.
+//! do not count. Neither do steps in which the program waited for requests: the program reported the wait, or
+//! the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
@@ -140,7 +140,7 @@ struct OpenBlock {
     count: usize,
 }
 
-/// The medians or the means of the latest blocks, the oldest first.
+/// The medians or the means of the latest blocks of steps, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent([Option<Duration>; BLOCKS]);
 
@@ -183,7 +183,7 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Called when step number `iteration` begins at `now`, which ends the previous step.
+    /// Handles the beginning of step number `iteration` at `now`, which ends the previous step.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         if self.verdict.is_some() {
             return;
@@ -216,14 +216,15 @@ impl Settling {
         is_long
     }
 
-    /// Called when a stream was captured. Discards the steps seen so far.
+    /// Handles a stream capture: discards the steps seen so far, because the program may do other work after the
+    /// capture than before it.
     pub fn interrupt(&mut self) {
         self.running = None;
         self.block = OpenBlock::default();
         (self.medians, self.means, self.latest) = Default::default();
     }
 
-    /// Called when counting restarts, because all steps so far were the program's warm-up.
+    /// Handles a restart of the iteration count: all steps so far were the program's warm-up and are discarded.
     pub fn restart(&mut self) {
         self.interrupt();
         self.seen = 0;
@@ -280,7 +281,7 @@ impl Settling {
 }
 
 impl Verdict {
-    /// Returns the reason why the steps are not known to be steady; `None` if they are.
+    /// Returns the reason why the step time is not known to have settled; `None` if it has.
     pub fn shortcoming(self) -> Option<Shortcoming> {
         match self {
             Self::Settled(_) => None,
@@ -299,7 +300,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The reason why the steps are not known to be steady, formatted as a sentence.
+/// The reason why the step time is not known to have settled, formatted as a sentence.
 pub struct Shortcoming(Unsettled);
 
 impl fmt::Display for Shortcoming {
@@ -372,8 +373,8 @@ mod tests {
     #[test]
     fn steps_that_take_as_long_as_each_other_have_settled_at_once() {
         assert_eq!(opens_at(|_| 1023), said("steady at 1.023 ms", NEEDED));
-        // Steps of some microseconds, and steps that differ a little, lead to the same result as
-        // steps of equal length.
+        // Steps of a few microseconds, and steps that differ a little, lead to the same result as steps of equal
+        // length.
         assert_eq!(opens_at(|_| 5), said("steady at 0.005 ms", NEEDED));
         assert_eq!(opens_at(|n| 1000 + n % 3 * 40).1, Some(NEEDED));
         assert_eq!(opens_at(|_| 0).1, Some(NEEDED));
@@ -394,8 +395,7 @@ mod tests {
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // The steps get faster up to step 100, like in a warm-up, so their time settles only after
-        // that.
+        // The steps get faster up to step 100, as in a warm-up, so their time settles only after that.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
@@ -426,8 +426,8 @@ mod tests {
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
         let (settling, at) = steps(1000, |_| 1000, |_| true);
         assert_eq!((at, settling.seen()), (None, 0));
-        // If stream captures interrupt every fifth step, enough steps lie between captures for the
-        // search to end.
+        // Stream captures interrupt every fifth step. The other steps count, so the search ends once [`ENOUGH`] of
+        // them have been seen.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
         assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();

@@ -48,7 +48,7 @@ impl Alike {
     }
 }
 
-/// The time of an iteration by cause, in nanoseconds.
+/// The parts of an iteration's duration that have a known cause, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     pub gc: u64,
@@ -110,7 +110,7 @@ pub struct Watch {
     kinds: Vec<Alike>,
     /// The time when the current iteration began, and the description of its batch.
     runs: Option<(Instant, BatchFacts)>,
-    /// The duration of the latest iteration and the causes of its time, if the iteration ended before the
+    /// The duration of the latest iteration and the causes of its time. `None` if the iteration ends only when the
     /// next one begins.
     over: Option<(Duration, Spent)>,
     /// The times at which the trigger opened windows, the latest last.
@@ -141,16 +141,16 @@ impl Watch {
         self.over = None;
     }
 
-    /// Called when the current iteration has ended and the next one has not begun. `spent` is the time of the
-    /// ended iteration by cause.
+    /// Handles the end of the current iteration, before the next one begins. `spent` has the causes of the ended
+    /// iteration's time.
     pub fn ends(&mut self, now: Instant, spent: Spent) {
         if let Some((since, _)) = self.runs {
             self.over = Some((now.saturating_duration_since(since), spent));
         }
     }
 
-    /// Called when an iteration begins, which ends the previous one. `facts` describes the new batch, and
-    /// `spent` is the previous iteration's time by cause. `may_open` is true if a window can open now. If the
+    /// Handles the beginning of an iteration, which ends the previous one. `facts` describes the new batch, and
+    /// `spent` has the causes of the previous iteration's time. `may_open` is true if a window can open now. If the
     /// trigger fires, so that a window has to open, returns the reason.
     pub fn begins(
         &mut self,
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// Simulates `iterations` (batch, duration and causes of each). Returns the indexes of those that fired
-    /// the trigger, and what fired it.
+    /// Simulates `iterations`, each with its batch, duration and causes. Returns the index of each iteration that
+    /// fired the trigger, and the reason.
     fn drive(
         watch: &mut Watch,
         iterations: impl IntoIterator<Item = (BatchFacts, u64, Spent)>,

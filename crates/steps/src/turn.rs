@@ -1,16 +1,17 @@
-//! The turn is the right to switch windows. One thread at a time has it. That thread switches from point to
-//! point in the sequence of iterations until it has caught up with the other threads.
+//! The turn is the right to open and close windows, which this module calls switching. One thread at a time
+//! has it. That thread opens and closes windows until it has reached the point in the sequence of iterations
+//! at which the other threads are.
 //!
 //! | stage       | `Claims`    | `GoesOn`                | `Switches`/`Switched` | `Ends`   |
 //! |-------------|-------------|-------------------------|-----------------------|----------|
 //! | `Unbegun`   | `Claimed`   |                         |                       |          |
 //! | `Claimed`   |             | `Switching`             |                       |          |
 //! | `Free`      | `Switching` |                         |                       | `Ended`  |
-//! | `Switching` |             | `Free` where it is done | `Switching`           |          |
+//! | `Switching` |             | `Free`, once finished   | `Switching`           |          |
 //! | `Ended`     |             |                         |                       |          |
 //!
-//! In an empty field the stage does not change, and the action is [`Action::Refuse`]. The event `Reached`
-//! changes no stage.
+//! The table has the stage after each event. In an empty field the stage does not change, and the action is
+//! [`Action::Refuse`]. The event `Reached` changes no stage.
 
 #[cfg(test)]
 mod tests;
@@ -26,31 +27,31 @@ pub const OPENING: Duration = Duration::from_secs(2);
 /// may need these threads' launches to become idle.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
-/// The stage of the turn: which thread has it, if any.
+/// The stage of the turn: whether a thread has it, and for what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// No thread has the turn, and the profilers have not been started yet.
+    /// No thread has the turn (the right to open and close windows), and the profilers have not been started yet.
     #[default]
     Unbegun,
     /// A thread has the turn and is about to start the profilers. Other threads wait for that thread until
     /// this time.
     Claimed { until: Instant },
-    /// No thread has the turn (the right to switch windows).
+    /// No thread has the turn (the right to open and close windows).
     Free,
-    /// A thread has the turn and switches. That thread may make the process's CUDA calls meanwhile. Other
-    /// threads wait for it until this time.
+    /// A thread has the turn and opens or closes windows. That thread may make CUDA calls meanwhile.
+    /// Other threads wait for that thread until this time.
     Switching { until: Instant },
     /// The process is ending, so that no thread can take the turn any more.
     Ended,
 }
 
-/// The turn, and the points between which the thread that has it switches.
+/// The turn, the point that the process has reached, and the point up to which windows have been opened and closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     stage: Stage,
-    /// The point that the process has reached. Windows may have to be switched up to this point.
+    /// The point that the process has reached. Windows may have to be opened or closed up to this point.
     target: Point,
-    /// The point up to which all windows have been switched.
+    /// The point up to which all windows have been opened and closed.
     done: Point,
 }
 
@@ -59,15 +60,16 @@ pub struct Turn {
 pub enum TurnEvent {
     /// A thread of the program has reached this point in the sequence of iterations.
     Reached(Point),
-    /// The thread that has the turn has found that no window has to be switched at the target.
+    /// The thread that reported [`TurnEvent::Reached`] has found that no window has to be opened or closed at the
+    /// target.
     Passed,
-    /// A thread takes the turn (the right to switch windows), at this time.
+    /// A thread takes the turn (the right to open and close windows), at this time.
     Claims(Instant),
     /// The thread that has the turn asks for its next action.
     GoesOn,
-    /// The thread that has the turn is about to switch. `closes` is true if it closes a window.
+    /// The thread that has the turn is about to open a window, or to close one if `closes` is true.
     Switches { closes: bool, now: Instant },
-    /// The thread that has the turn has switched to this point.
+    /// The thread that has the turn has opened and closed all windows up to this point.
     Switched(Point),
     /// The process is ending.
     Ends,
@@ -78,13 +80,13 @@ pub enum TurnEvent {
 pub enum Action {
     /// Wait for the thread that has the turn, at most until this time. With `None`, do not wait.
     Wait(Option<Instant>),
-    /// Check whether a window has to be switched at the target.
+    /// Check whether a window has to be opened or closed at the target.
     Look,
     /// Let the threads run until the next window opens or closes. No thread has the turn now.
     Rest,
     /// Start the profilers, then report [`TurnEvent::GoesOn`] again.
     Begin,
-    /// Switch to this point, then report [`TurnEvent::GoesOn`] again.
+    /// Open and close the windows up to this point, then report [`TurnEvent::GoesOn`] again.
     Switch(Point),
     /// Continue. The event has been stored, and nothing else has to be done.
     Go,
@@ -108,7 +110,7 @@ impl Turn {
         self.target
     }
 
-    /// Returns the point up to which all windows have been switched.
+    /// Returns the point up to which all windows have been opened and closed.
     pub const fn done(&self) -> Point {
         self.done
     }

@@ -90,14 +90,14 @@ impl Taken {
         Self::new(window, window)
     }
 
-    /// Returns the number of the first iteration after the window. If the window has not ended by then,
-    /// returns `over`, the number of iterations that have ended.
+    /// Returns the number of the first iteration after the window. If the window has not ended yet, returns `over`,
+    /// the number of iterations that have ended.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// Returns the part of the window that exists if the process ends after `over` iterations; `None` if the
+    /// Returns a description of the incomplete window if the process ends after `over` iterations; `None` if the
     /// window is complete by then.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {
@@ -130,7 +130,8 @@ pub struct Cut {
     pub has: Option<IterationRange>,
 }
 
-/// Returns the window with the same number of iterations, shifted so that it begins no earlier than `first`.
+/// Returns the window shifted to begin at `first`, with the same number of iterations. `first` must not be before the
+/// window's own first iteration.
 fn later(window: IterationRange, first: u64) -> IterationRange {
     let late = first.saturating_sub(window.first);
     IterationRange {

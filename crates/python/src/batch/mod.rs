@@ -1,9 +1,8 @@
-//! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's
-//! function.
+//! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's function.
 //!
-//! [`plain`] reads objects without running code of the program. [`reading`] evaluates the formulas
-//! that the engine's table row gives. All of this happens while the calling thread holds the GIL
-//! and is about to run the function.
+//! [`plain`] reads objects without running code of the program. [`reading`] evaluates the formulas that the table of
+//! known engines has for the engine. All of this happens while the calling thread holds the GIL and is about to run
+//! the function.
 
 mod plain;
 mod reading;
@@ -37,20 +36,20 @@ pub(crate) struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
-    /// The index in `ways` of the formulas that read the last batch successfully. They are tried
-    /// first.
+    /// The index in `ways` of the formulas with which the last batch was read. They are tried first for the next
+    /// batch.
     works: AtomicUsize,
     /// Number of consecutive steps whose batch could not be read.
     failed: AtomicUsize,
 }
 
-/// The formulas that read a batch (requests and tokens) in some versions of an engine, ready for
-/// use.
+/// One way to read a batch (requests and tokens): formulas for some versions of an engine, with the names and
+/// argument locations that they need.
 pub(crate) struct Way {
     formulas: Formulas<3>,
     /// The attribute names that the formulas use.
     names: Vec<AttributeName>,
-    /// The name `__get__`, for finding out if an attribute is computed.
+    /// The name `__get__`. If an attribute's class defines it, the attribute is computed.
     get: AttributeName,
     /// The locations of the formulas' arguments in the function's frame.
     arguments: Vec<Place>,
@@ -118,8 +117,8 @@ impl BatchReader {
         })
     }
 
-    /// Returns true if the user named the function in `TLLMPROF_BATCH`. Then its calls need not be
-    /// steps.
+    /// Returns true if the user named the function in `TLLMPROF_BATCH`. Its batches are then recorded even if its
+    /// calls are not steps.
     pub(crate) const fn is_given(&self) -> bool {
         self.is_given
     }

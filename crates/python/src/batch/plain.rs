@@ -43,7 +43,8 @@ impl Refused {
 /// The most list elements that are read for the batch of one step.
 pub(crate) const MAX_ELEMENTS: usize = 4096;
 
-/// Reads `object.name`. `text` is the same name as a Rust text, and `get` is the name `__get__`.
+/// Reads `object.name`, unless it is a computed attribute. `text` is the same name as a Rust text. `get` is the name
+/// `__get__`, by which computed attributes are recognized.
 #[inline(never)]
 pub(crate) fn attribute<'py>(
     object: &Object<'py>,
@@ -119,7 +120,8 @@ impl<'py> Elements<'py> {
         found.ok_or(Refused::NoItem)
     }
 
-    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
+    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none. Only lists are
+    /// searched; for a tuple, returns `from`.
     pub(crate) fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
             ContainerKind::List => ints

@@ -1,4 +1,4 @@
-//! Evaluates the formulas for a batch (the requests and tokens of an engine's step).
+//! Evaluates an engine's formulas for the batch (requests and tokens) of a step.
 
 use tllmprof_config::ComparisonOperator;
 use tllmprof_config::formula::{ARGUMENTS, Node, SumExpression, VARIABLES};
@@ -7,7 +7,7 @@ use super::Way;
 use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
-/// The state of reading one batch.
+/// The state during the evaluation of the formulas for one batch.
 pub(super) struct BatchReading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,
@@ -176,7 +176,8 @@ struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: ComparisonOperator,
     number: i64,
-    /// The memory layout of ints, if the condition compares with zero.
+    /// The memory layout of Python ints, with which elements other than 0 are skipped fast; `None` unless the
+    /// condition is `== 0`.
     zeros: Option<&'a Ints>,
 }
 

@@ -1,5 +1,7 @@
-//! Recognises the code objects of functions that the user requested. If the name of a code object
-//! does not show this, the code object is a candidate until its first call, which shows it.
+//! Recognises the code objects of functions that the user requested.
+//!
+//! If the name of a code object does not decide this, the code object becomes a candidate. Its first call then shows
+//! if it belongs to a requested function.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -12,9 +14,9 @@ use crate::object::{Object, Python};
 use crate::spans::Mark;
 use tllmprof_platform::log;
 
-/// Handles the first call of the function that `code` belongs to. Returns true if this is a
-/// requested function that had not been found. `globals` returns the function's global names, and
-/// `first` the first argument of the call.
+/// Handles the first call of the function that `code` belongs to. Returns true if this is a requested function that
+/// had not been found. `globals` returns the function's global names, and `first` returns the first argument of the
+/// call.
 pub(crate) fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -39,8 +41,8 @@ pub(crate) fn meets<'py>(
     is_one
 }
 
-/// Returns the qualified name of a code object, or its plain name if the version has no qualified
-/// names.
+/// Returns the qualified name of a code object. Before Python 3.11, code objects have only a plain name, which is
+/// returned instead.
 pub(crate) fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let has_whole = py.api.version.has_qualified_names();
     code.attr(if has_whole {
@@ -50,15 +52,14 @@ pub(crate) fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object
     })
 }
 
-/// Returns true if `name`, a result of [`name_of`], may be that of the target's function.
+/// Returns true if `name`, a result of [`name_of`], may be the name of the requested function (`target`).
 pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     let asked = target.function.asked.qualname.as_str();
     let is_last = || asked.rsplit('.').next() == Some(name);
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some(())` if the code object `code`, which has the target's name, is the requested
-/// function's code.
+/// Returns `Some(())` if `code` is the requested function's code. `code` has the name of the requested function.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -95,7 +96,8 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        return true; // pickled by value: its globals may lack its own name
+        // The function may have been pickled by value, so its globals may lack its own name.
+        return true;
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {
             Some(first)

@@ -1,9 +1,9 @@
-//! Follows calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). The evaluator is
-//! installed only while a function is marked or searched for.
+//! Reports calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). The evaluator is installed only while a
+//! function is marked or searched for.
 //!
-//! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo
-//! stores the evaluator that it finds, and calls it. If two evaluators did that with each other,
-//! they would call each other forever. Ours therefore always calls CPython's own.
+//! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo stores the
+//! evaluator that it finds, and calls it. If two evaluators did that with each other, they would call each other
+//! forever. Our evaluator therefore always calls CPython's own.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -61,8 +61,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
-    /// The address of the frame evaluator of torch's compiler, once it has been recognised; else
-    /// null.
+    /// The address of the frame evaluator of torch's compiler, once it has been recognised; null before that.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static TORCHS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -71,8 +70,8 @@ const SEEN_SLOTS: usize = 4096;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules for which [`follow_setters`] has nothing more to do, as sorted address ranges.
-    /// Either their GOT slot for setting an evaluator leads to us, or they have no such slot.
+    /// The modules for which [`follow_setters`] has nothing more to do, as sorted address ranges. Their GOT slot for
+    /// setting an evaluator already points to this library, or they have no such slot.
     #[fork(free)]
     #[restart(reset)]
     static LED: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
@@ -119,8 +118,8 @@ pub(crate) fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Reports a problem if another tool's evaluator has replaced ours. Needed only in 3.8, where no
-/// hook notices that a tool sets an evaluator.
+/// Notes a problem if another tool's evaluator has replaced ours. Needed only in 3.8, where no hook notices that a
+/// tool sets an evaluator.
 pub(crate) fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
@@ -160,7 +159,8 @@ fn put(py: Python<'_>) -> Option<()> {
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const SETTER: &CStr = c"_PyInterpreterState_SetEvalFrameFunc";
 
-/// Patches other modules' GOT slots for the function that sets an evaluator, in 3.9 to 3.11.
+/// Patches other modules' GOT slots for the function that sets an evaluator ([`SETTER`]), so that the library notices
+/// if another tool sets one. Only needed in 3.9 to 3.11.
 pub(crate) fn follow_setters(python: &Attached) {
     let version = python.api.version;
     if version.has_monitoring() || !version.has_evaluator_functions() {
@@ -180,8 +180,8 @@ pub(crate) fn follow_setters(python: &Attached) {
                     |_, _| Some(sets as *const () as usize),
                 )
             };
-            // A module that is still being loaded is not added to the list of finished modules. The
-            // module is handled when the list of modules changes again.
+            // `stand_in` returns `None` for a module that is still being loaded. Such a module is tried again when
+            // the list of modules changes.
             if led.binary_search(&place).is_ok() || stand_in().is_some() {
                 now.push(place);
             }
@@ -191,7 +191,7 @@ pub(crate) fn follow_setters(python: &Attached) {
     });
 }
 
-/// Replaces `_PyInterpreterState_SetEvalFrameFunc` for other modules, from 3.9 to 3.11.
+/// The library's replacement for `_PyInterpreterState_SetEvalFrameFunc`, which other modules call in 3.9 to 3.11.
 ///
 /// # Safety
 /// The arguments are valid for `_PyInterpreterState_SetEvalFrameFunc`.
@@ -207,8 +207,7 @@ unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
         instead(api, there, evaluator)
     });
     drop(errno);
-    // SAFETY: the arguments are the caller's. If our evaluator takes the place of Python's, it has
-    // the same type.
+    // SAFETY: the arguments are the caller's. If our evaluator is set instead of Python's, it has the same type.
     unsafe { set(interpreter, evaluator) };
 }
 
@@ -239,8 +238,8 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Called when our evaluator is installed again after another tool's. Reports trouble if no call
-/// was recorded in between.
+/// Called when our evaluator is installed again after another tool's. Notes a problem if no call was recorded while
+/// the other one was installed.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -248,8 +247,8 @@ fn given_back() {
     }
 }
 
-/// Reports trouble if another tool's evaluator is still installed instead of ours, and no call has
-/// been recorded since it replaced ours.
+/// Notes a problem if another tool's evaluator is still installed instead of ours, and no call has been recorded
+/// since it replaced ours. Called at the end of the process.
 pub(crate) fn ends() {
     given_back();
 }
@@ -340,7 +339,8 @@ impl<'py> EvaluatorSlot<'py> {
             py.api.evaluator.and(py.api.set_evaluator)?;
             return Some(Self::Functions(py));
         }
-        /// Number of words of a `PyInterpreterState` that are searched. The structure is larger.
+        /// Number of words at the start of a `PyInterpreterState` that are searched for the evaluator. The structure
+        /// is larger.
         const WORDS: usize = 128;
         let [plain, searching] = both(py.api.version);
         let wanted = [EVALUATE.load(Ordering::Relaxed), plain, searching];
@@ -397,8 +397,8 @@ unsafe fn own() -> Evaluate {
     unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
-/// Encodes the address of a code object that belongs to no requested function. The upper 16 bits,
-/// which are zero in addresses, hold the [`ERA`].
+/// Encodes the address of a code object that belongs to no requested function, as an entry of [`SEEN`]. The upper 16
+/// bits, which are zero in addresses, hold the [`ERA`].
 const fn seen_as(code: usize, era: usize) -> usize {
     code ^ era << 48
 }
@@ -481,8 +481,7 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     }
 }
 
-/// Evaluates a frame in 3.11, like [`evaluate`], but follows no calls while the rest of the
-/// thread's stack is short.
+/// Evaluates a frame in 3.11, like [`evaluate`], but reports no calls while little of the thread's stack is left.
 ///
 /// # Safety
 ///
@@ -503,15 +502,15 @@ unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     }
 }
 
-/// Returns true if the calling thread may have used up the stack that the library allows itself.
-/// [`is_short`] makes the exact check.
+/// Returns true if the calling thread may have reached the limit on stack use ([`crate::spans`]). [`is_short`] makes
+/// the exact check.
 #[inline]
 fn may_be_short() -> bool {
     threads::known().is_none_or(|thread| thread.spans.may_be_short())
 }
 
-/// Returns true if the calling thread has used up the stack that the library allows itself
-/// (`spans::room`).
+/// Returns true if the calling thread has reached the limit on stack use (`spans::room`), so that its further calls
+/// are not reported.
 #[cold]
 #[inline(never)]
 fn is_short() -> bool {
@@ -615,8 +614,8 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &InterpreterFrame<'_>
     })
 }
 
-/// Records that a call begins or resumes. Returns false if the evaluation of this frame does
-/// neither.
+/// Records that a call begins or resumes. Returns false if this evaluation of the frame does neither, so that there
+/// is no end to record.
 fn enters<'py>(
     thread: &Thread,
     frame: &InterpreterFrame<'py>,
@@ -647,8 +646,8 @@ fn enters<'py>(
     true
 }
 
-/// Returns true if a call resumes after a yield, and false if it begins. Returns `None` if it does
-/// neither. `state` is that of a generator's frame, and `None` for other functions.
+/// Returns true if a call resumes after a yield, false if it begins, and `None` if it does neither. `state` is the
+/// state of a generator's frame, and `None` for other functions.
 fn goes_on(state: Option<FrameState>, throws: bool) -> Option<bool> {
     match state.unwrap_or(FrameState::New) {
         FrameState::Makes => None,

@@ -1,7 +1,6 @@
-//! The frames that CPython 3.8 to 3.11 passes to an evaluator, with one table row for each layout.
+//! The frames that CPython 3.8 to 3.11 passes to an evaluator, with one table of offsets for each layout.
 //!
-//! The offsets are from CPython's headers. Before they are used, test calls check them
-//! ([`super::trial`]).
+//! The offsets are from CPython's headers. Before they are used, test calls check them ([`super::trial`]).
 
 use crate::api::Raw;
 use crate::object::Object;
@@ -26,9 +25,9 @@ pub(crate) struct Layout {
 enum Last {
     /// `f_lasti`, which is -1 until the generator first runs.
     Index { at: isize },
-    /// `prev_instr`. Until the generator first runs, this pointer leads to `instruction`, which is
-    /// `RETURN_GENERATOR`. Once the generator exists, its frame lies inside it, and `owner` is
-    /// `FRAME_OWNED_BY_GENERATOR`.
+    /// `prev_instr`. Until the generator first runs, this pointer points to the opcode `instruction`, which is
+    /// `RETURN_GENERATOR`. Once the generator exists, its frame lies inside it, and the byte at `owner` is
+    /// `generator` (`FRAME_OWNED_BY_GENERATOR`).
     Instruction {
         at: isize,
         instruction: u8,
@@ -49,8 +48,7 @@ enum Yielded {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameState {
-    /// The call of a generator function. This call only creates the generator and runs none of its
-    /// code.
+    /// The call of a generator function, which only creates the generator and runs none of its code.
     Makes,
     New,
     Suspended,
@@ -161,6 +159,8 @@ pub(crate) unsafe fn code_of(frame: Raw) -> usize {
     unsafe { at::<usize>(frame, CODE) }
 }
 
+/// Reads the value that lies `offset` bytes from `frame`.
+///
 /// # Safety
 /// A value of type `T` lies `offset` bytes from `frame`.
 #[inline]
@@ -169,7 +169,7 @@ const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
     unsafe { frame.byte_offset(offset).cast::<T>().read() }
 }
 
-/// A frame that the interpreter passed to our evaluator.
+/// A frame that the interpreter passed to the library's evaluator.
 pub(super) struct InterpreterFrame<'py> {
     py: Python<'py>,
     raw: Raw,
@@ -203,8 +203,7 @@ impl<'py> InterpreterFrame<'py> {
         unsafe { self.layout.state(self.raw) }
     }
 
-    /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
-    /// value.
+    /// Returns true if a generator's frame has yielded. Call this after an evaluation that returned a value.
     pub(super) fn has_yielded(&self) -> bool {
         // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its
         // version.

@@ -1,7 +1,7 @@
 //! Finds the frame of the call that the calling thread begins or ends, in CPython 3.12 and later.
 //!
-//! An event of `sys.monitoring` gives only the code object, which many calls may share. The frame
-//! identifies a single call, and the thread's state leads to it.
+//! An event of `sys.monitoring` gives only the code object, which many calls may share. The frame identifies a single
+//! call. Its address is read from the thread's state.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use crate::object::Python;
 use crate::stacks::{TAGS, Top, find_layout};
 use tllmprof_platform::lifecycle;
 
-/// The way from a thread state to the address of its innermost frame, as offsets of pointers.
+/// The location of the pointer to a thread's innermost frame. It is at an offset in the thread's state (`Here`), or
+/// in a structure to which the thread's state has a `pointer` (`Behind`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// The offsets have not been looked up yet in this process.
@@ -77,8 +78,8 @@ pub(crate) fn frame(py: Python<'_>, code: usize) -> usize {
     }
 }
 
-/// Finds the frame on the first call of [`frame`], and stores the offsets that lead to it. The
-/// offsets are right if this frame has the code object at `code`.
+/// Looks up the offsets for [`frame`] at its first call, and stores them if they are right: the frame that they lead
+/// to must have the code object at `code`. Returns that frame's address, or 0.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     let layout = find_layout(py.api.version, py.api.runtime.addr());
@@ -111,9 +112,8 @@ fn copied(address: usize) -> Option<usize> {
 #[inline]
 fn word(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<usize>(address);
-    // SAFETY: the word is in the calling thread's state, or on the thread's C stack, where the
-    // state points to. Both exist while the thread runs Python code, which it does during an event.
-    // `find` has checked the layout.
+    // SAFETY: the word is in the calling thread's state, or on the thread's C stack, to which the state points. Both
+    // exist while the thread runs Python code, which it does during an event. `find` has checked the layout.
     unsafe { place.read() }
 }
 

@@ -14,8 +14,8 @@ pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> 
     py.imported(&CString::new(name).ok()?)
 }
 
-/// Calls `act` for the code object of each function whose qualified name has these `parts`, among
-/// those nested in `code`.
+/// Calls `act` for the code object of each function nested in `code` whose qualified name, relative to `code`, has
+/// these `parts`.
 pub(crate) fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
@@ -44,7 +44,8 @@ pub(crate) fn each_named<'py>(
     each_below(attr_of(module, first)?, rest, act)
 }
 
-/// Continues the look-up of [`each_named`]: `at` is the object that has the first part of the name.
+/// Continues the look-up of [`each_named`]. `at` is the object with the first part of the name, and `parts` are the
+/// remaining ones.
 pub(crate) fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],

@@ -1,8 +1,8 @@
-//! The table of marked code objects, whose calls are followed.
+//! The table of marked code objects: those whose calls the library records or counts.
 //!
-//! Threads read the table at each call, without a lock. It is a hash table with open addressing,
-//! and stores the address of a code object and its mark in separate words. The table keeps a
-//! reference to each code object, so that no other object gets the same address.
+//! Threads read the table at each call, without a lock. It is a hash table with open addressing, and stores the
+//! address of a code object and its mark in separate words. The table keeps a reference to each code object, so that
+//! no other object gets the same address.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -123,15 +123,15 @@ pub(crate) fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
-/// Returns true if the table has no marks, so that no calls are followed.
+/// Returns true if the table has no marks, so that no calls have to be reported.
 pub(crate) fn is_empty() -> bool {
     TABLE
         .get()
         .is_none_or(|table| table.marks().next().is_none())
 }
 
-/// Adds the mark of a code object whose calls are to be followed. Returns false if the code object
-/// already has a different mark.
+/// Adds the mark of a code object whose calls are to be reported. Returns false if the code object already has a
+/// different mark.
 pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
     let changing = CHANGING.lock_for(LOCK_TIMEOUT);
@@ -199,8 +199,8 @@ pub(crate) fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     }
 }
 
-/// Empties the table of marks when a new interpreter starts in the process. The marked code objects
-/// ended with the old interpreter.
+/// Empties the table of marks when a new interpreter starts in the process. The marked code objects were freed with
+/// the old interpreter.
 fn clear() {
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT) {
         TABLE.set(None);

@@ -1,4 +1,4 @@
-//! Finds Python functions by name, and follows their calls.
+//! Finds Python functions by name, and records or counts their calls.
 //!
 //! ```text
 //! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
@@ -33,9 +33,8 @@ pub(crate) use targets::are_asked_for;
 #[cfg(test)]
 pub(crate) use targets::tests::settings;
 
-/// Marks a code object, so that its calls count as calls of `function` from the next one on. If the
-/// code object is already marked for another function, its calls count for both. Returns false if
-/// its calls cannot be followed.
+/// Marks a code object, so that its calls count as calls of `function` from the next one on. If the code object is
+/// already marked for another function, its calls count for both. Returns false if its calls cannot be reported.
 pub(crate) fn mark(
     py: Python<'_>,
     code: &Object<'_>,
@@ -53,7 +52,7 @@ pub(crate) fn mark(
     sees(py, code)
 }
 
-/// Marks a code object that may be the function's. Its first call decides
+/// Marks a code object that may be the code of `function`. Its first call shows whether it is
 /// ([`candidates::confirms`]).
 pub(crate) fn mark_candidate(
     py: Python<'_>,
@@ -69,14 +68,14 @@ pub(crate) fn mark_candidate(
     }
 }
 
-/// Reports the calls of a code object to `calls`. Returns false if the code object is followed for
-/// another purpose, or if its calls cannot be followed.
+/// Reports the calls of a code object to `calls`. Returns false if its calls are already reported to another
+/// receiver, or cannot be reported.
 pub(crate) fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn CallReceiver) -> bool {
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
-/// Returns true if the interpreter can report calls to us, as far as this is known before the first
-/// call.
+/// Returns true if the interpreter can report calls to the library. In 3.8 to 3.11, this installs the frame
+/// evaluator.
 fn can_see(py: Python<'_>) -> bool {
     let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
     if !can_see {

@@ -1,9 +1,7 @@
-//! Follows calls in CPython 3.12 and later with `sys.monitoring`. Events are enabled only for
-//! marked code objects.
+//! Reports calls in CPython 3.12 and later with `sys.monitoring`. Events are enabled only for marked code objects.
 //!
-//! In some versions, events for an exception that leaves a call, or that is thrown into a
-//! generator, can only be enabled for all code objects. Events of unmarked code objects are then
-//! ignored.
+//! In some versions, events for an exception that leaves a call, or that is thrown into a generator, can only be
+//! enabled for all code objects. Events of unmarked code objects are then ignored.
 
 use core::ffi::CStr;
 use core::time::Duration;
@@ -35,7 +33,7 @@ static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_THROW", MethodDef::fast(c"tllmprof_throw", resume)),
     (c"PY_UNWIND", MethodDef::fast(c"tllmprof_unwind", end)),
 ];
-/// The callback for `PY_START` during a search, which uses a tool number of its own.
+/// The callback for `PY_START` during a search for requested functions, which uses a tool number of its own.
 static FIRST_CALL: MethodDef = MethodDef::answering(c"tllmprof_first_call", first_call);
 /// The number of events at the start of [`EVENTS`] that every version can enable for a single code
 /// object.
@@ -122,9 +120,8 @@ impl<'py> Monitoring<'py> {
         Some(true)
     }
 
-    /// Starts a search under a tool number of its own: the first call of each code object is
-    /// reported. Returns `None` if fewer than two tool numbers are free, because the search must
-    /// not take the last one.
+    /// Starts a search under a tool number of its own: the first call of each code object is reported. Returns `None`
+    /// if fewer than two tool numbers are free, because the last one is needed for the marked code objects.
     fn search(&self) -> Option<i64> {
         let mut free = TOOLS
             .into_iter()
@@ -226,7 +223,8 @@ pub(crate) fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
                 monitoring.give_back(tool, core::slice::from_ref(code));
             }
             if late::is_off() {
-                leave(py, &[]); // switched off by another thread, which is possible without a GIL
+                // Another thread has switched the library off meanwhile, which is possible without a GIL.
+                leave(py, &[]);
                 return None;
             }
             first
@@ -235,7 +233,7 @@ pub(crate) fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
-/// Tries again to get a tool number if none was free before. Returns false if none is free now.
+/// Tries again to get a tool number if none was free before. Returns false if none is free yet.
 pub(crate) fn try_again(py: Python<'_>) -> bool {
     let lacks = py.api.version.has_monitoring() && trouble::has_no_tool();
     if !lacks || matches!(known(py), Some(Some(_)) | None) {
@@ -257,7 +255,7 @@ fn known(py: Python<'_>) -> Option<Option<AssignedTool>> {
 /// if it has one. Returns `None` if the interpreter raises an exception.
 pub(crate) fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     let Some(tool) = known(py)? else {
-        return Some(()); // no tool number was ever taken
+        return Some(()); // no tool number was taken in this interpreter
     };
     forget(tool.interpreter);
     Monitoring::new(py)?.give_back(tool, codes)
@@ -273,9 +271,8 @@ pub(crate) fn forget(interpreter: i64) {
     }
 }
 
-/// Reports trouble if the tool number or its events are no longer ours. The callbacks cannot be
-/// checked, because a check would have to register them again, which other audit hooks would
-/// notice.
+/// Notes a problem if the tool number or its events are no longer ours. The callbacks cannot be checked, because a
+/// check would have to register them again, which other audit hooks would notice.
 pub(crate) fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::new(py)?;

@@ -10,7 +10,7 @@ const MAX_REPORTED: usize = 3;
 /// The most names of a module that are compared with the name of a missing function.
 const MAX_COMPARED: usize = 4096;
 
-/// Returns similar names among the functions in a module's code object.
+/// Returns the names of functions in a module's code object that are most similar to `wanted`.
 pub(crate) fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     collect(code, "", &mut names);
@@ -32,8 +32,8 @@ fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
     });
 }
 
-/// Returns similar names among a module's attributes, or among those of the class that the name
-/// begins with.
+/// Returns the names most similar to `wanted` among a module's attributes, or among those of the class with which the
+/// wanted name begins.
 pub(crate) fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(attrs) = module.own_attrs() else {
@@ -53,7 +53,7 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Returns the edit distance of a name from the wanted one, or `None` if they are too different.
+/// Returns the edit distance between a name and the wanted one, or `None` if they are too different.
 fn farness(wanted: &str, name: &str) -> Option<usize> {
     let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();

@@ -40,8 +40,8 @@ pub(crate) fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that each name still leads to the function that was found under it, and that the hooks
-/// that report its calls are still installed.
+/// Checks that each name still refers to the function that was found under it, and that the hooks that report its
+/// calls are still installed.
 pub(crate) fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {
@@ -72,9 +72,10 @@ pub(crate) fn check_last(py: Python<'_>) {
     WERE_CHECKED.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if the last check for replaced functions has run, so that no replacement can have
-/// gone unnoticed. A process that ends with `os._exit` skips the end of the interpreter and this
-/// check. `_exit` itself cannot check, because a signal handler may call it at any moment.
+/// Returns true if the last check for replaced functions has run, so that no replacement can have gone unnoticed.
+///
+/// A process that ends with `os._exit` skips the end of the interpreter and this check. The library must not check in
+/// a call of `_exit`, because a signal handler may make this call at any moment.
 pub(crate) fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }
@@ -82,8 +83,8 @@ pub(crate) fn were_checked() -> bool {
 /// Returns true if the calls of a code object count as calls of `target`.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // If the code object is marked for another function, the user requested the same function by
-    // two names.
+    // The code object may be marked for another requested function that was not replaced. Then the user requested the
+    // same function by two names.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })
@@ -128,8 +129,8 @@ fn name_of(function: &Object<'_>) -> Option<String> {
     Some(format!("{module}:{}", name.as_text()?))
 }
 
-/// Handles an audit event for `setattr(object, name, value)`. CPython raises such an event when a
-/// program assigns a function's `__code__`.
+/// Handles the audit event for `setattr(object, name, value)`, which CPython raises if a program assigns a function's
+/// `__code__`.
 pub(crate) fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (object, name, value) = (args.next()?, args.next()?, args.next()?);

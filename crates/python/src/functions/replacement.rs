@@ -10,10 +10,9 @@ pub(crate) struct Replaced {
     /// The replacement as `MODULE:QUALNAME`, or its type if it is not a Python function.
     pub by: String,
     pub is_function: bool,
-    /// Number of calls of the replaced function that were counted before the replacement was
-    /// noticed.
+    /// Number of calls of the replaced function that were counted before the library noticed the replacement.
     pub after: u64,
-    /// True if calls of the replacement are counted since the replacement was noticed.
+    /// True if calls of the replacement are counted since the library noticed the replacement.
     pub is_followed: AtomicBool,
 }
 

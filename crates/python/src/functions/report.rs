@@ -12,7 +12,7 @@ use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
-/// Logs what prevented calls from being followed, functions that were found late, and functions
+/// Logs the problems that prevented calls from being reported, the functions that were found late, and the functions
 /// that were not found. Allocates nothing.
 pub(crate) fn report() {
     evaluator::ends();
@@ -67,7 +67,8 @@ impl<'a> ReportedFact<'a> {
         match (target.by, target.found()) {
             (By::Rule, Discovery::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Discovery::Late) => Some(Self::RangesAreLate(target)),
-            // A rule that counted no step is reported together with the windows.
+            // `By::Rule` is left out of the next two arms: if a step rule counted no step, the report on windows says
+            // so.
             (By::Ranges | By::Batch, Discovery::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
             (By::Api, Discovery::NotYet) if module.is_imported.load(Ordering::Relaxed) => {

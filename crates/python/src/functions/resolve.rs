@@ -48,8 +48,8 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// The time of the next search for missing functions, and the current interval between
-    /// searches. Both times are in ns.
+    /// The time of the next search for missing functions, in ns on the clock of `time::now`. `WAIT` is the interval
+    /// between searches that is used now, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -73,8 +73,8 @@ pub(crate) fn install(py: Python<'_>) {
     }
 }
 
-/// Starts to examine the first call of each function ([`super::candidates::meets`]), if the program
-/// is frozen and a function is missing.
+/// Starts to examine the first call of each function ([`super::candidates::meets`]), if the program is frozen and a
+/// requested function has not been found.
 fn search(py: Python<'_>) {
     let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
     if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
@@ -91,8 +91,7 @@ fn search(py: Python<'_>) {
     }
 }
 
-/// Ends the examination of first calls if no function is missing any longer, or if `is_over` is
-/// true.
+/// Ends the examination of first calls if all requested functions have been found, or if `is_over` is true.
 pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
@@ -111,7 +110,8 @@ pub(crate) fn forget() {
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Returns true if an audit event may lead to a requested function.
+/// Returns true if [`audited`] has to handle an audit event, because it may show a requested function or a
+/// replacement of one.
 pub(crate) fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
@@ -125,7 +125,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     is_time()
 }
 
-/// Returns true if a function is missing and first calls are not examined yet.
+/// Returns true if a requested function has not been found and the first calls of functions are not examined yet.
 fn may_begin_search() -> bool {
     NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
@@ -136,7 +136,8 @@ fn is_time() -> bool {
     next != u64::MAX && now() >= next
 }
 
-/// Handles an audit event for which [`wants`] returned true. `args` returns the event's arguments.
+/// Handles an audit event for which [`wants`] returned true: looks for requested functions and their replacements.
+/// `args` returns the event's arguments.
 pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
@@ -269,7 +270,7 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     }
 }
 
-/// The relation of a module to a file: whether the module was read from it.
+/// The result of comparing a module's `__file__` with the file name in a code object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FileRelation {
     This,
@@ -281,7 +282,7 @@ enum FileRelation {
 }
 
 impl FileRelation {
-    /// Compares `file` with `said`, which is the `__file__` of the module `name`, if it has one.
+    /// Compares `file`, the file name in a code object, with `said`, the `__file__` of the module `name`, if it has one.
     fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
         match said {
@@ -309,7 +310,7 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
     qualname.split('.').filter(|part| *part != "<locals>")
 }
 
-/// Searches for missing functions in the loaded modules.
+/// Searches the loaded modules for requested functions that have not been found yet.
 pub(crate) fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {

@@ -1,4 +1,4 @@
-//! The functions whose calls are followed, and the settings that request them.
+//! The functions whose calls are recorded or counted, and the settings that request them.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) struct Target {
     found: AtomicU8,
     /// Similar names in the module or class, if the function was not found.
     pub near: OnceBox<Vec<String>>,
-    /// True if the function was found, but its calls cannot be followed.
+    /// True if the function was found, but its calls cannot be reported.
     pub is_unseen: AtomicBool,
     /// The type of the object that has the requested name, if it is not a Python function.
     pub kind: OnceBox<String>,
@@ -63,7 +63,7 @@ pub(crate) enum By {
     Batch,
 }
 
-/// The time at which a function was found, which shows whether calls may have been missed.
+/// The time at which a function was found. It shows whether calls may have been missed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub(crate) enum Discovery {
@@ -74,15 +74,15 @@ pub(crate) enum Discovery {
     InTime,
 }
 
-/// Returns true if the settings request that calls of functions are followed. Called when the
-/// library is loaded. A later check decides whether ranges are recorded.
+/// Returns true if the settings require that calls of functions are reported. Called when the library is loaded. A
+/// later check decides whether ranges are recorded.
 pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
     listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
-/// Returns true if the settings let calls of Python functions count as steps.
+/// Returns true if the settings may require that calls of Python functions are counted as steps.
 fn counts(settings: &Settings) -> bool {
     matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
 }
@@ -92,8 +92,8 @@ pub(crate) fn known() -> &'static [TargetModule] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the requested functions. The first call collects them, and decides for good whether
-/// ranges are recorded.
+/// Returns the requested functions. The first call collects them, and decides whether ranges
+/// are recorded in this process.
 pub(crate) fn all() -> &'static [TargetModule] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
@@ -108,16 +108,18 @@ enum KeptData {
     Nothing,
     /// Each call is recorded as a range.
     Calls,
-    /// Each call, as a range. The time of these calls is not part of an iteration, because the
-    /// engine waits for requests.
+    /// Each call is recorded as a range, in which the engine waits for requests. Its time is not counted as part of
+    /// an iteration.
     Waits,
-    /// All calls between two steps are recorded together, as one range.
+    /// The engine polls for requests with these calls. All calls between two steps are recorded together, as one
+    /// range.
     Polls,
-    /// Only the fact that a thread is in a call of a draft model's function.
+    /// No range is recorded. The library only notes that the thread is in a call of a draft model's function.
     Drafts,
 }
 
-/// Collects the requested functions. `listens` is true if ranges are recorded.
+/// Collects the functions that the settings and the tables of known engines request. `listens` is true if ranges are
+/// recorded.
 fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     let mut modules = Vec::new();
     if counts(settings) {
@@ -133,8 +135,8 @@ fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     for function in &settings.py_ranges {
         add(&mut modules, function, By::Ranges, None, KeptData::Calls);
     }
-    // Functions of known engines that launch kernels outside the model. They serve as scopes of
-    // these launches.
+    // Functions of known engines that launch kernels outside the model. Each of these kernels is attributed to the
+    // function that launches it.
     let scopes = SCOPES.iter().filter(|_| settings.layers);
     for function in scopes.flat_map(ModuleScopes::functions) {
         add_text(&mut modules, &function, By::Engine, None, KeptData::Calls);
@@ -227,7 +229,8 @@ fn target<'a>(modules: &'a mut Vec<TargetModule>, asked: &PyFunction, by: By) ->
     });
     let target = &mut targets[at];
     if matches!(by, By::Ranges | By::Batch) && target.by == By::Engine {
-        target.by = by; // requested by the user by name, so it is reported if it is not found
+        // The user requested the function by name, so it is reported if it is not found.
+        target.by = by;
     }
     target
 }
@@ -251,7 +254,7 @@ pub(crate) fn calls() -> u64 {
     all.map(|target| target.function.calls()).sum()
 }
 
-/// Marks all functions as not found, and forgets calls that have not ended.
+/// Marks all functions as not found, and forgets their calls that have not ended.
 pub(crate) fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
         target
@@ -297,7 +300,7 @@ impl TargetModule {
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// Notes that the module was imported, or is about to be.
+    /// Notes that the module was imported, or is about to be imported.
     pub(crate) fn imported(&self) {
         if !self.is_imported.swap(true, Ordering::Relaxed) {
             for target in &self.targets {

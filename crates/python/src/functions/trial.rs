@@ -36,15 +36,17 @@ def run():
     steps(token).close()
 ";
 
-/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one
-/// function of [`SOURCE`] or one generator.
+/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one call that `run`
+/// makes, or for one generator.
 const WANTED: &[SeenEvent] = {
     use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
-        Begins, Ends, // call
-        Begins, Ends, // closed, whose argument is a cell
-        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // steps, in the loop
-        Begins, Yields, GoesOn, Ends, // left; the last generator causes no events
+        Begins, Ends, // the call of the Python function `call`
+        Begins, Ends, // the call of the Python function `closed`, whose argument is a cell
+        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the generator in `run`'s loop
+        // The generator `left`, which `run` closes after one value. The last generator causes no events, because
+        // `run` closes it before it starts.
+        Begins, Yields, GoesOn, Ends,
     ]
 };
 
@@ -82,7 +84,7 @@ impl Trial {
         }
     }
 
-    /// Returns true if exactly the events `wanted` were recorded.
+    /// Returns true if the recorded events are exactly `wanted`, in this order.
     fn has_seen(&self, wanted: &[SeenEvent]) -> bool {
         self.next.load(Ordering::Relaxed) == wanted.len()
             && wanted

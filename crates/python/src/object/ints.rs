@@ -9,13 +9,14 @@
 use super::{Held, Object, Python};
 use crate::api::Raw;
 
-/// Indices of words in an object. `LENGTH` and `ELEMENTS` are for lists, `SIGN` is for ints.
+/// Indexes of words in an object: `TYPE` in every object, `LENGTH` and `ELEMENTS` in a list, and `SIGN` in an int.
 const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// The bit of the sign word that is set since 3.14 for small numbers, which live forever. Before
-/// 3.12 the bit is part of the size, so numbers of 91 to 120 bits look like 0.
+/// A bit of the sign word that comparisons ignore. Since 3.14 it is set for small ints, which are never freed. Before
+/// 3.12 it is part of the size, so [`Ints::is_zero`] cannot distinguish an int of 91 to 120 bits from 0, and returns
+/// `None` for it.
 const SMALL: usize = 1 << 2;
 
 /// The memory layout of ints in this interpreter, with which ints in lists are read without the C
@@ -93,7 +94,8 @@ impl Ints {
         }
     }
 
-    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
+    /// Returns the first index in `from..to` for which [`Ints::is_zero`] does not return false, or `to` if there is
+    /// none.
     #[inline]
     pub fn skip_others(&self, list: &Object<'_>, from: usize, to: usize) -> usize {
         let is_other = |index: &usize| self.is_zero(list, *index) == Some(false);
@@ -107,6 +109,8 @@ impl Ints {
     }
 }
 
+/// Returns the word number `at` of an object.
+///
 /// # Safety
 /// The object has more than `at` words.
 unsafe fn word(object: Raw, at: usize) -> usize {
@@ -114,8 +118,10 @@ unsafe fn word(object: Raw, at: usize) -> usize {
     unsafe { object.cast::<usize>().add(at).read() }
 }
 
+/// Returns the element `index` of a list.
+///
 /// # Safety
-/// The list has the known layout, and it has that element.
+/// The list has the known layout and more than `index` elements.
 unsafe fn element_of(list: Raw, index: usize) -> Raw {
     // SAFETY: the caller promises that `ELEMENTS` is the address of the list's elements, and that
     // `index` is one of them.

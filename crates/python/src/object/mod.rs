@@ -1,7 +1,6 @@
-//! Safe references to Python objects. Exceptions that the library causes stay hidden from the
-//! program.
+//! Safe references to Python objects. Exceptions that the library causes stay hidden from the program.
 //!
-//! Everything here needs the GIL. A [`Python`] proves that the thread has it.
+//! All functions of this module need the GIL. A [`Python`] proves that the thread has it.
 
 use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
@@ -53,9 +52,10 @@ pub struct Exception([Raw; 3]);
 unsafe impl Send for Exception {}
 
 impl<'py> Python<'py> {
+    /// Returns the proof that the calling thread may use the interpreter, without a check.
+    ///
     /// # Safety
-    /// The calling thread holds the GIL during `'py`, or has a thread state if the build has no
-    /// GIL.
+    /// The calling thread holds the GIL during `'py`, or has a thread state if the build has no GIL.
     pub const unsafe fn assume(api: &'static Api) -> Self {
         Self {
             api,
@@ -121,7 +121,7 @@ impl<'py> Python<'py> {
         self.c().err_clear();
     }
 
-    /// Returns true if an exception is set.
+    /// Returns true if an exception is set on this thread.
     pub fn has_raised(self) -> bool {
         self.c().err_occurred()
     }
@@ -187,8 +187,8 @@ impl<'py> Python<'py> {
         self.c().import(name)
     }
 
-    /// Imports a module whose state is stored elsewhere, and removes it from `sys.modules` unless
-    /// it was there before. The program then does not see the module.
+    /// Imports a module that keeps its state in the interpreter, such as `gc`, and removes it from `sys.modules`
+    /// unless it was there before. The program then does not see the module.
     pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
         let was_there = self.imported(name).is_some();
         let module = self.import(name)?;
@@ -411,7 +411,7 @@ impl<'py> Object<'py> {
     /// class, or if the object has no such dictionary. Runs no code of the program.
     pub fn own_attrs(&self) -> Option<Object<'py>> {
         if self.is_class() {
-            return None; // a class keeps its attributes in another way
+            return None; // the `__dict__` of a class is a `mappingproxy`, not a dictionary
         }
         let c = self.py.c();
         c.module_dict(self).or_else(|| c.own_dict(self, None))

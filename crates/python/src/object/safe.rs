@@ -10,7 +10,8 @@ use crate::api::{MethodDef, with_functions};
 #[derive(Clone, Copy)]
 pub struct C<'py>(pub Python<'py>);
 
-/// Maps a type word of the table of C functions to the Rust type of an argument or result.
+/// Maps a word of the table of C API functions to the Rust type of an argument or result. [`crate::api`] explains the
+/// words.
 macro_rules! rust_type {
     ($py:lifetime object) => { &Object<'_> };
     ($py:lifetime maybe) => { Option<&Object<'_>> };
@@ -70,7 +71,7 @@ macro_rules! to_rust {
     (is_set $py:expr, $value:expr) => {
         !$value.is_null()
     };
-    // This rule is for plain values, such as an int or a size.
+    // This arm is for plain values, such as an int or a size.
     ($kind:ident $py:expr, $value:expr) => {
         $value
     };

@@ -1,4 +1,4 @@
-//! A requested Python function, and the meaning of its calls.
+//! A requested Python function, and the effect of its calls: steps, ranges or waits for requests.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -25,8 +25,8 @@ pub(crate) struct RequestedFunction {
     name: OnceBox<RegisteredName>,
     /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
-    /// True if an iteration continues after the call that began it has ended. This is so for an
-    /// engine's step function, because most of the work may come after the call.
+    /// True if an iteration continues after the call that began it has ended. This is so for an engine's step
+    /// function, because much of the iteration's work may come after the call.
     outlives: bool,
     /// True if an engine calls the function repeatedly while it has no requests.
     polls: AtomicBool,
@@ -68,8 +68,8 @@ pub(crate) struct Entered {
     /// True if the thread resumed a call that had yielded, and false if it entered a new call.
     goes_on: bool,
     is_unkept: bool,
-    /// The start of the call in ticks of the record, if an engine waits for requests inside the
-    /// call.
+    /// The start of the call in ticks, the record's unit of time; `None` unless an engine waits for requests inside
+    /// the call.
     idles_since: Option<u64>,
 }
 
@@ -91,8 +91,8 @@ impl RequestedFunction {
         }
     }
 
-    /// Gives the function's calls a range name (`name`) and makes the calls steps (`step`). A name
-    /// or step that the function already has is kept.
+    /// Gives the function a name for the ranges of its calls (`name`), and makes its calls steps (`step`). A name or
+    /// step that the function already has is kept.
     pub(crate) fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
@@ -122,8 +122,7 @@ impl RequestedFunction {
         self.drafts.load(Ordering::Relaxed)
     }
 
-    /// Adds the meaning of `other`, which has the same code object. Each call then counts for both
-    /// functions.
+    /// Makes this function's calls count as calls of `other`, too. Both functions have the same code object.
     pub(crate) fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
@@ -182,10 +181,10 @@ impl RequestedFunction {
         }
     }
 
-    /// Records that a thread enters the function: a call begins, or a generator or coroutine
-    /// resumes. `overlaps` is true if the call may end before calls that begin later. `facts` reads
-    /// the batch, which is needed if it decides whether a window opens. `counts` is false if this
-    /// call is not a step although the function's calls are.
+    /// Records that a thread enters the function: a call begins, or a generator or coroutine resumes. `overlaps` is
+    /// true if the call may end while calls that began later are still open. `facts` reads the batch, which is needed
+    /// if it decides whether a window opens. `counts` is false if this call is not counted as a step, although the
+    /// function's calls are steps.
     pub(crate) fn enters(
         &'static self,
         py: Python<'_>,
@@ -209,9 +208,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no
-    /// range, and is left with [`Entered::unkept`]. An iteration that the call begins lasts until
-    /// the next iteration.
+    /// Handles a call like [`RequestedFunction::enters`], but for a call that is not stored because no slot is free.
+    /// The call has no range, and its end is handled with [`Entered::unkept`]. An iteration that the call begins
+    /// lasts until the next iteration begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -318,8 +317,8 @@ impl RequestedFunction {
             BatchFacts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // `goes_on` takes the time at which the window continues. It is called after the thread has
-        // the GIL again, so that the call of the Python function lies inside the window.
+        // `goes_on` notes the time at which an open window continues. The thread has the GIL again at this point, so
+        // the window contains the call of the Python function but not the wait for the GIL.
         tllmprof_session::goes_on();
         ends
     }
@@ -349,14 +348,15 @@ impl Entered {
         }
     }
 
-    /// Returns the state of a call that was entered without being stored.
+    /// Returns the state of a call that was not stored because no slot was free.
     pub(crate) const fn unkept() -> Self {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
     }
 
-    /// Returns the iteration that the call began, if no other call shares it.
+    /// Returns the number of the iteration that the call began; `None` if it began none, or if the iteration's end is
+    /// not reported.
     pub(crate) const fn iteration(&self) -> Option<u64> {
         self.iteration
     }
@@ -376,7 +376,8 @@ impl Entered {
         self.range.iter_mut().for_each(Pushed::resume);
     }
 
-    /// Drops the call's range without ending it, because the range belongs to another process.
+    /// Drops the call's range without ending it. Called in the child of a fork, because the range belongs to the
+    /// parent.
     pub(crate) fn forget(self) {
         if let Some(range) = self.range {
             range.forget();
@@ -408,7 +409,8 @@ mod tests {
         assert_eq!(step.over(Some(3), false, false), None); // the generator yields
         assert_eq!(step.over(None, true, false), None); // it resumes, and yields again
         assert_eq!(step.over(None, true, true), Some(3));
-        assert_eq!(step.over(None, true, true), None); // this call's start was not recorded
+        // The start of this call was not recorded, so its end ends no iteration.
+        assert_eq!(step.over(None, true, true), None);
     }
 
     #[test]

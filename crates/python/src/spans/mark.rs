@@ -1,5 +1,4 @@
-//! The mark of a code object whose calls are followed: it states how the library handles these
-//! calls.
+//! The mark of a code object whose calls are reported: it states how the library handles these calls.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +10,7 @@ use tllmprof_capture as capture;
 use tllmprof_config::condition::BatchFacts;
 use tllmprof_recorder::Batch;
 
-/// The part of the library that gets a code object's calls: a requested function, or another
-/// receiver.
+/// The receiver of a code object's calls: a requested function, or another part of the library.
 #[derive(Clone, Copy)]
 pub(crate) enum Watch {
     Function(&'static RequestedFunction),
@@ -42,11 +40,11 @@ pub(crate) fn yields(code: &Object<'_>) -> Option<bool> {
     Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
 }
 
-/// Queries about the marked calls that a thread is in.
+/// Queries about the calls of marked code objects that a thread is in.
 pub(crate) trait Within {
     /// Returns true if a step inside these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;
-    /// Returns true if a call on this thread ended before a call that began later.
+    /// Returns true if a call on this thread ended while a call that began later was still open.
     fn has_overlaps(&self) -> bool;
 }
 
@@ -190,7 +188,8 @@ impl Mark {
         }
     }
 
-    /// Handles a call that begins or resumes, like [`Mark::enters`], but without storing it.
+    /// Handles a call that begins or resumes, like [`Mark::enters`], but for a call that is not stored because no
+    /// slot is free.
     pub(crate) fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
@@ -215,8 +214,7 @@ impl Mark {
         }
     }
 
-    /// Returns the requested function whose calls are followed, or `None` if another receiver
-    /// follows them.
+    /// Returns the requested function that gets the calls, or `None` if they go to another receiver.
     pub(crate) const fn function(&self) -> Option<&'static RequestedFunction> {
         match self.watch {
             Watch::Function(function) => Some(function),
@@ -233,8 +231,8 @@ impl Mark {
         }
     }
 
-    /// Releases the mark's Python references. The mark must be in no table, and the calling thread
-    /// in its interpreter.
+    /// Releases the mark's Python references. The mark must be in no table, and the calling thread must be in the mark's
+    /// interpreter.
     pub(crate) fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

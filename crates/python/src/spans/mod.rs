@@ -21,7 +21,7 @@ use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
-/// The most calls of a thread that are stored. Further calls are only counted, and have no ranges.
+/// The most calls of a thread that are stored at a time. Further calls are only counted, and have no ranges.
 const MAX_OPEN: usize = 256;
 
 /// The storage for one call that has not ended.
@@ -33,7 +33,7 @@ struct OpenCallSlot {
 }
 
 impl OpenCallSlot {
-    /// Replaces the state of the call in this slot with the result of `change`.
+    /// Replaces the state of the call in this slot with the state that `change` makes of it.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
             change(&mut entered);
@@ -52,10 +52,10 @@ pub(crate) struct Spans {
     used: Cell<usize>,
     /// Number of open calls that were not stored because all slots were in use.
     beyond: Cell<usize>,
-    /// True if a call on this thread has ended before a call that began later.
+    /// True if a call on this thread has ended while a call that began later was still open.
     has_overlaps: Cell<bool>,
-    /// The part of the thread's stack that the library leaves to the program: while the stack
-    /// pointer is in it, no calls are followed.
+    /// The limit on the thread's stack use: while its stack pointer is in this part of the stack, no calls are
+    /// reported.
     room: Cell<Room>,
 }
 
@@ -102,7 +102,7 @@ impl Spans {
         entry.mark.take().zip(entry.entered.take())
     }
 
-    /// Removes and returns the call at index `place`. Later calls move up by one slot.
+    /// Removes and returns the call at index `place`. Each later call moves to the slot before its own.
     fn take(&self, place: usize) -> Option<(&'static Mark, Entered)> {
         let open = self.open();
         let entry = open.get(place)?;
@@ -116,8 +116,8 @@ impl Spans {
         taken
     }
 
-    /// Returns the index of the call with this mark and frame. If frames are unknown, returns the
-    /// innermost call with this mark.
+    /// Returns the index of the call with this mark and frame. If frames are unknown (0), returns the innermost call
+    /// with this mark.
     fn find(&self, frame: usize, mark: &Mark) -> Option<usize> {
         self.open().iter().rposition(|entry| {
             entry.frame.get() == frame && entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark))
@@ -144,8 +144,8 @@ impl Spans {
                 return;
             }
             let entered = mark.enters(py, goes_on, arguments, self);
-            // Marked calls that `enters` itself made have ended by now, so the order of entry is
-            // kept.
+            // Marked calls that `enters` itself made have ended by now, so the calls are still stored in the order in
+            // which they began.
             self.push(frame, mark, entered);
         } else {
             self.enter_beyond();
@@ -153,8 +153,8 @@ impl Spans {
         }
     }
 
-    /// Returns true if the thread is inside a call of the function that replaced `function`. `mark`
-    /// belongs to the original code.
+    /// Returns true if the thread is inside a call of the function that replaced `function`. `mark` is the mark of
+    /// the original function's code.
     #[cold]
     fn is_within(&self, function: &RequestedFunction, mark: &Mark) -> bool {
         self.open().iter().any(|entry| {
@@ -185,11 +185,10 @@ impl Spans {
         Trouble::ManyOpen.note();
     }
 
-    /// Records that the calling thread leaves a marked call in `frame`, because the call has ended
-    /// or yielded.
+    /// Records that the calling thread leaves a marked call in `frame`, because the call has ended or yielded.
     ///
-    /// Nothing happens if the entry was not recorded, because it came before the mark or in the
-    /// parent of a fork.
+    /// Nothing happens if the start of the call was not recorded, because it was before the code object was marked,
+    /// or in the parent of a fork.
     pub(crate) fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
@@ -244,8 +243,8 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls, because their ends will not be reported. Their ranges end here, and their
-    /// iterations end when the next iteration begins.
+    /// Forgets the calls, because their ends will not be reported. Ends their ranges now. Their iterations end when
+    /// the next iteration begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {

@@ -1,6 +1,5 @@
-//! Functions that an engine calls repeatedly to look for requests. The record has one run of the
-//! function between two steps, not one entry for each call. In an engine, a single thread calls the
-//! function.
+//! Functions that an engine calls repeatedly to look for requests. All calls between two steps are recorded as one
+//! event, not as one event for each call. In an engine, a single thread calls the function.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,11 +10,11 @@ use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_sync::Published;
 
-/// The calls of a polled function since the last step, and the thread that made them.
+/// The calls of such a function since the last step, and the thread that made them.
 struct Polled {
     function: Published<PyFunction>,
     thread: AtomicU64,
-    /// The start of the first call and the end of the last one, in ticks of the record.
+    /// The start of the first call in ticks, the record's unit of time. `until` is the end of the last call.
     since: AtomicU64,
     until: AtomicU64,
 }
@@ -60,8 +59,8 @@ impl Polled {
     }
 }
 
-/// Handles the end of a call in which an engine waited for requests. `since` is the call's start in
-/// ticks of the record. `polled` is the function, if the engine calls it repeatedly.
+/// Handles the end of a call in which an engine waited for requests. `since` is the call's start in ticks, the
+/// record's unit of time. `polled` is the function, if the engine calls it repeatedly.
 pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;
@@ -73,7 +72,7 @@ pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     }
 }
 
-/// Ends the current run of calls when a step starts on the calling thread.
+/// Records the calls since the last step as one event, when a step starts on the calling thread.
 pub(crate) fn step_begins() {
     if POLLED.function.get().is_none() {
         return;

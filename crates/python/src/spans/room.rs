@@ -1,6 +1,6 @@
-//! Limits the C stack that a thread may use while our evaluator follows its calls, in CPython 3.11.
+//! Limits the C stack that a thread may use while our evaluator reports its calls, in CPython 3.11.
 //!
-//! In 3.11, a call from Python to Python uses C stack only if an evaluator is set. With ours, a
+//! In 3.11, a call from Python to Python uses C stack only if a custom evaluator is set. With our evaluator, a
 //! program that has raised the recursion limit could overflow its stack.
 
 use core::ops::Range;
@@ -9,8 +9,8 @@ use super::Spans;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::stack;
 
-/// The part of a thread's stack that is left to the program: while a thread uses it, its calls are
-/// not followed.
+/// The lower part of a thread's stack. While the stack pointer is in it, the thread's calls are not reported, so that
+/// the program has this stack for itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     start: usize,
@@ -35,7 +35,8 @@ impl Spans {
         stack::here() < self.room.get().end
     }
 
-    /// Returns true if the thread has reached the limit of its stack use.
+    /// Returns true if the thread has reached the limit of its stack use. The first call determines where the limit
+    /// is.
     pub(crate) fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
@@ -47,7 +48,7 @@ impl Spans {
             room = stack::bounds().map_or(Room::NONE, half);
             self.room.set(room);
         }
-        // An address below this part is on another stack, such as that of a coroutine, to which the
+        // An address below this part of the stack is on another stack, such as that of a coroutine, to which the
         // limit does not apply.
         (room.start..room.end).contains(&stack::here())
     }
@@ -69,7 +70,7 @@ mod tests {
             end: here + 4096,
         });
         assert!(spans.may_be_short() && spans.is_short());
-        // Simulate a call on another stack: that of a coroutine, at lower addresses.
+        // Simulate a call on another stack, such as that of a coroutine, at lower addresses.
         spans.room.set(Room {
             start: here + (1 << 20),
             end: here + (2 << 20),

@@ -103,8 +103,8 @@ pub fn ready() -> Option<&'static Result<Ready, Trouble>> {
     READY.get()
 }
 
-/// Returns the calling thread as a target for the walker, or `None` if it is not a Python thread.
-/// This function neither waits nor allocates.
+/// Returns the calling thread in the form that [`Walker`] needs, or `None` if it is not a Python thread. This
+/// function neither waits nor allocates.
 pub fn here() -> Option<Target> {
     let api = attached::api()?;
     let state = api.state_of_thread().addr();

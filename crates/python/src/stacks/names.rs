@@ -14,14 +14,15 @@ use super::snapshot::{Snapshot, word};
 
 /// The most code objects whose names are stored.
 const MAX_CODES: usize = 1 << 16;
-/// The most characters of a function's name, and of a file's path.
+/// The most characters of a function's name and of a file's path. A longer text is not read.
 const MAX_CHARACTERS: usize = 4096;
-/// The most bytes of a name and of a path. Together they fit into one string of the record.
+/// The most bytes of a function's name that are recorded. `MAX_FILE_BYTES` is the same for the path of its file. Both
+/// fit together into one string of the record.
 const MAX_NAME_BYTES: usize = 300;
 const MAX_FILE_BYTES: usize = LONGEST - MAX_NAME_BYTES - 20;
 
-/// The fields of a code object at the time its name was read. A comparison shows if the address
-/// belongs to a different code object later.
+/// The fields of a code object at the time its name was read. If they change, the address belongs to a different code
+/// object now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct CodeFields {
     file: usize,
@@ -43,7 +44,7 @@ struct NamedCode {
     /// The id of the record's string for the function; `None` for code of the interpreter that is
     /// not a function.
     id: Option<StringId>,
-    /// The number of the last sample in which the code object was checked.
+    /// The number of the sample in which the code object was last checked.
     seen: u64,
 }
 
@@ -89,7 +90,7 @@ impl CodeNames {
         Ok(true)
     }
 
-    /// Copies the code objects that this sample has not checked yet, all in one call.
+    /// Copies the code objects that this sample has not checked yet, all in one system call.
     fn ask(&mut self, process: i32, layout: &Layout, codes: &[usize]) -> Result<(), c_int> {
         let now = self.samples;
         self.asked.clear();

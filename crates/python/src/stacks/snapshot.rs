@@ -1,5 +1,5 @@
-//! Copies of memory that are from nearly the same moment. All ranges that the last sample has read
-//! are copied in one call.
+//! Copies of several ranges of memory from nearly the same moment. The ranges that the previous sample read are
+//! copied together, in one system call.
 
 use core::ffi::c_int;
 
@@ -24,8 +24,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies these spans of the memory of `process` in one call. `process` is this process. The
-    /// copy ends before the first span that is not mapped.
+    /// Copies these ranges of memory in one call. `process` is the id of this process. The copy ends before the first
+    /// range that is not mapped.
     ///
     /// # Errors
     /// Returns the kernel's error if it refuses to copy at all.
@@ -58,8 +58,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Returns the copy of a memory range. Copies the range now if it has not been copied. Returns
-    /// `None` if it is not mapped.
+    /// Returns the copy of a memory range, and copies the range first if necessary. Returns `None` if the range is
+    /// not mapped.
     pub(crate) fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
         let at = self
             .find(address, length)

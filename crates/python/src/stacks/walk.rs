@@ -19,8 +19,7 @@ const MAX_FRAMES: usize = 4096;
 /// chunks.
 const MAX_CHUNKS: usize = 64;
 const MAX_CHUNK_BYTES: usize = 1 << 20;
-/// The most frames outside the chunks, such as frames of generators, that are copied together with
-/// the chunks.
+/// The most frames outside the chunks, such as frames of generators, that are copied in the same call as the chunks.
 const MAX_OUTSIDE: usize = 900;
 /// The bits of a reference that CPython uses as tags. These bits are free because objects are
 /// aligned.
@@ -50,13 +49,12 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
-    /// Number of bytes of the chunk that are copied: up to a little after the last frame that the
-    /// last sample found in it.
+    /// Number of bytes of the chunk that are copied. The copy ends a little after the last frame that the last sample
+    /// found in the chunk.
     used: usize,
 }
 
-/// The most bytes by which a chunk's frames may grow from one sample to the next and still be
-/// copied in the first call.
+/// The most bytes by which the used part of a chunk may grow between two samples without a second system call.
 const MAX_GROWTH: usize = 1024;
 
 impl Chunk {
@@ -69,12 +67,12 @@ impl Chunk {
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// The chunks of the Python stack in which the last sample found frames. The chunks are copied
-    /// together with the thread's state.
+    /// The chunks of the Python stack that are known from the last sample. They are copied together with the thread's
+    /// state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
-    /// The frames outside the chunks that this sample has found so far.
+    /// The frames outside the chunks that the current sample has found so far.
     met: Vec<usize>,
     codes: Vec<usize>,
 }
@@ -85,7 +83,7 @@ impl Walker {
         &self.codes
     }
 
-    /// Reads a thread's stack. `process` is this process.
+    /// Reads a thread's stack. `process` is the id of this process.
     ///
     /// # Errors
     /// Returns the kernel's error if the process may not read its own memory in this way.
@@ -120,7 +118,7 @@ impl Walker {
         self.chunks.first().map_or(0, |chunk| chunk.address)
     }
 
-    /// Copies the thread's state and all ranges that the last sample has read.
+    /// Copies the thread's state, and all ranges in which the last sample found frames.
     fn copy(&mut self, process: i32, layout: &Layout, target: Target) -> Result<(), c_int> {
         let state = MemoryRange {
             address: target.state,
@@ -163,8 +161,8 @@ impl Walker {
         Some((frame, chunk))
     }
 
-    /// Follows the list of chunks from the newest one, and notes them for the next copy. Returns
-    /// false if the list is invalid.
+    /// Reads the thread's list of chunks from the newest one on, and stores it for the next copy. Returns false if
+    /// the list is invalid.
     fn learn(&mut self, newest: usize) -> bool {
         self.chunks.clear();
         let mut address = newest;
@@ -259,9 +257,9 @@ impl Walker {
         is_whole.then_some(())
     }
 
-    /// Returns the index of the chunk that holds the frame at `at`, and notes how much of the chunk is used. `last` is the
-    /// last frame that was found in a chunk: the chunk's index, and the frame's address. Returns `None` if no frame can
-    /// lie there.
+    /// Returns the index of the chunk that contains the frame at `at`, and notes how much of the chunk is used.
+    /// `last` is the frame that was found in a chunk before this one: the index of its chunk, and its address.
+    /// Returns `None` if the frame cannot lie at this address.
     fn chunk_of(&mut self, at: usize, length: usize, last: (usize, usize)) -> Option<usize> {
         let (from, above) = last;
         let chunks = self.chunks.iter().enumerate().skip(from);

@@ -1,5 +1,4 @@
-//! Tests that requested Python functions are found by name, and that their calls are counted and
-//! followed.
+//! Tests that requested Python functions are found by name, and that their calls are counted and reported.
 
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;

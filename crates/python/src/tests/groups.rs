@@ -5,8 +5,8 @@ use crate::attached;
 use crate::groups::find;
 use crate::object::Python;
 
-/// Python source of a stand-in for torch: a world of eight ranks, in which this process is the
-/// sixth.
+/// Python source of a stand-in for torch. It has a world (group of all ranks) of eight ranks, in which this process
+/// has rank 5.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes

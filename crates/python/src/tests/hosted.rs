@@ -133,8 +133,8 @@ with open('/proc/self/maps') as maps:
         (machine == env::consts::ARCH).then_some(Self { path, home })
     }
 
-    /// Returns a command that runs this test again. If a C library was installed with the
-    /// libpython, the command uses it.
+    /// Returns a command that runs this test again in a new process. If the folder of the libpython has its own C
+    /// library, the command uses it.
     fn command(&self) -> Command {
         let us = env::current_exe().unwrap();
         let folder = self.path.parent().unwrap();
@@ -212,6 +212,8 @@ impl Host {
         host
     }
 
+    /// Returns libpython's function with this name.
+    ///
     /// # Safety
     /// `F` is the type of libpython's function with this name.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> F {

@@ -53,7 +53,7 @@ fn a_thread_without_the_gil_takes_it_to_run_python() {
             let other = std::thread::spawn(move || (two(), entry::has_gil()));
             assert_eq!(other.join().unwrap(), (Some(2), false));
         });
-        // A call of `entry::run` inside another one is refused. Exceptions inside a call do not
+        // A call of `entry::run` inside another one is refused. An exception that is raised inside a call does not
         // leave the call.
         let inner = entry::run(|py| {
             assert!(py.import(c"nowhere").is_none());
@@ -105,8 +105,8 @@ assert len(ours) == 1, gc.callbacks
     });
 }
 
-/// Makes each function that CPython calls panic in turn. The program continues with its pending
-/// exception, and one line is logged.
+/// Makes each function that CPython calls panic in turn. The test expects that the program continues with its pending
+/// exception, and that one line is logged.
 #[test]
 fn no_panic_reaches_the_interpreter() {
     in_each(EVERYTHING, |host| {

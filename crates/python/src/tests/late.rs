@@ -23,8 +23,7 @@ fn it_is_come_into_and_left_again() {
             host.in_another("import gc; assert not gc.callbacks");
             assert!(host.without_gil(|| late::switch(true)));
         }
-        // A thread that holds the GIL does not wait for the library's thread, so `switch` returns
-        // false.
+        // The thread that holds the GIL does not wait for the library's thread, so `switch` returns false.
         assert!(!late::switch(false));
         assert!(late::switch(true) || host.without_gil(|| late::switch(true)));
         host.run("import gc; assert len(gc.callbacks) == 1");

@@ -36,7 +36,7 @@ fn the_first_module_that_is_called_names_those_within_it() {
     in_few(
         &[("TLLM_NVTX_DEBUG", "1"), ("TLLMPROF_TRACE", "record")],
         |host| {
-            recorder::start(settings().unwrap()); // so that ranges are wanted
+            recorder::start(settings().unwrap()); // so that ranges are recorded
             host.run("exec('1')");
             assert!(wants(b"import") && wants(b"exec") && !wants(b"open"));
             host.run(TORCH);

@@ -64,7 +64,8 @@ fn each_window_has_a_trace() {
         assert!(Path::new("traces/trace-rank-3.json").exists());
         passes(host, "20", None);
         assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
-        // A window on demand has a trace path of its own, other than the one in the settings.
+        // A window that is requested while the program runs may have a trace path of its own, other than the one in
+        // the settings.
         let path = TracePath::parse("others/own.json").unwrap();
         host.without_gil(|| {
             window_opens(window("30-31"), Some(1), Some(1), Some(&path));
@@ -93,7 +94,7 @@ fn what_torch_raises_stays_out_of_the_program() {
             assert!(!runs() && !Path::new("traces/trace-rank-0.json").exists());
         }
         host.run("torch.profile.fails = ''");
-        // If a trace is still being recorded when the interpreter ends, it is written then.
+        // If a trace is still being recorded when the interpreter ends, the end of the interpreter writes it.
         host.without_gil(|| window_opens(window("5-9"), None, None, None));
         assert!(runs());
         host.end();

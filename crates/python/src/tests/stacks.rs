@@ -31,7 +31,7 @@ def step():
     ten()
 ";
 
-/// The sampled stacks as function names, innermost first; `None` for a torn stack.
+/// The sampled stacks as function names, innermost first; `None` for a stack that changed during the read (torn).
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
     /// For each stack, true if the thread mostly ran before it was read. On a busy machine, a
@@ -284,7 +284,7 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         let layout = &ready_now(host).layout;
         host.end();
-        // In this case the thread's state was freed, so its memory may hold garbage.
+        // The interpreter has ended and freed the thread's state, so the memory of the state may hold garbage.
         let walked = walker.walk(process, layout, target);
         assert!(
             matches!(walked, Ok(Walked::Nothing | Walked::Torn)),

@@ -33,8 +33,8 @@ const SOURCE: &CStr =
         Err(_) => panic!("a NUL in compiled.py"),
     };
 
-/// The most graphs that are stored, and the most pieces of code that they run, which are never
-/// freed. A model has a graph for each of its parts and shapes.
+/// The most compiled graphs that are stored, and the most [`GraphCode`]s, which are never freed. A model may have a
+/// graph for each of its parts and for each shape of their inputs.
 const MAX_CODES: usize = 4096;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -44,14 +44,15 @@ struct CompiledGraph {
     modules: Held,
     /// A weak reference to the graph, which calls [`goes`] when the graph is freed.
     reference: Held,
-    /// The prefixes that can turn the graph's relative module names into names of the model
+    /// The prefixes that can turn the graph's relative module names into names of modules of the model
     /// ([`known::around`]).
     starts: Vec<String>,
-    /// The code that the graph runs, once for each prefix of module names that was used.
+    /// The functions that the graph runs, once for each prefix of module names that was used.
     codes: Vec<(String, &'static GraphCode)>,
 }
 
-/// The functions that a compiled graph runs, with the scopes of their launches.
+/// The functions that a compiled graph runs. Each has the scopes (modules, such as `model.layers.3.mlp`) to which the
+/// kernels that it launches belong.
 struct GraphCode(&'static [ScopedFunction]);
 
 struct ScopedFunction {
@@ -60,13 +61,13 @@ struct ScopedFunction {
     scopes: Vec<At<Scope>>,
 }
 
-/// A value that applies to a function's instructions from this byte offset on.
+/// A byte offset in a function's instructions, and the value that applies from there on.
 type At<T> = (usize, T);
 /// The name of a scope (the module that a kernel belongs to), or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
 /// The qualified names of the modules that a launch belongs to.
 type Paths = Vec<String>;
-/// A function's code object, and the modules of its launches.
+/// A function's code object, and the modules to which its launches belong, by the byte offsets of the launches.
 type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);
 
 lifecycle::global! {
@@ -90,7 +91,7 @@ lifecycle::global! {
     static GRAPHS: Lock<BTreeMap<usize, CompiledGraph>> = Lock::new(BTreeMap::new());
 }
 
-/// A function of torch's compiler whose calls are followed.
+/// A function of torch's compiler, with the receiver of its calls.
 struct CompilerFunction {
     module: &'static CStr,
     file: &'static str,
@@ -133,9 +134,9 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
-/// Finds the compiler's functions and follows their calls. The functions are in code that is about
-/// to run (`exec`), because the first call may follow right after it, or in modules that were
-/// imported before the library was loaded.
+/// Finds the compiler's functions and marks them, so that their calls are reported. The functions are in code that is
+/// about to run (`exec`), because the first call may follow right after it, or in modules that were imported before
+/// the library was loaded.
 pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -162,7 +163,8 @@ pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option
     }
 }
 
-/// Makes sure that calls of the compiler's functions can be followed. Returns false if they cannot.
+/// Makes sure that calls of the compiler's functions can be handled: stacks can be read, and `compiled.py` has run.
+/// Returns false if they cannot.
 fn is_prepared(py: Python<'_>) -> bool {
     if NAMES.is_some() {
         return true;
@@ -233,7 +235,8 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Called by Python as `goes(address)(weak reference)` after the graph with this address was freed.
+/// Removes a graph that was freed from the table. Python calls this function for the graph's weak reference; `address`
+/// is the graph's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
     drop_graph(py, gone::address(address).and_then(remove));
@@ -266,8 +269,8 @@ impl CallReceiver for Runs {
     }
 }
 
-/// Returns the code that a graph runs in the thread's current scope, or `None` if the graph's
-/// compilation was not seen. If layers are compiled one by one, all of them may use the same graph.
+/// Returns the functions that a graph runs in the thread's current scope, or `None` if the library did not see the
+/// graph being compiled. If layers are compiled one by one, all of them may use the same graph.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     let address = graph.addr();
     let caller = scopes::innermost();
@@ -307,8 +310,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// Returns the name of a module that is part of a compiled graph and stands for one module of the
-/// model.
+/// Returns the name for a graph module that torch's compiler has made, if all of its operations belong to one module of
+/// the model. It is the name of that module.
 pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
@@ -316,7 +319,8 @@ pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<Strin
     Some(start(&starts, scopes::innermost()).to_owned() + path)
 }
 
-/// Reads the result of `lines_of` in `compiled.py`: the functions that launch kernels for modules.
+/// Reads the result of `lines_of` in `compiled.py`: the functions that launch kernels, with the modules of the
+/// launches.
 fn read<'py>(functions: &Object<'py>) -> Vec<CodeLaunches<'py>> {
     let function = |pair: Object<'py>| {
         let lines: Vec<_> = pair

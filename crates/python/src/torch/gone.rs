@@ -12,7 +12,7 @@ pub(crate) fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option
     Some(Held::new(object.weak_reference(&goes)?))
 }
 
-/// Returns the address that a call of `goes` got as its first argument.
+/// Returns the address of the freed object, which is the first argument of the weak reference's callback.
 pub(crate) fn address(bound: &Object<'_>) -> Option<usize> {
     usize::try_from(bound.as_int()?).ok()
 }

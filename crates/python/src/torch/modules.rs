@@ -122,8 +122,8 @@ impl CallReceiver for ModuleCalls {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        // A call during stream capture launches nothing yet, so it gets no range. The call does get
-        // a scope, which applies when the graph is replayed.
+        // A call during stream capture launches nothing yet, so it gets no range. If scopes are recorded, it still
+        // gets a name, because the scope applies whenever the graph is replayed.
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));
@@ -142,9 +142,9 @@ impl CallReceiver for ModuleCalls {
     }
 }
 
-/// Returns the name for a module's ranges. An unknown module that is called outside all others
-/// becomes a root, and names the modules inside it. A module that is added later is named after its
-/// class.
+/// Returns the name for a module's ranges. An unknown module that is called outside all others becomes a root, and
+/// the modules inside it are named by their paths from the root. A module that is added to the root later is named
+/// after its class.
 fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<RegisteredName> {
     let address = module.addr();
     let known = || Some(TABLE.lock_for(TABLE_TIMEOUT)?.get(&address)?.name);
@@ -185,8 +185,8 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     Some(())
 }
 
-/// Called by Python as `goes(address)(weak reference)` after the module with this address was
-/// freed.
+/// Removes a module that was freed from the table. Python calls this function for the module's weak reference; `address`
+/// is the module's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);
     drop_known(py, gone::address(address).and_then(remove));

@@ -115,8 +115,8 @@ def _start(trace, number, rank, stem, extension, cpu_only):
         raise PermissionError("%s cannot be written to" % folder)
 
     options = _options(torch, cpu_only)
-    # Without this option, PyTorch records only the current thread, and only that thread can stop
-    # it.
+    # Without `experimental_config`, PyTorch records only the current thread, and only that thread
+    # can stop the profiler.
     trace.thread = None if "experimental_config" in options else _thread.get_ident()
     trace.profile = torch.profiler.profile(**options)
     trace.profile.start()
@@ -133,9 +133,11 @@ def _options(torch, cpu_only):
     activities = [getattr(profiler.ProfilerActivity, name, None) for name in wanted]
     options = {"activities": [one for one in activities if one in supported], "record_shapes": True}
     if _version(torch) < (2, 15):
-        options["with_modules"] = True  # later ones warn: it does nothing but for TorchScript
+        # PyTorch 2.15 warns that this option has no effect except for TorchScript.
+        options["with_modules"] = True
     if "acc_events" in profiler.profile.__init__.__code__.co_varnames:
-        options["acc_events"] = True  # else it warns that a second start would clear the events
+        # Without this option, PyTorch warns that a second start clears the events.
+        options["acc_events"] = True
     try:
         options["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     except (AttributeError, TypeError):

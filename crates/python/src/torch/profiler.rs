@@ -100,9 +100,9 @@ impl AddOn for TorchProfiler {
     }
 }
 
-/// Returns true if the profiler can run in windows that are requested later, even if the settings
-/// do not mention it. Other hooks must have been in the interpreter since its start, so that the
-/// library notices the end of the interpreter.
+/// Returns true if the profiler can run in windows that are requested while the program runs, even if the settings do
+/// not request it. Other hooks must have been in the interpreter since its start, so that the library notices the end
+/// of the interpreter.
 pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }

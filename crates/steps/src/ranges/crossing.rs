@@ -52,8 +52,8 @@ impl Crossing {
         &self.0[spread(id) % GROUPS]
     }
 
-    /// Adds range `id`, which has been started. Overwrites entries of ranges from earlier windows. Returns
-    /// false if there is no room.
+    /// Adds range `id`, which has been started. Overwrites entries of ranges from earlier windows. Returns false if
+    /// all entries for this id are in use.
     pub fn started(&self, id: u64, begun: Begun) -> bool {
         let take = |place: &&OpenRange| {
             let state = place.state.load(Ordering::Relaxed);

@@ -11,8 +11,8 @@ const REACH: usize = 32;
 struct KnownHandle<T: 'static> {
     /// The handle; 0 if the entry is free.
     handle: AtomicUsize,
-    /// The owner of the handle, as a number. The same handle may have another value for another
-    /// owner.
+    /// The owner of the handle, such as the NVTX domain of a registered string. The same handle may have another
+    /// value for another owner.
     owner: AtomicUsize,
     /// The value of the handle; none until a thread has stored it.
     value: Published<T>,

@@ -1,4 +1,5 @@
-//! Follows the program's NVTX ranges: ranges that the rule for a step names, and open ranges for the record.
+//! Tracks the program's NVTX ranges: the ranges that count as steps, because their names match the step rule, and all
+//! open ranges, for the record.
 
 pub mod crossing;
 pub mod handles;

@@ -1,7 +1,8 @@
-//! The NVTX ranges that one thread has pushed and not popped yet, in all domains, for the record.
+//! The NVTX ranges that one thread has pushed and not popped yet, in all NVTX domains. The record needs the beginning
+//! of each range when it ends.
 
-/// The largest number of open ranges of a thread. If a thread has more, its ranges are not recorded until the
-/// next window.
+/// The largest number of open ranges of a thread, with which [`OpenRanges`] fits into 32 KiB. If a thread has more,
+/// its ranges are not recorded until the next window.
 const MAX_OPEN: usize = 1360;
 
 /// An NVTX range that has begun and not ended yet.
@@ -9,7 +10,7 @@ const MAX_OPEN: usize = 1360;
 pub struct Begun {
     /// The number of the window in which the range began, counted from 1.
     pub window: u32,
-    /// The time when the range began, in ticks.
+    /// The time when the range began, in ticks (the record's unit of time).
     pub since: u64,
     /// The ids of the strings with the domain's name and the range's name.
     pub domain: u32,
@@ -31,8 +32,8 @@ pub struct OpenRanges {
     /// dropped.
     window: u32,
     used: u32,
-    /// True if the thread had too many open ranges in this window, so that ranges can no longer be matched
-    /// with their ends.
+    /// True if the thread had more than `MAX_OPEN` open ranges in this window, so that ranges can no longer be
+    /// matched with their ends.
     is_lost: bool,
     ranges: [ThreadRange; MAX_OPEN],
 }
@@ -45,7 +46,8 @@ impl OpenRanges {
         self.used == 0
     }
 
-    /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if there is no room.
+    /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if `MAX_OPEN` ranges are already
+    /// open.
     #[inline]
     pub fn push(&mut self, stack: usize, begun: Begun) -> bool {
         if self.window != begun.window {
@@ -55,8 +57,7 @@ impl OpenRanges {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // From here on it is not known which pop belongs to which range, so no range is
-            // recorded until the next window.
+            // It is no longer known which pop belongs to which range, so no range is recorded until the next window.
             self.is_lost = true;
             self.used = 0;
             return false;

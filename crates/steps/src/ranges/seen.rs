@@ -1,5 +1,5 @@
-//! Collects the names of NVTX ranges that the program opens. If the user's rule for a step matches none of
-//! them, the most similar names are reported.
+//! Collects the names of NVTX ranges that the program opens. If the user's step rule matches none of them, the most
+//! similar names are reported.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The number of range names that are stored, at most. `LONGEST` is the number of bytes stored of
-/// each name.
+/// The largest number of range names that are stored. `LONGEST` is the largest number of bytes that are stored of a
+/// name.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
 /// The number of ranges after which no more names are collected, because a program then hardly
@@ -17,8 +17,8 @@ const LOOKED_AT: u32 = 4096;
 /// The number of similar names that the report shows.
 const REPORTED: usize = 3;
 
-/// The first names of ranges that did not match the rule, collected until a name matches. Of names that
-/// differ only in digits, only one is stored.
+/// The first names of ranges that did not match the step rule, collected until a name matches. Of names that differ
+/// only in digits, only one is stored.
 pub struct Seen {
     looked_at: AtomicU32,
     names: Lock<SeenNames>,
@@ -33,8 +33,8 @@ struct SeenNames {
 struct SeenName {
     length: u8,
     text: [u8; LONGEST],
-    /// True if this name matches the rule's pattern, but its range is in another NVTX domain than
-    /// the rule requires.
+    /// True if this name matches the step rule's pattern, but its range is in another NVTX domain than the rule
+    /// requires.
     elsewhere: bool,
 }
 
@@ -75,8 +75,8 @@ impl Seen {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
     }
 
-    /// Called when a range has matched the rule. From then on no names are collected, because they
-    /// are not needed for a report.
+    /// Ends the collection of names, because a range has matched the step rule. The names are not needed for a report
+    /// then.
     #[inline]
     pub fn matched(&self) {
         if self.wants() {
@@ -84,7 +84,7 @@ impl Seen {
         }
     }
 
-    /// Adds the name of a range that did not match the rule. `elsewhere` is true if the name matches and only
+    /// Adds the name of a range that did not match the step rule. `elsewhere` is true if the name matches and only
     /// the NVTX domain does not.
     #[cold]
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {

@@ -6,20 +6,20 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The largest number of ranges that are followed at a time. If there are more, the oldest ones are dropped.
+/// The largest number of ranges that are tracked at a time. If there are more, the oldest ones are dropped.
 const MAX_FOLLOWED: usize = 32;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The followed ranges of the process: those whose end ends an iteration.
+/// The tracked ranges of the process: those whose end ends an iteration.
 pub struct Started {
-    /// The number of followed ranges. While it is 0, handling the end of a range takes only one load.
+    /// The number of tracked ranges. While it is 0, handling the end of a range takes only one load.
     count: AtomicUsize,
-    /// The id of each followed range and the iteration that ends with the range, the oldest first.
+    /// The id of each tracked range and the iteration that ends with the range, the oldest first.
     ranges: Lock<[(u64, u64); MAX_FOLLOWED]>,
 }
 
 impl Started {
-    /// Returns a value that follows no range.
+    /// Returns a value that tracks no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -27,7 +27,7 @@ impl Started {
         }
     }
 
-    /// Follows range `id`, which has been started and whose end will end `iteration`.
+    /// Starts to track range `id`, which has been started and whose end will end `iteration`.
     pub fn follow(&self, id: u64, iteration: u64) {
         let Some(mut ranges) = self.ranges.lock_for(LOCK_TIMEOUT) else {
             return;
@@ -41,8 +41,7 @@ impl Started {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Called when range `id` has ended. Returns the iteration that ends with the range, if the range was
-    /// followed.
+    /// Handles the end of range `id`. Returns the iteration that ends with the range, if the range was tracked.
     #[inline]
     pub fn ended(&self, id: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -62,7 +61,7 @@ impl Started {
         Some(iteration)
     }
 
-    /// Drops the followed ranges in the child of a fork.
+    /// Drops the tracked ranges in the child of a fork.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.ranges.break_open(alone);
         self.count.store(0, Ordering::Relaxed);

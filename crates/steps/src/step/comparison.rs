@@ -16,8 +16,8 @@ use super::threads::Slot;
 const BLOCK: u64 = 32;
 /// The number of successive blocks in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
-/// A divisor for the tolerance: in a block, the counts may deviate from the factor by one part in this
-/// number.
+/// The divisor for the tolerance. In a block, the larger count may differ from a multiple of the smaller one by at
+/// most the smaller count divided by this number.
 const TOLERANCE: u64 = 16;
 /// The number of calls of the engine's function after which the comparison ends without a result.
 const LONGEST: u64 = 2048;
@@ -107,13 +107,13 @@ impl RuleComparison {
         self.learned.limit(what, thread, count)
     }
 
-    /// Called when a thread has entered a launch of GPU work.
+    /// Updates the comparison when a thread has entered a launch of GPU work. Returns its progress.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.launched(what, slots, slot);
         self.note(begun, slots)
     }
 
-    /// Called when a copy or a wait has returned.
+    /// Updates the comparison when a copy or a wait has returned. Returns its progress.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.returned(call, slots, slot);
         self.note(begun, slots)

@@ -2,20 +2,20 @@
 
 use tllmprof_calls::{CALLS, Call, CallPurpose};
 
-/// A kind of event that is counted. Each thread counts it in a cell of its own.
+/// A kind of event that is counted. Each thread has a counter of its own for each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// A CUDA call, by any of its names.
+    /// A CUDA call. All functions that make this call count, such as the driver's and the runtime's.
     Call(Call),
-    /// An NVTX range that the program opens, or a native function that the rule names.
+    /// An NVTX range that the program opens, or a native function that the step rule names.
     Named,
-    /// A Python function that the rule names. Its count is separate from that of native functions, because
-    /// `auto` may count the native function of one engine or the Python function of another, whichever is
-    /// called first.
+    /// A Python function that the step rule names. Its count is separate from that of native functions. With the rule
+    /// `auto`, the steps may be calls of the native function of one engine or of the Python function of another,
+    /// whichever is called first.
     Python,
 }
 
-/// The number of rows (counters of a thread): one for each kind of event.
+/// The number of kinds of events. Each thread has one counter (row) for each kind.
 pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
@@ -42,7 +42,7 @@ impl Counted {
         }
     }
 
-    /// Returns true for a range or function that the rule names, and false for a CUDA call.
+    /// Returns true for a range or function that the step rule names, and false for a CUDA call.
     pub const fn is_by_name(self) -> bool {
         matches!(self, Self::Named | Self::Python)
     }

@@ -1,5 +1,5 @@
-//! Counts iterations by a wait for the GPU that recurs once in each iteration. The learner finds this wait in
-//! the calls.
+//! Counts iterations at a wait for the GPU that recurs once in each iteration. The learner finds this wait in the
+//! calls.
 
 use tllmprof_calls::{Call, CallPurpose, Direction};
 use tllmprof_learn::{
@@ -60,17 +60,17 @@ pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).
     warmup: u64,
-    /// The last iteration that was reported as certain. From then on the iteration numbers never decrease,
-    /// even if the learner revises its choice of the pattern.
+    /// The last iteration that was reported as certain, if any. After that, iteration numbers never decrease, even if
+    /// the learner chooses another pattern.
     given: Option<u64>,
-    /// True if a window's edge is near, so that each iteration has to be found at the exact call where it
+    /// True if a window will soon open or close, so that each iteration has to be found at the exact call where it
     /// begins. Otherwise only the number of iterations matters.
     near: bool,
     /// True if the set of calls that the learner has to examine may have changed since the limits of the
     /// threads' counters were set.
     is_stale: bool,
-    /// True if a named function or range counts the iterations. The learnt pattern is then only compared with
-    /// that count.
+    /// True if a named function or range counts the iterations. The learnt pattern is then only compared with its
+    /// count.
     only_observes: bool,
     /// The calls that the learner asked to examine when the limits of the threads' counters were last set.
     asked: EndingCalls,
@@ -204,7 +204,9 @@ impl Learned {
         begun
     }
 
-    /// If a pass `begins` now, lets the thread run without stopping until the next pass is expected.
+    /// Called at each launch that may begin a pass through the program's loop; `begins` is true if it does. If the
+    /// next pass is expected after a known number of calls, lets the thread run without reporting its calls until
+    /// then.
     fn await_pass(&mut self, what: Counted, slot: &Slot, begins: bool) {
         let cell = slot.live(what);
         let pass = self.pass;
@@ -319,7 +321,8 @@ impl Learned {
         }
     }
 
-    /// Called when a window has opened whose iterations are counted by the learnt pattern.
+    /// Handles the opening of a window whose iterations the learnt pattern counts. From now on the learner does not
+    /// treat these iterations as parts of longer ones.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
         self.is_stale = true;

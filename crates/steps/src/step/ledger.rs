@@ -15,14 +15,16 @@ use core::ops::Range;
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
-/// The smallest credit for a thread, in calls. If the credit would be smaller, none is handed out.
+/// The smallest credit (number of calls that a thread may count by itself). If the credit would be smaller, none is
+/// handed out.
 const WORTHWHILE: u64 = 64;
 
-/// A function that executes a memory barrier on all threads of the process: other threads then see their
-/// earlier stores, and they see current values. Returns false if the kernel does not support this.
+/// A function that executes a memory barrier on all threads of the process. Each thread's earlier stores become
+/// visible to the others, and its later loads return current values. Returns false if the kernel does not support
+/// this.
 pub type Fence = fn() -> bool;
 
-/// Numbers the calls of one kind, over all threads.
+/// Gives each call of one kind its number, which is its position among the calls of all threads.
 pub struct Ledger {
     what: Counted,
     numbered: u64,
@@ -32,7 +34,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Returns a ledger in which no call has a number and no thread has credit.
+    /// Returns a ledger in which no call has a number and no thread has credit (calls that it may count by itself).
     pub const fn new(what: Counted, fence: Fence) -> Self {
         Self {
             what,
@@ -54,17 +56,19 @@ impl Ledger {
         self.numbered
     }
 
-    /// Returns true if the next interesting call is so close that no thread has credit.
+    /// Returns true if the next call that may begin an iteration of interest is so close that no thread has credit
+    /// (calls that it may count by itself).
     pub const fn is_close(&self) -> bool {
         !self.credit_out
     }
 
-    /// Returns the limit for a new thread: the count up to which it need not ask.
+    /// Returns the limit for a new thread: the count up to which it need not ask for the numbers of its calls.
     pub const fn first_limit(&self) -> u64 {
         if self.unlimited { UNLIMITED } else { 0 }
     }
 
-    /// Takes back the credit of all threads, and numbers the calls that they made with it.
+    /// Takes back the credit of all threads (calls that they may count by themselves), and gives numbers to the calls
+    /// that they made with it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
@@ -98,9 +102,9 @@ impl Ledger {
         self.numbered + unnumbered.sum::<u64>()
     }
 
-    /// Numbers the call at which the thread of `slot` has stopped, and returns the range of new numbers. Also
-    /// numbers the thread's earlier calls that did not return, such as waits left by an exception. The range
-    /// is empty if the call already has a number: it was made with credit that was taken back afterwards.
+    /// Gives a number to the call at which the thread of `slot` has stopped, and returns the range of new numbers.
+    /// Also numbers the thread's earlier calls that did not return, such as waits left by an exception. The range is
+    /// empty if the call already has a number: it was made with credit that was taken back afterwards.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.what);
@@ -114,8 +118,8 @@ impl Ledger {
         first..self.numbered
     }
 
-    /// Hands out credit for the calls before call number `next`. With `None`, no call is interesting any
-    /// more, and the limits of all threads are removed.
+    /// Hands out credit for the calls before call number `next`: each thread may count an equal share of them by
+    /// itself. With `None`, no call is interesting any more, and the limits of all threads are removed.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {
@@ -156,7 +160,8 @@ mod tests {
             .collect()
     }
 
-    /// Counts a call as the assembly code of the hooks does. Returns true if the thread has to stop and ask.
+    /// Counts a call as the assembly code of the hooks does. Returns true if the thread has to stop and ask the
+    /// ledger.
     fn count(slot: &Slot) -> bool {
         slot.live(CALL).add();
         fence(Ordering::SeqCst);

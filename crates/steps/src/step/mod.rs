@@ -1,10 +1,10 @@
 //! Turns the calls of many threads into one sequence of iterations.
 //!
-//! The steps of all threads are ordered by the time at which they begin. An iteration's number is its
-//! position in that order, and the iteration lasts until the next one begins, on any thread. A call gets its
-//! number with the session's lock held, right before it continues to the real function (a wait: right before
-//! it returns). So the order of the numbers is the order in which steps begin. While a window is being
-//! switched no call gets a number, unless its thread must not wait any longer.
+//! The steps of all threads are ordered by the time at which they begin. An iteration's number is its position in
+//! that order, and the iteration lasts until the next one begins, on any thread. A call gets its number with the
+//! session's lock held, right before it continues to the real function (a wait: right before it returns). So the
+//! order of the numbers is the order in which steps begin. While a window is being opened or closed no call gets a
+//! number, unless its thread must not wait any longer.
 
 pub mod comparison;
 pub mod counted;
@@ -60,7 +60,7 @@ pub struct Counter {
     captures: u32,
     /// The number of graph launches that the process had made before the latest stream capture.
     graphs: u32,
-    /// True if iteration 0 is open but has not been reported yet. Only for a rule whose calls close
+    /// True if iteration 0 is open but has not been reported yet. Only possible if the counted calls close
     /// iterations.
     to_begin: bool,
     /// True if the settings define the length of the warm-up.
@@ -72,7 +72,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Returns the counter that the settings ask for.
+    /// Returns a counter with the step rule and the warm-up from the settings.
     ///
     /// `memory` returns the memory of the learner. It is called only if the rule has to be learnt.
     pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
@@ -147,8 +147,9 @@ impl Counter {
         if asks { 0 } else { UNLIMITED }
     }
 
-    /// Called when a thread has entered `what`. Updates the comparison of an engine's steps with the pattern
-    /// in the CUDA calls. Returns `None` if there is no comparison, or if `what` is the engine's step itself.
+    /// Updates the comparison of an engine's steps with the pattern in the CUDA calls, when a thread has entered
+    /// `what`. Returns `None` if there is no comparison, or if `what` is the engine's step itself. Otherwise returns
+    /// the mismatch, once the comparison has found one.
     pub fn compares_entered(
         &mut self,
         what: Counted,
@@ -163,8 +164,9 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Called when a copy or a wait has returned. Updates the comparison of an engine's steps with the
-    /// pattern in the CUDA calls, if there is one.
+    /// Updates the comparison of an engine's steps with the pattern in the CUDA calls, when a copy or a wait has
+    /// returned. Returns `None` if there is no comparison. Otherwise returns the mismatch, once the comparison has
+    /// found one.
     pub fn compares_returned(
         &mut self,
         call: Call,
@@ -175,8 +177,8 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Returns the result of the comparison, if `progress` says that it has ended. In this case calls need no
-    /// longer be examined for it.
+    /// Returns the mismatch, if `progress` says that the comparison has ended with one. At the end of the comparison,
+    /// threads no longer have to report calls for it.
     fn compared(&mut self, progress: ComparisonProgress, slots: &[&Slot]) -> Option<Mismatch> {
         let ComparisonProgress::Ends(mismatch) = progress else {
             return None;
@@ -314,7 +316,7 @@ impl Counter {
         self.restarts
     }
 
-    /// From now on stream captures do not make counting restart.
+    /// Makes stream captures no longer restart the count.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
         if let StepRule::Learned(learned) = &mut self.rule {
@@ -373,9 +375,9 @@ impl Counter {
         }
     }
 
-    /// Called when the step function of a known engine, `what`, has been called. From now on its calls are
-    /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the
-    /// middle of its work, so captures do not make counting restart unless the settings ask for it.
+    /// Handles the first call of the step function of a known engine, `what`. From now on calls of this function are
+    /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
+    /// its work, so captures do not restart the count unless the settings define the warm-up.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
         let counted = StepRule::Calls(Ledger::new(what, self.fence));
         if let StepRule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
@@ -393,7 +395,7 @@ impl Counter {
         }
     }
 
-    /// Returns the state of learning, if the rule is learnt.
+    /// Returns the state of the learner, if the rule is learnt.
     pub fn learnt(&self) -> Option<Learnt> {
         match &self.rule {
             StepRule::Calls(_) => None,

@@ -1,31 +1,30 @@
-//! Follows the pushed NVTX ranges of a thread whose end also ends an iteration.
+//! Tracks the NVTX ranges that a thread has pushed and whose end also ends an iteration.
 //!
-//! A pop does not say which range it ends. So after the push of a range whose end matters, the thread's
-//! pushes and pops in the range's domain are counted until they balance. Most of the time no such range is
-//! open, and nothing is counted.
+//! A pop does not say which range it ends. So after the push of a range whose end matters, the thread's pushes and
+//! pops in the range's domain are counted until they balance. Most of the time no such range is open, and nothing is
+//! counted.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The largest number of ranges that are followed at a time. If there are more, the outermost ones are
-/// dropped, and their iterations end where the next iterations begin.
+/// The largest number of ranges that are tracked at a time. If there are more, the outermost ones are dropped, and
+/// their iterations end where the next iterations begin.
 const MAX_FOLLOWED: usize = 8;
 
 struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// The number of ranges that were pushed inside the followed range and have not been popped
-    /// yet.
+    /// The number of ranges that were pushed inside the tracked range and have not been popped yet.
     inner: AtomicU64,
 }
 
-/// The followed ranges of one thread, the innermost last. Only that thread uses them.
+/// The tracked ranges of one thread, the innermost last. Only that thread uses them.
 pub struct OpenRanges {
     count: AtomicUsize,
     ranges: [StepRange; MAX_FOLLOWED],
 }
 
 impl OpenRanges {
-    /// Returns a value that follows no range.
+    /// Returns a value that tracks no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -39,7 +38,7 @@ impl OpenRanges {
         }
     }
 
-    /// Returns true if no range is followed.
+    /// Returns true if no range is tracked.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -76,7 +75,7 @@ impl OpenRanges {
         }
     }
 
-    /// Drops all followed ranges.
+    /// Drops all tracked ranges.
     pub fn clear(&self) {
         self.count.store(0, Relaxed);
     }

@@ -151,12 +151,14 @@ impl Slot {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
-    /// Returns the limit that the thread's cell had before the thread's credit was taken back.
+    /// Returns the limit that the thread's cell had before the thread's credit (calls that it may count without
+    /// asking) was taken back.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Stores the limit that the thread's cell has before the thread's credit is taken back.
+    /// Stores the limit of the thread's cell, before the thread's credit (calls that it may count without asking) is
+    /// taken back.
     pub fn set_given(&self, limit: u64) {
         self.given.store(limit, Ordering::Relaxed);
     }
@@ -166,13 +168,14 @@ impl Slot {
         self.thread
     }
 
-    /// Returns the address of the block in which the thread stores the address of its cells; 0 if no thread
-    /// uses the slot.
+    /// Returns the address of the block (the thread's record in this library) that stores the address of the thread's
+    /// cells; 0 if no thread uses the slot.
     pub fn block(&self) -> usize {
         self.block.load(Ordering::Relaxed)
     }
 
-    /// Sets the address of the block in which the thread stores the address of its cells.
+    /// Sets the address of the block (the thread's record in this library) that stores the address of the thread's
+    /// cells.
     pub fn set_block(&self, block: usize) {
         self.block.store(block, Ordering::Relaxed);
     }

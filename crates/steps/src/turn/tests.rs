@@ -5,7 +5,7 @@ use super::TurnEvent::{self, Claims, Ends, GoesOn, Passed, Reached, Switched, Sw
 use super::{CLOSING, OPENING, Turn};
 use crate::window::Point::{After, In, Start};
 
-/// Applies `events` to a new turn. Returns the actions, and the turn after the events.
+/// Applies `events` to a new turn. Returns the resulting actions, and the turn after all events.
 fn after(events: &[TurnEvent]) -> (Vec<Action>, Turn) {
     let mut turn = Turn::default();
     let actions = events.iter().map(|event| turn.on(*event)).collect();

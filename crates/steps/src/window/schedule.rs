@@ -39,8 +39,8 @@ pub struct Schedule {
     /// The number of captured parts of windows that are not in the list `captured`, because there were too
     /// many.
     unkept: u64,
-    /// True if a window whose beginning was missed opens late with its full length. If false, it opens late
-    /// with only the rest of its iterations.
+    /// True if a window whose beginning was missed opens late with its full number of iterations. If false, it opens
+    /// late with only those of its iterations that are left.
     is_patient: bool,
     /// True if no window may open until [`Schedule::hold`] allows it again.
     held: bool,
@@ -75,15 +75,15 @@ impl Schedule {
     pub fn new(windows: &[IterationRange]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // Memory for the list of captured windows is reserved now, because the last window may
-            // be closed where nothing may be allocated.
+            // Memory for the list of captured windows is reserved now, because the last window may be closed in a
+            // signal handler, where nothing may be allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
     }
 
-    /// Returns a schedule whose windows open late rather than never, and only once [`Schedule::hold`] allows
-    /// it. For a process in which counting begins late.
+    /// Returns a schedule whose windows open late if their beginning was missed, and only once [`Schedule::hold`]
+    /// allows it. Used for a process in which counting begins late.
     pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
@@ -274,7 +274,7 @@ impl Schedule {
         self.open.is_some()
     }
 
-    /// Returns the window that would be open at `iteration` if windows were allowed to open.
+    /// Returns the window that would be open at `iteration`, but is held back because no window may open yet.
     pub fn waiting_at(&self, iteration: u64) -> Option<IterationRange> {
         let window = self.coming().find(|window| window.first <= iteration)?;
         (self.held && self.open.is_none()).then_some(window)
@@ -396,8 +396,8 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // Memory for the list of captured windows is reserved now, because this window may
-                // be closed where nothing may be allocated.
+                // Memory for the list of captured windows is reserved now, because this window may be closed in a
+                // signal handler, where nothing may be allocated.
                 self.captured.reserve(1);
             }
         }

@@ -391,7 +391,7 @@ fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
     assert_eq!(edges[1].0, 215);
     let (edges, _) = run(None, 400, |_| 10);
     assert_eq!(edges[1], (224, false, false, Some(window(24, 223))));
-    // In this case the process ends before the window closes.
+    // The process ends before the window closes.
     let (edges, open) = run(Some(kernels), 100, |_| 10);
     assert_eq!(edges.len(), 1);
     let cut = open.and_then(|open| open.cut(100)).unwrap();

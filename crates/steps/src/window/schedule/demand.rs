@@ -31,8 +31,8 @@ impl Conflict {
 }
 
 impl Schedule {
-    /// Adds a window on demand. It must begin with an iteration that has not begun. It opens at that
-    /// iteration once the step is understood, without waiting for times to settle.
+    /// Adds a window on demand, which must begin with an iteration that has not begun. The window opens at that
+    /// iteration once the library knows the step rule, without waiting for step times to settle.
     ///
     /// # Errors
     /// Returns the conflict if another window is in the way.

@@ -12,10 +12,9 @@ use crate::length::KernelPart;
 
 /// An event that a test applies to a schedule.
 enum Then {
-    /// A window is requested. The second value is the conflict that is expected, if any.
+    /// A window is requested. The second value is the conflict that the schedule must report, if any.
     Demand(IterationRange, Option<Conflict>),
-    /// The iterations before this one begin. The second value lists the windows that are expected to open and
-    /// close.
+    /// The iterations before this one begin. The second value lists the windows that must open and close meanwhile.
     Until(u64, &'static [(u64, &'static str)]),
     Stop(bool),
 }
@@ -217,8 +216,8 @@ fn an_open_steady_window_gives_way_and_opens_again() {
             assert!(!schedule.give_way(70), "it has given way");
         }
     });
-    // The first part of the window needs 200 iterations. The planned window is interrupted. In each
-    // of its parts that began late, one iteration does not count.
+    // The planned window needs 200 iterations without kernels and 20 with kernels, and is interrupted once. The first
+    // iteration after the interruption does not count.
     let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
     assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
     assert!(schedule.interrupted().is_none());
@@ -228,7 +227,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
         .map(|taken| taken.asked)
         .collect();
     assert_eq!(names, [window(24, None), window(24, 254)]);
-    // In this case the process ends while the planned window is closed for the requested one.
+    // The process ends while the planned window is closed for the requested one.
     let (closed, schedule) = drive_steady(65, |schedule, n| {
         if n == 50 {
             schedule.give_way(60);
@@ -250,7 +249,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
         _ => {}
     });
     assert_eq!(closed, [(244, window(24, 243), false)]);
-    // In this case the requested window is stopped while it is open. Then the planned window opens again.
+    // The requested window is stopped while it is open. Then the planned window opens again.
     let (closed, _) = drive_steady(400, |schedule, n| match n {
         50 => {
             schedule.give_way(60);
@@ -261,7 +260,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
     });
     let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
     assert_eq!(windows, [window(24, 59), window(60, 64), window(65, 249)]);
-    // In this case no window was requested, so `stop` stops the planned window itself.
+    // No window was requested, so `stop` stops the planned window itself.
     let (closed, schedule) = drive_steady(400, |schedule, n| {
         if n == 50 {
             assert!(schedule.stop(49));
