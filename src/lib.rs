@@ -1,4 +1,4 @@
-//! `libtllmprof.so` switches profilers by iteration, in a process that is not prepared for it.
+//! `libtllmprof.so` starts and stops profilers at chosen iterations of a program that was not changed for this.
 //!
 //! # What the library promises its host
 //!

@@ -4,10 +4,10 @@
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
 
-/// Parts of the debug message that gives the way in which a function is followed: by a patched
-/// entry, or through GOT slots.
+/// Part of the debug message that says that the library hooks a function by patching its entry.
 pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 
+/// Part of the debug message that says that the library hooks a function through the GOT slots of its callers.
 pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
 /// Returns the message for the usual way to follow a function on this processor.

@@ -1,4 +1,5 @@
-//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window.
+//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window
+//! (range of profiled iterations).
 
 use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
