@@ -15,8 +15,8 @@ pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
-/// Returns true if function entries cannot be patched on this processor. Reports the running test as skipped in this
-/// case.
+/// Returns true if function entries cannot be patched on this processor, and reports the running test as skipped
+/// then.
 pub(crate) fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");

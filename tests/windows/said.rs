@@ -228,15 +228,15 @@ fn a_window_whose_record_could_not_be_written() {
 /// The figures for one window, from the library's message and from the report.
 #[derive(Debug)]
 struct Said {
-    /// Number of iterations, by the library's message.
+    /// Number of iterations according to the library's message.
     logged: u64,
-    /// Duration of the window in milliseconds, by the library's message.
+    /// Duration of the window in milliseconds, according to the library's message.
     took: f64,
     /// The rest of the library's message.
     more: String,
-    /// Number of iterations, by the report, including those that its figures leave out.
+    /// Number of iterations according to the report, including those that its figures leave out.
     all: u64,
-    /// Time in milliseconds from the start of the first iteration to the end of the last, by the report.
+    /// Time in milliseconds from the start of the first iteration to the end of the last, according to the report.
     lasted: f64,
     /// Number of iterations that the report's figures include.
     counted: u64,

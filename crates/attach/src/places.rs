@@ -129,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition of a name is used, as in programs: in old versions of glibc, libpthread defines some
-            // of the same names as libc.
+            // The first definition of a name is used, as the dynamic loader does: in old versions of glibc,
+            // libpthread defines some of the same names as libc.
             functions.entry(name).or_insert(symbol);
         }
     }

@@ -223,7 +223,7 @@ pub fn takes_kernels(settings: &Settings) -> bool {
 }
 
 /// Handles a call of CUPTI that another profiler in this process is about to make. CUPTI serves one profiler at a
-/// time, so it is released if that call would take it.
+/// time, so this library releases CUPTI if the other profiler begins to use it.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }

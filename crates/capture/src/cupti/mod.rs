@@ -189,8 +189,8 @@ pub(crate) fn window_closes(over: u64) {
     }
 }
 
-/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if that call
-/// would take it.
+/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if the other
+/// profiler begins to use it with this call.
 pub(crate) fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
