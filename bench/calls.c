@@ -1,21 +1,25 @@
-// Times one CUDA call through one door: calls DOOR CALL THREADS ROUNDS
-//   DOOR  plt      the driver's exported symbol, as linked
-//         dlsym    the same symbol by dlsym
-//         getproc  the pointer that cuGetProcAddress_v2 gives
-//         runtime  the runtime's exported symbol, as linked; it calls the driver in turn
-//         nvtx     NVTX, as its headers do it
-//         named    a function of another library, as linked
-//   CALL  launch   graph launch         wait  stream synchronize
-//         step     one of each          query stream query, which no tool counts (not by runtime)
-//         range    a range pushed and popped (by nvtx)
-//         decode   31 kernel launches and a wait, as an iteration of an engine makes them: for the stream in the
-//                  first thread, for an event in others; each has a stream of its own
-//         one      the same, and all threads launch into one stream (both only by getproc)
-//         waits    14 times 13 kernel launches and a wait for the stream (only by getproc)
-//         chaos    kernel launches and waits of several kinds in no order (both only by getproc)
-//         entry    a function whose entry can be patched, slot one whose entry cannot (both by named)
-// Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
-// and the number of calls made. CPU time, so that threads beyond the cores do not count as cost.
+// Times one CUDA call, made in one of several ways (DOOR): calls DOOR CALL THREADS ROUNDS
+//   DOOR  plt      the driver's exported symbol, linked into this program
+//         dlsym    the same symbol, found with dlsym
+//         getproc  the pointer that cuGetProcAddress_v2 returns
+//         runtime  the CUDA runtime's exported symbol, linked into this program; the runtime calls the driver
+//         nvtx     an NVTX function, called through NVTX's headers
+//         named    a function of another library (named.c), linked into this program
+//   CALL  launch   launch a graph
+//         wait     synchronize a stream
+//         step     one launch and one wait
+//         query    query a stream, which no profiler counts (not for runtime)
+//         range    push and pop a range (only for nvtx)
+//         decode   31 kernel launches and a wait, like an iteration of an inference engine; each thread has its own stream.
+//                  The first thread waits for its stream, the others for an event (only for getproc)
+//         one      like decode, but all threads launch into one stream (only for getproc)
+//         waits    14 times 13 kernel launches and a wait for the stream (only for getproc)
+//         chaos    kernel launches, and waits of two kinds, in random order (only for getproc)
+//         entry    a function whose entry can be patched (only for named)
+//         slot     a function whose entry cannot be patched (only for named)
+// Prints one JSON object: the CPU nanoseconds per call (minimum and median over the rounds; in each round, the median
+// over the threads) and the number of calls made. CPU time is measured so that the result does not depend on whether
+// there are fewer cores than threads.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -50,10 +54,12 @@ enum { MAX_THREADS = 64, MAX_ROUNDS = 64 };
 static const double ROUND_NS = 15e6;
 static const long MOST_CALLS = 20000000;
 
-// Four sites to a turn of the loop, as programs have many: with one, some processors mispredict an indirect call.
+// Number of call sites in the body of the measured loop. With only one call site, some processors
+// mispredict an indirect call, which rarely happens in real programs.
 enum { SITES = 4 };
 #define LOOP(body) for (long i = 0; i < n; i += SITES) { body; body; body; body; }
-// One loop a door, so that a linked call stays a call through the PLT and a pointer one through a register.
+// A separate loop function for each DOOR. A call of a linked function stays a call through the PLT,
+// and a call through a pointer keeps the pointer in a register.
 static void plt_launch(long n) { LOOP(cuGraphLaunch(0, 0)) }
 static void plt_wait(long n) { LOOP(cuStreamSynchronize(0)) }
 static void plt_query(long n) { LOOP(cuStreamQuery(0)) }
@@ -93,7 +99,8 @@ static void pointer_waits(long n) {
 }
 static void pointer_one(long n) { decode(n, (void *)0x100000ul); }
 
-// As many calls a turn; the waits come after 1 to 256 launches, so that nothing recurs.
+// Makes DECODE calls per turn of the loop: kernel launches, with a wait after each 1 to 256 of
+// them. The numbers are random, so that no sequence of calls repeats.
 static void pointer_chaos(long n) {
     static uint64_t random = 1;
     static unsigned left;
@@ -143,7 +150,7 @@ static double timed(long n) {
 static void *work(void *argument) {
     long id = (long)argument;
     thread = id;
-    loop(turns / SITES); // warm: lazy binding, this thread's first call
+    loop(turns / SITES); // warm-up: resolves symbols, and makes this thread's first call
     made[id] += turns / SITES;
     for (int round = 0; round < rounds; round++) {
         pthread_barrier_wait(&together);
@@ -196,7 +203,8 @@ int main(int argc, char **argv) {
         if (!strcmp(LOOPS[i].door, door) && !strcmp(LOOPS[i].call, call)) loop = LOOPS[i].loop;
     need(loop != 0, "no such door or call");
     if (!strcmp(call, "step")) calls_a_turn = 2;
-    // Tools keep quiet about processes without CUDA.
+    // A profiler may stay inactive until the process uses CUDA, so these programs make a CUDA call
+    // first.
     if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
     if (!strcmp(call, "decode") || !strcmp(call, "one") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
     if (!strcmp(call, "waits")) calls_a_turn = WAITS * (LAUNCHES + 1);

@@ -1,4 +1,5 @@
-// The same two calls wrapped by GOTCHA (built only where its header and library are installed).
+// Counts two calls, graph launches and stream waits, with the GOTCHA library. Built only if
+// GOTCHA's header and library are installed.
 #include <gotcha/gotcha.h>
 
 static gotcha_wrappee_handle_t launch_handle, wait_handle;

@@ -1,11 +1,12 @@
-// What a call costs inside a window, where the program's own work has evicted the library from the caches between two
-// calls: inside STEPS [evict]
+// Measures the cost of a call inside a window (a profiled range of steps), when the program's own
+// work has evicted the profiler's library from the caches since the last call: inside STEPS [evict]
 //
-// Each step is a call of `named_step`, which makes 22 calls of the driver as a decoding step of an engine does: copies, a
-// graph, kernels, waits. Every call is enclosed by stores to `marks`, by which a trace of memory (scripts/bench-inside)
-// is cut into calls. With `evict` the caches are swept before each call, each call is timed, and so is the driver's own
-// function in turn with it. Prints one JSON object: where `marks` lies, and for each kind its number and the median
-// nanoseconds by the library's door and direct.
+// Each step is a call of `named_step`, which makes 22 driver calls, like a decoding step of an
+// engine: copies, a graph launch, kernel launches, waits. A store to `marks` comes before and after
+// each call, so that scripts/bench-inside can cut a memory trace of this program into calls. With
+// `evict`, the caches are swept before each call, and each call is timed, both through the profiler
+// and directly in the driver. Prints one JSON object: the address of `marks`, and for each kind of
+// call its number and the median nanoseconds through the profiler and direct.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -36,7 +37,8 @@ static const enum kind STEP[] = {
 enum { CALLS = sizeof STEP / sizeof *STEP, LINE = 64, MOST = 1 << 16 };
 static void *const STREAM = (void *)0x100000ul;
 
-// A line for each kind; the first one says that a call is over.
+// One cache line for each kind of call. A store to a line marks the beginning of a call of that
+// kind; a store to the first line (`NONE`) marks the end of a call.
 static volatile char marks[KINDS][LINE] __attribute__((aligned(64)));
 
 typedef int (*launch)(void *, void *);
@@ -60,7 +62,9 @@ static double took[2][KINDS][MOST];
 static int taken[2][KINDS];
 static double ns_per_tick;
 
-// As a program's own work: data of twice the second cache, and code of several times the first, in many pages.
+// Memory that a sweep accesses to evict the caches, as the work of a program would: `DATA` bytes,
+// twice the size of the L2 cache, and `CODE_LINES` cache lines of code, spread over `CODE` bytes in
+// many pages. They are several times the size of the L1 instruction cache.
 enum { DATA = 4 << 20, CODE = 2 << 20, CODE_LINES = 4096 };
 static char *data, *code;
 
@@ -69,7 +73,7 @@ static void prepare_sweep(void) {
     code = mmap(0, CODE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED || code == MAP_FAILED) exit(2);
     memset(data, 1, DATA);
-    // Each line jumps to the next one that is taken, and the last returns.
+    // Each of these cache lines contains a jump to the next one. The last one returns.
     int apart = CODE / CODE_LINES;
     for (int i = 0; i < CODE_LINES; i++) {
         char *line = code + (size_t)i * apart + i % (apart / LINE) * LINE;
@@ -159,7 +163,7 @@ int main(int argc, char **argv) {
         need(!get(NAMES[kind].function, &through[kind], 12000, 0, 0), NAMES[kind].function);
         direct[kind] = own(NAMES[kind].function);
     }
-    // A record begins with the first call of CUDA.
+    // The profiler's record begins at the first CUDA call, so one is made before the measurement.
     call(STREAM_WAIT, through[STREAM_WAIT]);
     double from = seconds();
     uint64_t since = now();

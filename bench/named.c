@@ -1,8 +1,10 @@
-// Functions that a rule names: one whose entry the shim patches, and one that it reaches by GOT slots, as a size of 0
-// keeps its entry as it is.
+// Functions that a rule of the profiler's configuration names. The profiler patches the entry of
+// `named_entry`. The symbol `named_slot` has size 0, so its entry is not patched, and calls of it
+// are hooked through the GOT.
 int named_entry(void *a, void *b) { return a != b; }
 
-// A step of a program: its calls are made in `body`.
+// Runs one step of a simulated program. `body` makes the calls of the step. The `asm` keeps the
+// call of `body` from becoming a tail call.
 void named_step(void (*body)(void)) {
     body();
     __asm__ volatile("");

@@ -1,8 +1,9 @@
-// Times whole short processes, three ways in turn: startup RUNS LIBRARY EMPTY -- COMMAND…
-// without a preload, with an EMPTY library preloaded, with LIBRARY preloaded. Prints one JSON object:
-// of each way the median wall nanoseconds from spawn to end, the median of what a run took over the same turn's
-// run without a preload (steadier where the machine's speed drifts), and the largest resident set in KiB.
-// In C, and small: the child's largest resident set includes that of the process it was spawned from.
+// Times short processes, from spawn to end: startup RUNS LIBRARY EMPTY -- COMMAND…
+// Each turn runs COMMAND three times: without a preloaded library, with the library EMPTY preloaded, and with LIBRARY
+// preloaded. Prints one JSON object with three values for each of these ways: the median time in nanoseconds; the median
+// ratio of this time to that of the run without a preloaded library in the same turn, which varies less if the speed of
+// the machine drifts; and the largest resident set in KiB. This program is small and written in C, because a child's
+// largest resident set includes that of the process that spawned it.
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-// An NVTX tool that counts the ranges pushed and popped, and nothing else: what the shim is chained in front of.
+// An NVTX tool that only counts the ranges that are pushed and popped. The benchmark runs the
+// profiler together with this tool, in front of it.
 #include <stddef.h>
 #include <stdint.h>
 

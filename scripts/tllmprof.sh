@@ -134,8 +134,8 @@ if [ $nsys = yes ]; then
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
-        # By default, nsys ends the program when the first window closes. So nsys is told how many windows to
-        # capture.
+        # By default, nsys ends the program when the first window closes. This option gives the
+        # number of windows to capture before that.
         end=stop
         [ "$count" -eq 1 ] || end=repeat:$count
         nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"

@@ -1,4 +1,4 @@
-//! `libtllmprof.so` switches profilers by iteration, in a process that is not prepared for it.
+//! `libtllmprof.so` starts and stops profilers at chosen iterations of a program that was not changed for this.
 //!
 //! # What the library promises its host
 //!
@@ -12,12 +12,12 @@
 //!   `_exit` and signals work as before.
 //! - **Nothing that the host must be prepared for.** A hook calls none of the host's
 //!   functions until it is clear that there is something to count: the host may not be initialised
-//!   yet, or may be in the middle of looking up the very function. `tllmprof_bytes` and
+//!   yet, or may be looking up that function at this moment. `tllmprof_bytes` and
 //!   `platform::elf` avoid such calls. In a process with none of the library's variables, only the
 //!   loader makes system calls for the library; if the process uses CUDA, the library also calls
 //!   `gettid`, `getpid` and `futex` when it forks.
-//! - **No system call without a request.** Idle threads of the library sleep in one call. If the
-//!   program installs a filter for system calls, the library has made all its own calls before.
+//! - **No system call without a request.** Idle threads of the library sleep in one call. Before the
+//!   program installs a filter for system calls, the library ends its work, unless `TLLMPROF_AFTER_SECCOMP` is set.
 //! - **Nothing on standard output**, and on standard error one line at a time, if there is
 //!   something to report. Nothing at all in a process that does not use CUDA.
 //! - **Next to no cost.** A call that is only counted costs about twelve instructions without a

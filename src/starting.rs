@@ -29,7 +29,8 @@ pub(crate) fn start(is_attached: bool) {
             || recorder::ring::is_wanted()
     };
     if settings.is_none_or(has_work) {
-        // Fork handlers are needed: a child process may log messages too, and its standard error may lead elsewhere.
+        // Fork handlers are registered even if the library only logs that its settings are invalid: a child process
+        // may log messages, too, and its standard error may be another file.
         lifecycle::register();
         if !is_attached {
             intercept::lead_look_ups();

@@ -228,8 +228,8 @@ define! {
     }
 }
 
-/// Makes the system call `prctl`. Used until the `prctl` function of the next library has been found, or if there is
-/// none.
+/// Makes the system call `prctl`. Used until the `prctl` function of the next library in the search order has been
+/// found, or if there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -246,7 +246,8 @@ pub(crate) unsafe extern "C" fn prctl(
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// Makes any system call. Used until the `syscall` function of the next library has been found, or if there is none.
+/// Makes any system call. Used until the `syscall` function of the next library in the search order has been found,
+/// or if there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.

@@ -19,9 +19,9 @@ use tllmprof_platform::resolve;
 /// Type of the unwinder's functions. They have at most three arguments, each of which fits into a register.
 type UnwinderFunction = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
 
-/// The results `_URC_FATAL_PHASE1_ERROR` (the exception could not be raised) and `_URC_END_OF_STACK` of the Itanium C++
-/// ABI.
+/// The result `_URC_FATAL_PHASE1_ERROR` of the Itanium C++ ABI: the exception could not be raised.
 const NOT_RAISED: usize = 3;
+/// The result `_URC_END_OF_STACK` of the Itanium C++ ABI: there is no further frame.
 const END_OF_STACK: usize = 5;
 
 // This is a separate function, so that the frames of the forwarding functions have nothing to clean up. During an

@@ -56,7 +56,8 @@ fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &st
         .map(|(first, last)| last - first + 1)
         .collect();
     assert_eq!(lengths, [10, 5], "{linkage:?}");
-    // By the driver's log, the profiler was on for the same numbers of launches as the windows in the record.
+    // According to the driver's log, the profiler was on for the same numbers of launches as the windows in the
+    // record.
     let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(switched, [10, 5], "{linkage:?}");
     // After a detach and a new attach, a capture works as before.

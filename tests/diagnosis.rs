@@ -30,8 +30,9 @@ const LAUNCH_NS: &str = "2000";
 /// The name of the finding that threads are often preempted. A busy machine causes this finding, too.
 const BUSY: &str = "preempted";
 
-/// Limits of the scripted reader: the number of tool calls, and the number of characters in their answers.
+/// Maximum number of tool calls that the scripted reader may make.
 const MAX_CALLS: u64 = 3;
+/// Maximum number of characters in the answers to these calls.
 const MAX_CHARACTERS: u64 = 16_000;
 
 /// Maximum number of runs of a program on a busy machine.
@@ -44,8 +45,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 struct Row {
     /// The program's file and its arguments.
     program: Vec<String>,
-    /// The rule of the first finding, or `-` for no finding. `says` is a part of the finding's evidence.
+    /// The rule of the first finding that the report must have; `-` if it must have no finding.
     finds: String,
+    /// A text that the evidence of the first finding must contain.
     says: String,
     step: String,
     window: String,

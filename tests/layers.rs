@@ -106,7 +106,7 @@ impl Ran {
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels whose scope the report does not know, by the reason that the report gives.
+    /// Returns the number of kernels whose scope the report does not know, for each reason that the report gives.
     fn unknown(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().unknown.iter();
         rows.map(|row| (row.why.text(), row.kernels)).collect()

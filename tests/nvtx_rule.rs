@@ -61,8 +61,8 @@ impl Program {
 }
 
 impl Ran {
-    /// Returns each start and stop of the profiler, by the driver's log, with the numbers of the program's launches and
-    /// waits before it.
+    /// Returns each start and stop of the profiler in the driver's log, with the numbers of the program's launches
+    /// and waits before it.
     fn switches(&self) -> Vec<(&str, usize, usize)> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);

@@ -25,8 +25,8 @@ fn functions(module: &str, names: &[&str]) -> String {
     all.join(",")
 }
 
-/// Returns each thread's sequence of pushes and pops, by the NVTX tool's events. A pop has no name, so it gets the name
-/// of its push.
+/// Returns each thread's sequence of pushes and pops according to the NVTX tool's events. A pop has no name, so it
+/// gets the name of its push.
 fn seen(events: &[Event]) -> Sequences {
     let mut open: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
     let mut sequences = Sequences::new();

@@ -36,7 +36,7 @@ fn program(python: &Path, name: &str) -> Command {
     program
 }
 
-/// Parses the output of `run.py`. Returns the results of each model, by the model's name.
+/// Parses the output of `run.py`. Returns the results of each model; the key is the model's name.
 fn models(output: &Output) -> BTreeMap<String, Value> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();

@@ -52,7 +52,8 @@ fn a_condition_on_causes_has_them_measured_and_so_many_windows_open_at_most() {
         ),
         ("TLLMPROF_WHEN_STEPS", "5"),
         ("TLLMPROF_WHEN_AT_MOST", "3/1h"),
-        // The message is logged even if nothing is recorded (`TLLMPROF_TRACE` is empty).
+        // The library logs a message about each step for which the condition holds, even if nothing is recorded
+        // (`TLLMPROF_TRACE` is empty).
         ("TLLMPROF_TRACE", ""),
     ];
     let Some(ran) = Load::new().run(planted, &when) else {

@@ -1,1 +1,2 @@
-// A preload that holds nothing: what the dynamic linker itself takes for one more library.
+// An empty library to preload. It shows how much time the dynamic linker needs to load one more
+// library.

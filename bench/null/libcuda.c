@@ -1,4 +1,5 @@
-// A driver whose functions return at once, so that what is left of a call's time is the way to it.
+// A stand-in for the CUDA driver. Its functions return at once, so the measured time of a call is
+// the time that it takes to reach the function.
 #include <stdint.h>
 #include <string.h>
 
@@ -6,7 +7,8 @@ typedef int CUresult;
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_NOT_FOUND = 500 };
 enum { PER_THREAD_DEFAULT_STREAM = 2 };
 
-// Each gets a body of its own: a linker or compiler that folded them would make two functions one address.
+// Defines a function that does nothing. `__COUNTER__` makes each body different, so that the
+// compiler or linker does not merge the functions into one address.
 #define NOTHING(name, ...) \
     CUresult name(__VA_ARGS__) { __asm__ volatile("" ::"i"(__COUNTER__)); return CUDA_SUCCESS; }
 
@@ -61,7 +63,8 @@ static void *find(const char *name, int version, uint64_t flags) {
     return 0;
 }
 
-// The function itself, which no tool is asked for.
+// Returns the driver's own function. Profilers do not intercept this lookup, so they do not see
+// calls of the returned pointer.
 void *null_function(const char *name) { return find(name, 13000, 0); }
 
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {

@@ -1,5 +1,6 @@
-// A runtime that does nothing but pass a call to the driver, which it finds as NVIDIA's does:
-// dlopen, one dlsym for cuGetProcAddress_v2, then every function by cuGetProcAddress_v2.
+// A stand-in for the CUDA runtime, which only passes calls to the driver. It finds the driver's
+// functions as NVIDIA's runtime does: dlopen, one dlsym for cuGetProcAddress_v2, then
+// cuGetProcAddress_v2 for each function.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* An example that suffers from a log: each step writes to it and waits until the line is on the disk (here through
- * a pipe to a slow writer).
+/* An example that suffers from a log: each step writes a line to it and waits until the line is on the disk. A child
+ * process plays the slow disk.
  *
  *   cc -O2 disk_writes.c -o disk_writes -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./disk_writes

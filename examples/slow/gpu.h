@@ -163,7 +163,7 @@ static inline void gpu_capture(void **graph, int kernels, uint64_t ns)
     void *captured;
     if (*graph != NULL)
         check("cuGraphExecDestroy", destroy_executable(*graph));
-    check("cuStreamBeginCapture_v2", begin_capture(stream, 1 /* only of this thread */));
+    check("cuStreamBeginCapture_v2", begin_capture(stream, 1 /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */));
     for (int i = 0; i < kernels; i++)
         gpu_launch(ns);
     check("cuStreamEndCapture", end_capture(stream, &captured));

@@ -313,7 +313,7 @@ def check_engine(bench, report, own, run):
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
         raise
     finally:
-        # With SIGINT, the driver ends by itself, and stops its server before.
+        # After SIGINT, the driver program stops its server and then ends by itself.
         driver.send_signal(signal.SIGINT)
         try:
             driver.wait(40)

@@ -81,8 +81,8 @@ def numbered(order):
     return {node.name: at for at, node in enumerate(order)}
 
 
-# Possible rules, each a function that returns the number of each named node. The library uses the first one
-# (crates/scopes/src/graphs.rs).
+# Possible rules by which CUPTI numbers the nodes of graphs. Each is a function that returns the number of each named
+# node. The library uses the first rule (crates/scopes/src/graphs.rs).
 RULE = "graph by graph"
 RULES = {
     RULE: lambda made: {name: at for root, nodes in by_root(made).items() for name, at in numbered(deep(nodes, root)).items()},

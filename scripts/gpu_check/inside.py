@@ -18,8 +18,9 @@ AIM = 0.98
 ENGINE_TURNS = 40
 SECONDS = 120
 ENDS = 3  # exit status of loop.cu if it succeeds
-# Number of steps per span for llama.cpp. Its steps get longer over the 100 steps of a round, so each span is a whole
-# round: one round in a window, the next outside.
+# Number of steps per span for llama.cpp. This program generates text in rounds of 100 steps, and
+# its steps get longer within a round. So a span is a whole round: one round in a window, the next
+# outside.
 ROUND = 100
 TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama.cpp: {ROUND}) in turn with as many steps without, in one "
          "process: medians of the program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "

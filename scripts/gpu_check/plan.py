@@ -46,9 +46,9 @@ def all_checks(programs):
     for program in (static, shared):
         checks.append(Windows(program, "a function of its own", OWN_FUNCTION, window))
         checks.append(Windows(program, "ranges of its own", OWN_RANGE, named, words=("--ranges",)))
-    # The program makes mark N before its N-th call of the counted function. This function looks at its return
-    # address, so an iteration lasts until the next call. So mark FIRST comes before the window opens, and mark LAST
-    # + 1 before it closes.
+    # The counted function looks at its own return address, so the library cannot hook its return,
+    # and an iteration lasts from one call to the next. The program makes mark N before its N-th
+    # call. So mark FIRST comes before the window opens, and mark LAST + 1 before it closes.
     decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 2)))
     checks.append(Windows(programs["llama.cpp"], "its step", LLAMA_DECODE, [decoded], steps=None))
     checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))

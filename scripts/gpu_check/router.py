@@ -20,7 +20,8 @@ FIRST, LAST, STEPS = 10, 19, 30
 INNER = 6
 # First and last iteration of the window, and number of steps, of the runs whose speed is measured.
 STEADY, STEADY_END, STEADY_STEPS = 100, 399, 420
-# Maximum relative difference between the program's own speed and the speed by the record.
+# Maximum relative difference between the speed that the program itself measures and the speed that
+# follows from the record.
 CLOCK = 0.03
 # Parts of the names of kernels that multiply matrices, as cuBLAS and Inductor name them.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")

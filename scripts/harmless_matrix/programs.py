@@ -25,8 +25,9 @@ class Program:
     timeout: int = 60
     source: str = ""             # file in `programs` that is also built with sanitizers
     left_out: str = ""
-    # True if the number of the program's threads or processes depends on the number of processors. (With repr=False,
-    # this field is not in the key of kept outcomes.)
+    # True if the number of the program's threads or processes depends on the number of processors.
+    # With repr=False, this field does not change the key under which outcomes of earlier runs are
+    # stored.
     is_elastic: bool = field(default=False, repr=False)
 
     @property

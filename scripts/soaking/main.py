@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from . import judge, loads, watch
 
 SAMPLES = 400
-# maximum size of a load's records in bytes (TLLMPROF_TRACE_MAX), by the load's name; "" is for all
-# others
+# maximum size of the records of a load in bytes (TLLMPROF_TRACE_MAX), for each load by name; ""
+# stands for all other loads
 MOST_DISK = {"": 256 << 20, "auto": 2 << 20}
 # Size of the record of a child process in bytes, as crates/recorder/src/space.rs reserves it: the header, one chunk,
 # and 16 more chunks for the child's threads.

@@ -24,8 +24,8 @@ impl Server {
         let program = LINKED[0].program().display();
         let mut script = String::new();
         for title in titles {
-            // The number printed by `sh` remains right, because `exec -a` starts the program in the same process, under
-            // the title as its name.
+            // `sh` prints the process number of its parent, the subshell. This number remains right, because `exec
+            // -a` starts the program in the subshell's process, with the title as its name.
             script += &format!(
                 "(sh -c 'echo $PPID' > '{title}'; exec -a '{title}' {program} 0 > '{title}.out') &\n"
             );

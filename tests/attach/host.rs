@@ -173,8 +173,8 @@ impl Host {
         json["processes"][0].take()
     }
 
-    /// Returns one pair for each period in which the profiler was on, by the stand-in driver's log: the number of
-    /// launches before its start and before its stop.
+    /// Returns one pair for each period in which the profiler was on according to the stand-in driver's log: the
+    /// number of launches before its start and before its stop.
     pub(crate) fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }

@@ -53,8 +53,8 @@ fn tllmprof(host: &Host, python: &Python, arguments: &str) -> (String, String) {
     (out, said)
 }
 
-/// Returns the number of launches in each period in which the profiler was on, by the driver's log. It equals the
-/// number of steps, because each step makes one launch.
+/// Returns the number of launches in each period in which the profiler was on according to the driver's log. It
+/// equals the number of steps, because each step makes one launch.
 fn switched(host: &Host) -> Vec<u64> {
     host.switches().iter().map(|(a, b)| b - a + 1).collect()
 }

@@ -22,7 +22,7 @@ pub(crate) struct Ran {
     pub log: Vec<Record>,
 }
 
-/// A start or stop of the profiler, by the driver's log.
+/// A start or stop of the profiler in the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Switch {
     /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before this call.

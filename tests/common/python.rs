@@ -100,7 +100,7 @@ pub(crate) struct Event {
     pub name: String,
 }
 
-/// A complete range of the log. A range without an end gets the largest possible end time.
+/// A range, made of two events of the log. If the log has no end for the range, `end` is the largest possible time.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub process: u32,

@@ -23,7 +23,8 @@ typedef struct {
 struct shared {
     /* For each call of each rank: the collective's type and size, or 0 while the rank has not made the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
-    /* The numbers of sends (first index 0) and of receives (1), by the rank that made them and the other rank. */
+    /* The numbers of sends (first index 0) and of receives (1). The last two indices are the
+     * rank that made the call and the rank to or from which it transfers. */
     _Atomic uint64_t transfers[2][COMMUNICATORS][RANKS][RANKS];
 };
 

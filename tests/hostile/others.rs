@@ -73,7 +73,7 @@ fn ranks_whose_launches_wait_for_each_other() {
     }
 }
 
-/// Asserts that in each process, the windows contain the right launches of both threads.
+/// Asserts that there are `count` processes, and that the two windows of each contain the launches 2 to 5 and 8 to 15.
 #[track_caller]
 fn assert_ranks(both: &Both, count: &str) {
     let said = both.output.err();
@@ -134,7 +134,7 @@ fn threads_without_a_context_beside_eight_devices() {
     assert_eq!(program.run().said(), Vec::<String>::new());
 }
 
-/// A program's first call may come before `main`, and during it the driver may look up its own functions.
+/// The driver looks up its own functions when the program's first CUDA call initializes it.
 #[test]
 fn a_driver_that_looks_its_own_functions_up_in_the_first_call() {
     for program in [

@@ -344,7 +344,8 @@ impl Read {
         kernels
     }
 
-    /// Returns true if every kernel of the program's steps began while kernels were recorded, by the record's events.
+    /// Returns true if, according to the record's events, every kernel of the program's steps began while kernels
+    /// were recorded.
     pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
@@ -362,7 +363,8 @@ impl Read {
             .collect()
     }
 
-    /// Returns the number of copies by their kind, such as from host to device, as CUPTI numbers the kinds.
+    /// Returns the number of copies of each kind, such as from host to device. The keys are CUPTI's numbers for the
+    /// kinds.
     pub(crate) fn copies(&self) -> BTreeMap<u8, u64> {
         let mut copies = BTreeMap::new();
         for event in self.gpu_events() {

@@ -64,8 +64,8 @@ fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     ran_by(command, mode, &all)
 }
 
-/// Returns true if function entries cannot be patched, because the processor is not x86-64. Reports the running test as
-/// skipped in this case.
+/// Returns true if function entries cannot be patched because the processor is not x86-64, and reports the running
+/// test as skipped then.
 fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("native functions are scopes on x86-64 only");
@@ -74,8 +74,8 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Returns the number of kernels by the scope that their own names state, and the number of kernels named
-    /// `unknown`, whose scope the report cannot know.
+    /// Returns the number of kernels in each scope according to the kernels' own names, and the number of kernels
+    /// named `unknown`, whose scope the report cannot know.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);

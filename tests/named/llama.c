@@ -1,4 +1,4 @@
-/* The library of an engine, with only the function that makes a step. */
+/* Stands for llama.cpp's library. It has only the function that makes a step. */
 #include "llama.h"
 
 int llama_decode(step *step, void *argument, int n)

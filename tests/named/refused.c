@@ -16,8 +16,9 @@ long odd_jrcxz(long n);
 long odd_unsized(long n);
 /* Cannot be patched: a jump table in it has an entry for its second instruction. */
 long odd_table(long n);
-/* These functions can be patched. They begin with a branch among the first bytes, an address
- * relative to the instruction, and an endbr64, in this order. */
+/* These functions can be patched although they begin in unusual ways: with a branch among the
+ * first bytes, with an address relative to the instruction pointer, and with an endbr64, in this
+ * order. */
 long fine_branch(long n);
 long fine_relative(long n);
 long fine_cet(long n);

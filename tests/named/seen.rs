@@ -4,10 +4,10 @@
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
 
-/// Parts of the debug message that gives the way in which a function is followed: by a patched
-/// entry, or through GOT slots.
+/// Part of the debug message that says that the library hooks a function by patching its entry.
 pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 
+/// Part of the debug message that says that the library hooks a function through the GOT slots of its callers.
 pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
 /// Returns the message for the usual way to follow a function on this processor.
@@ -15,8 +15,8 @@ pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
-/// Returns true if function entries cannot be patched on this processor. Reports the running test as skipped in this
-/// case.
+/// Returns true if function entries cannot be patched on this processor, and reports the running test as skipped
+/// then.
 pub(crate) fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");

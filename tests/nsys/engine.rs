@@ -8,8 +8,8 @@ fn one_window() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch", &[]);
     profile.holds_one_window(5..=9);
-    // By the driver's log, the profiler was on during the window's five launches, which are also those in nsys's
-    // report.
+    // According to the driver's log, the profiler was on during the window's five launches, which are also those in
+    // nsys's report.
     let log = read_log(&profile.log);
     let launched: Vec<usize> = ["cuProfilerStart", "cuProfilerStop"]
         .iter()

@@ -29,7 +29,7 @@ pub(crate) struct Count {
     pub ended: u64,
 }
 
-/// The NVTX tool's counts in a process, by the range's name.
+/// The counts of the NVTX tool in a process, for each name of a range.
 type Counts = BTreeMap<String, Count>;
 
 /// The results of a host's run without the library and of a run with the library.

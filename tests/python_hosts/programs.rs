@@ -146,7 +146,7 @@ fn with_sub_interpreters() {
 fn with_children() {
     with_each(|python| {
         // Each entry: the way in which the program starts processes, and the number of processes that count their
-        // collections.
+        // garbage collections.
         for (kind, processes) in [
             ("os.fork", 4),
             ("fork-in-thread", 2),
@@ -165,7 +165,8 @@ fn with_children() {
 #[test]
 fn that_end_in_any_way() {
     with_each(|python| {
-        // Each entry: the way in which the program ends, and the number of processes that count their collections.
+        // Each entry: the way in which the program ends, and the number of processes that count their garbage
+        // collections.
         for (end, processes) in [
             ("returns", 0),
             ("daemons", 0),

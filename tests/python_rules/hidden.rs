@@ -234,8 +234,8 @@ for _ in range(12):
     }
 }
 
-/// `os._exit` skips the end of the interpreter, where the library checks if the program has replaced functions. Without
-/// this check, the library must not log that the function had no calls.
+/// If the program ends by `os._exit`, the library cannot check at the end of the interpreter if the program has
+/// replaced the function. Its message about missing calls must say that this was not checked.
 #[test]
 fn a_replacement_before_os_exit_is_not_taken_for_a_function_without_calls() {
     let program = |made: &str, end: &str| {

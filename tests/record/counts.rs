@@ -29,9 +29,11 @@ pub(crate) struct Made {
     pub number: u64,
     /// Number of calls that have returned.
     pub calls: u64,
-    /// The numbers of ranges that were popped, of start-end ranges that have ended, and of marks.
+    /// Number of ranges that were pushed and have been popped.
     pub pushed: u64,
+    /// Number of start-end ranges that have ended.
     pub started: u64,
+    /// Number of marks.
     pub marked: u64,
 }
 

@@ -220,9 +220,10 @@ fn gpu_times_are_those_of_the_gpu() {
 
 #[test]
 fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
-    /// Number of pieces of work in a step, and the number of pieces before the step's graph launch, which begins the
-    /// iteration. The first piece is a copy to the device that is too small to be timed.
+    /// Number of pieces of GPU work in a step.
     const PIECES: usize = 7;
+    /// Number of these pieces that come before the graph launch, which begins the iteration. The first of them is a copy
+    /// to the device that is too small to be timed.
     const BEFORE: usize = 3;
     for way in [
         "shared12",

@@ -25,8 +25,8 @@ fn launches(record: &Read) -> u64 {
     record.calls(CallKind::GraphLaunch).len() as u64
 }
 
-/// Returns the number of calls and the number of ranges that all threads of the program made together, by the program's
-/// own count.
+/// Returns the number of calls and the number of ranges that all threads of the program made together, as the program
+/// counted them.
 fn made(program: &Program) -> (u64, u64) {
     let made = program.made();
     let sum = |of: fn(&crate::counts::Made) -> u64| made.iter().map(of).sum();

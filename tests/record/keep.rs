@@ -14,9 +14,9 @@ use crate::counts::{Counts, kills, moments};
 use crate::read::Read;
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations in a window, and number of iterations from the beginning of one window to the beginning of the
-/// next.
+/// Number of iterations in a window.
 const STEPS: u64 = 1000;
+/// Number of iterations from the beginning of one window to the beginning of the next.
 const EVERY: u64 = 1500;
 
 fn kept() -> Counts {

@@ -130,8 +130,8 @@ fn killed_among_eight_threads_a_record_has_no_gap_that_is_not_counted() {
     }
 }
 
-/// Returns what a report takes from a record: its state, and its contents as text. Returns `None` if the record cannot
-/// be read.
+/// Returns the data that a report reads from a record: its state, and its contents as text. Returns `None` if the
+/// record cannot be read.
 fn shown(bytes: &[u8]) -> Option<(State, String)> {
     let reader = Reader::new(bytes).ok()?;
     let mut events = format!("{:?}", reader.header());

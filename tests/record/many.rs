@@ -119,8 +119,8 @@ impl Ran {
         record.unwrap_or_else(|| panic!("no record: {}", self.output.err()))
     }
 
-    /// Returns true if the rule `auto` found no step, so that no window opened. In this case there is no record, and
-    /// the library has logged the reason.
+    /// Returns true if the rule `auto` found no step, so that no window opened. The run then has no record, and the
+    /// library has logged the reason.
     fn learnt_nothing(&self) -> bool {
         let said = |word| self.output.err().contains(word);
         self.record.is_none() && said("never opened") && !said("captured") && !said("closed: ")
@@ -148,7 +148,7 @@ impl Ran {
         assert_eq!(logged, held, "{what}: {}", output.err());
     }
 
-    /// Returns the number of iterations of each closed window, by the library's messages.
+    /// Returns the number of iterations of each closed window according to the library's messages.
     fn closed(&self) -> BTreeMap<String, u64> {
         let err = self.output.err();
         let closed = err.lines().filter_map(|line| {
@@ -171,8 +171,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it, by the
-    /// program's own count, and the number that the requested windows call for.
+    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it, as the
+    /// program counted them, and the number at which the requested windows open or close.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {

@@ -12,9 +12,9 @@ use crate::ranges::Program;
 use crate::read::{Range, Read};
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations in a window, and number of iterations from the beginning of one window to the beginning of the
-/// next.
+/// Number of iterations in a window.
 const STEPS: u64 = 80;
+/// Number of iterations from the beginning of one window to the beginning of the next.
 const EVERY: u64 = 100;
 /// Number of ranges in an iteration.
 const REQUESTS: u64 = 8;

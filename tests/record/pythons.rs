@@ -98,7 +98,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
-        // A time near the begin of the run, by the program's own clock, which must agree with the record's clock.
+        // A time near the begin of the run, read from the program's own clock, which must agree with the record's
+        // clock.
         let begun = numbers(&output, "begun")[0][0];
         // Events of resource use are left out, because they have an amount in place of a duration.
         let spans = events

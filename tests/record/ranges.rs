@@ -93,7 +93,8 @@ impl Program {
     }
 }
 
-/// What the tests compare of a range: its domain, its name, its kind, and true if the end of the window cut it.
+/// The properties of a range that the tests compare: its domain, its name, its kind, and a flag that is true if the
+/// end of the window cut the range.
 type Summary<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
 
 fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {

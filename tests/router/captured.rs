@@ -1,6 +1,6 @@
-//! Checks balanced routers in captured graphs and in models that are compiled as a whole. Such a layer must choose its
-//! experts by a table of balanced choices. The library checks that the layer does so, and otherwise leaves the layer
-//! unchanged.
+//! Checks balanced routers in captured graphs and in models that are compiled as a whole. A layer in such a graph or
+//! model must choose its experts by a table of balanced choices. The library checks that the layer does so, and
+//! otherwise leaves the layer unchanged.
 
 use std::path::Path;
 
@@ -33,8 +33,8 @@ fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec
     (steps, said(&output))
 }
 
-/// The layers of the models in the substitute for a captured graph: two layers in each of three models. In some tests,
-/// the second layer of each model chooses its experts by other logits than those of the table.
+/// The layers of the three models that `captured.py` runs, two in each model. With the argument `disobeys`, the
+/// second layer of each model does not use the balanced choices that the library has given it.
 const LAYERS: [&str; 6] = [
     "MixtralSparseMoeBlock.gate 0",
     "MixtralSparseMoeBlock.gate 1",

@@ -42,8 +42,8 @@ fn assert_exact(how: &str, first: usize, last: usize) -> String {
 
 #[test]
 fn another_thread_waits_one_step_late() {
-    // In this program, a step begins for the library when the wait for the step before returns. By then, the program
-    // may already have launched the step.
+    // In this program, the library takes the return of the wait for one step as the begin of the next step. The
+    // program may already have launched that step before the wait returns.
     for both in run("late", "100-119") {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());

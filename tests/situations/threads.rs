@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::twice::{Situation, processes, start, stop, total};
 use crate::common::{INEXACT, Ran, Switch};
 
-/// Returns the number of launches that had reached the driver before the start and before the stop of the profiler,
-/// each of which must occur once.
+/// Returns two numbers of launches: those that reached the driver before the profiler started, and those before it
+/// stopped. Asserts that it started once and stopped once.
 #[track_caller]
 fn edges(ran: &Ran) -> (usize, usize) {
     match ran.switches()[..] {

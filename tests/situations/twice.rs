@@ -30,7 +30,7 @@ impl Deref for Both {
 }
 
 impl Situation {
-    /// Returns a program to run: a fixture, by its name, or any program, by its absolute path.
+    /// Returns a program to run. `program` is the name of a fixture or the absolute path of any program.
     pub(crate) fn new(program: impl Into<String>) -> Self {
         Self {
             program: program.into(),

@@ -25,18 +25,18 @@ enum node_kind {
 
 struct node {
     enum node_kind kind;
-    CUdeviceptr kernel_buffer; /* of a kernel: its first parameter */
-    const char *name;          /* of a kernel */
-    void *to;                  /* of a copy or a memset */
+    CUdeviceptr kernel_buffer; /* for a kernel: its first parameter */
+    const char *name;          /* for a kernel: its name */
+    void *to;                  /* for a copy or a memset: the destination */
     const void *from;
     size_t bytes;
-    int direction; /* of a copy: CUPTI's number for its direction */
+    int direction; /* for a copy: CUPTI's number for its direction */
     unsigned char value;
-    unsigned int grid[3]; /* of a kernel */
+    unsigned int grid[3]; /* for a kernel: the size of its grid */
     CUgraph child;     /* a child graph, or the first body of a conditional node */
     CUgraph otherwise; /* the second body of a conditional node, if there is one */
     unsigned int condition;
-    CUhostFn host; /* of a host function, whose argument is in `to` */
+    CUhostFn host; /* for a host function: the function; its argument is in `to` */
 };
 
 struct CUfunc_st {

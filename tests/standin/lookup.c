@@ -1,7 +1,8 @@
 /* cuGetProcAddress, in both ABIs.
  *
- * The result depends on a name without a suffix, a CUDA version and the kind of default stream. It is the newest
- * form of the function that this version has, by NVIDIA's cudaTypedefs.h. */
+ * The result depends on a name without a suffix, a CUDA version and the kind of default stream.
+ * It is the newest form of the function that this version has according to NVIDIA's
+ * cudaTypedefs.h. */
 #include "driver.h"
 
 #include <stdlib.h>

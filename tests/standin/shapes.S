@@ -27,7 +27,8 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* A check at first if a tool traces calls: with a long first instruction that fits into an aligned word or not. */
+/* The function first checks if a tool traces calls. In shape 1, the first instruction lies within an aligned word of
+ * 8 bytes; in shape 2, it does not. */
 .macro shape1 name
     begin \name, 0
     cmp dword ptr [rip + traced], 0

@@ -272,7 +272,8 @@ struct standin_work {
     int direction;
     unsigned long long start, end; /* CLOCK_REALTIME, ns */
     unsigned int stream, correlation;
-    unsigned int exec, node; /* of a graph: the executable graph's number and the node's number, else 0 */
+    /* for a node of a graph: the executable graph's number and the node's number; otherwise 0 */
+    unsigned int exec, node;
     unsigned int grid[3];
 };
 void standin_set_tool(void (*tool)(const struct standin_work *));

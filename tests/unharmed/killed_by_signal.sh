@@ -1,6 +1,7 @@
 # Prints the status of programs that a signal kills. This script itself is also killed by one.
 ulimit -c 0
-# The shell prints its own messages about such programs, with their process ids.
+# The shell prints messages with process ids about programs that are killed. The ids differ between
+# runs, so these messages go to /dev/null below.
 cat > main.c << 'C'
 #include <signal.h>
 #include <stdlib.h>

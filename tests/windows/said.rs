@@ -228,16 +228,19 @@ fn a_window_whose_record_could_not_be_written() {
 /// The figures for one window, from the library's message and from the report.
 #[derive(Debug)]
 struct Said {
-    /// From the log: the number of iterations, the window's duration in milliseconds, and the rest of the message.
+    /// Number of iterations according to the library's message.
     logged: u64,
+    /// Duration of the window in milliseconds, according to the library's message.
     took: f64,
+    /// The rest of the library's message.
     more: String,
-    /// Figures from the report: the number of all iterations, the time in milliseconds from the start of the first
-    /// iteration to the end of the last, the number of iterations that the figures include, and the reason why they
-    /// leave out the rest.
+    /// Number of iterations according to the report, including those that its figures leave out.
     all: u64,
+    /// Time in milliseconds from the start of the first iteration to the end of the last, according to the report.
     lasted: f64,
+    /// Number of iterations that the report's figures include.
     counted: u64,
+    /// The reason why the report's figures leave out the other iterations.
     left_out: serde_json::Value,
     text: String,
 }

@@ -163,8 +163,8 @@ impl Module {
         self.has_interpreter
     }
 
-    /// Returns the address of the table that the dynamic section's entry `tag` refers to. glibc has replaced the
-    /// offsets in this section by addresses, except in the vDSO's.
+    /// Returns the address of the table that the dynamic section's entry `tag` refers to. In all modules except the
+    /// vDSO, the loader has already replaced the offsets in this section by addresses.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {

@@ -32,9 +32,9 @@ const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
-/// Maximum numbers of bytes searched if a thread runs on another stack than its own, such as a signal stack:
-/// `MAX_OTHER_STACK` on that other stack, `MAX_OWN_STACK` at the end of its own.
+/// Maximum number of bytes searched on a stack other than the thread's own, such as a signal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
+/// Maximum number of bytes searched at the end of the own stack of a thread that runs on another stack.
 const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub(crate) struct Everyone<'a> {

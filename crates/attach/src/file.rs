@@ -1,10 +1,11 @@
-//! Loads the library into a process that has another root file system, such as a container, where the library's
-//! path does not exist.
+//! Loads the library into a process that has another root file system, such as a container, where the library's path
+//! does not exist.
 //!
-//! The thread that the stub creates makes a file in memory (`memfd_create`). The command writes the library into
-//! this file. It also writes the path under which the process can open the file, `/proc/thread-self/fd/N`, into
-//! the stub's region. Then the thread loads the library and closes the descriptor. Nothing is written to the
-//! process's file systems, and the file is freed with its last mapping.
+//! The stub (the code that `attach` injects) creates a thread in the process, and this thread makes a file in memory
+//! (`memfd_create`). The command writes the library into this file. It also writes the path under which the process
+//! can open the file, `/proc/thread-self/fd/N`, into the stub's memory region. Then the thread loads the library and
+//! closes the descriptor. Nothing is written to the process's file systems, and the file is freed with its last
+//! mapping.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,8 +26,8 @@ pub(crate) enum LibrarySource {
     Path,
     /// A file in memory that the process creates. The command copies the library into this file.
     File,
-    /// The library is already loaded from such a file in memory. The value is the address of its `tllmprof_attach`
-    /// function.
+    /// The library was already loaded from a file in memory by an earlier attach. The value is the address of its
+    /// `tllmprof_attach` function.
     Loaded(u64),
 }
 
@@ -67,12 +68,12 @@ fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     read.is_ok() && memory.bytes(module.range.start) == Some(page)
 }
 
-/// Writes the library into the file that the process has made for it. Returns false if the process has not made
-/// the file yet.
+/// Writes the library into the file that the process has made for it. Returns false if the process has not made the
+/// file yet.
 ///
 /// # Errors
-/// Returns the reason why the library was not written. The process has been informed in that case, and closes the
-/// file.
+/// Returns the reason why the library was not written. The function also reports this to the process, which then
+/// closes the file.
 pub(crate) fn write(
     pid: i32,
     memory: &ProcessMemory,

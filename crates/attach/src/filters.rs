@@ -1,9 +1,9 @@
-//! Checks whether a thread's system call filters (seccomp) could harm the thread that the stub creates, which
-//! inherits them.
+//! Checks whether a thread's system call filters (seccomp) could harm the thread that `attach` creates in the
+//! process. The new thread inherits the filters of the thread that creates it.
 //!
-//! Containers usually have such filters. The filters of the common container runtimes make forbidden calls fail
-//! with an error, which is harmless. Others end the process. So this module evaluates each filter for each system
-//! call number, with all possible arguments.
+//! Containers usually have such filters. The filters of the common container runtimes make forbidden calls fail with
+//! an error, which is harmless. Others end the process. So this module evaluates each filter for each system call
+//! number, with all possible arguments.
 
 use std::collections::HashSet;
 
@@ -68,7 +68,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let mut outcomes = Outcomes { permits: false };
-    // Positions still to evaluate, each with the accumulator's value if it is known.
+    // Instructions of the filter that are still to be evaluated: the index of each, and the accumulator's value
+    // before it if it is known.
     let mut open = vec![(0, Some(0u32))];
     let mut seen = HashSet::new();
     while let Some(state @ (at, value)) = open.pop() {

@@ -1,5 +1,5 @@
-//! Makes a thread of another process run the stub, which loads the library. Threads are stopped one after another
-//! until one is at a safe point. The registers of that thread are set so that it continues at the stub.
+//! Makes a thread of another process run the stub, a few instructions that load the library. Threads are stopped one
+//! after another until one is at a safe point. The registers of that thread are set so that it continues at the stub.
 
 use std::path::Path;
 use std::thread;
@@ -23,7 +23,7 @@ const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time during which only threads without children are tried. After this time, all threads are tried, although the
 /// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time to wait for the stub, which runs only when its thread is scheduled.
+/// Maximum time to wait until the stub has run. It runs only when its thread is scheduled.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,7 +46,8 @@ struct ProcessFacts {
 }
 
 enum Tried {
-    /// The thread continues at the stub. The value is the address of the stub's region.
+    /// The thread continues at the stub. The value is the address of the memory region in which the stub keeps its
+    /// data.
     Injected(u64),
     NotSafe(safe::UnsafeReason),
     NotStopped(NotStopped),
@@ -387,8 +388,8 @@ fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until the attaching thread that another command has created in the process ends. Otherwise the library
-/// could be loaded twice, each time from another file.
+/// Waits until the thread that another command has created in the process, to load the library, has ended. Otherwise
+/// the library could be loaded twice, from two files.
 fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {

@@ -29,12 +29,13 @@ use crate::traced::NotStopped;
 /// Maximum time for which the threads may be stopped before the first jump is written. If this time passes, the
 /// threads are resumed, and the next round tries again.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
-/// Maximum number of rounds (a round stops all threads once), and the pause between two rounds.
+/// Maximum number of rounds. Each round stops all threads once.
 const MAX_ROUNDS: u32 = 40;
+/// Pause between two rounds.
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
-/// Maximum number of rounds that may fail because a thread did not stop in time, and the pause after the first of
-/// them. The pause grows by the same amount with each such round.
+/// Maximum number of rounds that may fail because a thread did not stop in time.
 const MAX_LATE_ROUNDS: u32 = 20;
+/// Pause after the first round in which a thread did not stop in time. It grows by this amount with each such round.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
 /// any thread.

@@ -1,5 +1,5 @@
-//! Finds the parts of a process that matter for attaching: the C library's functions, code in which no thread is
-//! at a safe point, and unused memory after the code of modules.
+//! Finds the parts of a process that matter for attaching: the C library's functions, code in which a thread cannot
+//! safely be interrupted, and unused memory after the code of modules.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -77,10 +77,10 @@ pub(crate) struct Functions {
     pub dlerror: u64,
 }
 
-/// Address ranges of code in the process, by the importance of this code for attaching.
+/// Address ranges of code in the process, grouped by the role of this code for attaching.
 pub(crate) struct Places {
     pub functions: Functions,
-    /// Functions of the C library in which threads wait without holding one of its locks (see `WAITS`).
+    /// Functions of the C library in which threads wait without holding a lock of that library (see `WAITS`).
     pub waits: Vec<Range<u64>>,
     pub c_library: Vec<Range<u64>>,
     pub loader: Vec<Range<u64>>,
@@ -129,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition of a name is used, as in programs: in old versions of glibc, libpthread defines some
-            // of the same names as libc.
+            // The first definition of a name is used, as the dynamic loader does: in old versions of glibc,
+            // libpthread defines some of the same names as libc.
             functions.entry(name).or_insert(symbol);
         }
     }

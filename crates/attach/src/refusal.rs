@@ -101,7 +101,7 @@ pub enum AttachRefusal {
     NeverSafe { tries: u32, why: &'static str },
     #[error("the process ended or became another program meanwhile")]
     Ended,
-    /// The thread that was set to run the stub has not run it in time.
+    /// The thread whose registers were set to run the stub has not run it in time.
     #[error(
         "its thread has not run yet, or could map no memory (RLIMIT_AS): the library is loaded when it can (tllmprof ps \
          shows it then)"

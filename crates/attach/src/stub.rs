@@ -14,9 +14,9 @@ pub(crate) const REGION: u64 = 256 << 10;
 const STATE: u64 = 0;
 /// Maximum size of the processor state, in bytes. All other data of the region comes after it.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
-/// Offsets, in the region, of the signal mask of the interrupted thread, and of the id of the thread that the stub
-/// creates.
+/// Offset, in the region, of the signal mask of the interrupted thread.
 const MASK: u64 = MAX_STATE;
+/// Offset, in the region, of the id of the thread that the stub creates.
 const THREAD: u64 = MAX_STATE + 8;
 /// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;

@@ -1,11 +1,13 @@
-//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window.
+//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window
+//! (range of profiled iterations).
 
 use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
-/// A component that is switched on and off with each window, such as the PyTorch profiler or the balanced routers.
+/// A component that is switched on and off with each window (range of profiled iterations), such as the PyTorch
+/// profiler or the balanced routers.
 ///
-/// The methods are called by the thread that switches the window, without any lock of this crate.
+/// The methods are called by the thread that switches the window. This crate holds no lock during these calls.
 pub trait AddOn: Sync {
     /// Called before a window opens, before the profiler or any add-on is switched on for this window.
     fn window_opens(&self, _: &Place<'_>) {}

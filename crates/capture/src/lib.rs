@@ -95,7 +95,7 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     add_ons().for_each(|add_on| add_on.window_is_closed(place));
 }
 
-/// Switches from one iteration to the next, and closes or opens windows as `edge` says.
+/// Switches from one iteration to the next, and closes and opens the windows that `edge` names.
 ///
 /// Runs on one thread at a time. A switch may take long, because starting a profiler may. The PyTorch profiler is
 /// started last and stopped first. Its calls wait for the GIL, so no lock is held during them.
@@ -173,8 +173,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
 
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
-/// The work is done on the worker thread with a time limit, because the process may be ending because the device hangs,
-/// or from a signal handler that interrupted the driver.
+/// The work is done on the worker thread with a time limit: the device may hang, or the process may be ending from a
+/// signal handler that interrupted the driver.
 ///
 /// `drain` is true if the device may be waited for. `here` is true if, without a worker, everything may be closed on
 /// the calling thread.
@@ -223,7 +223,7 @@ pub fn takes_kernels(settings: &Settings) -> bool {
 }
 
 /// Handles a call of CUPTI that another profiler in this process is about to make. CUPTI serves one profiler at a
-/// time, so it is released if that call would take it.
+/// time, so this library releases CUPTI if the other profiler begins to use it.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }

@@ -62,11 +62,12 @@ impl MarkKind {
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
-    /// The record's window in which the range began, and the time of its begin in ticks. Both are 0 if the range is
-    /// not recorded.
+    /// The record's window in which the range began; 0 if the range is not recorded.
     window: u32,
+    /// The time at which the range began, in ticks; 0 if the range is not recorded.
     since: u64,
-    /// True if the range is part of the thread's scope, the path of what is open on the thread.
+    /// True if the range is part of the thread's scope: the path of modules, ranges and functions that the thread is
+    /// in.
     is_scope: bool,
 }
 
@@ -187,8 +188,8 @@ impl RegisteredName {
         }
     }
 
-    /// Makes the range part of the thread's scope, if scopes are followed. Returns true if the range is now part of
-    /// it.
+    /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in),
+    /// if scopes are followed. Returns true if it did so.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {

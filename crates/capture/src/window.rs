@@ -28,9 +28,9 @@ pub(crate) struct CaptureState {
     pub settings: Option<&'static Settings>,
     /// True if a profiler, such as nsys, has started this process or is attached to it.
     pub has_profiler: bool,
-    /// Number of windows that something recorded (the recorder, a profiler or an add-on), and number of windows that
-    /// apparently nothing recorded.
+    /// Number of windows that something recorded: the recorder, a profiler or an add-on.
     pub heard: u64,
+    /// Number of windows that apparently nothing recorded.
     pub unheard: u64,
     /// Time at which the process began to end. The last iteration ends at this time, too.
     pub ended: Option<Instant>,
@@ -44,8 +44,8 @@ pub(crate) struct OpenWindow {
     /// Time at which the window's first iteration began. The record contains the same time.
     pub since: Instant,
     pub profiling: bool,
-    /// The sampling of kernels for which the window opened by itself, repeatedly; `None` for a window that the user
-    /// requested.
+    /// The settings of kernel sampling, if the window opened automatically to take a sample; `None` for a window that
+    /// the user requested.
     pub sampled: Option<KernelSamples>,
 }
 

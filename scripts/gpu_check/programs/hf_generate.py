@@ -20,7 +20,7 @@ forward, token = model.forward, -1000
 
 
 # generate() looks at the signature of the model's `forward`, so the wrapper must show the original
-# one
+# signature
 @functools.wraps(forward)
 def marked_forward(*arguments, **named):
     global token

@@ -28,7 +28,7 @@ called = collections.defaultdict(collections.Counter)
 
 
 # generate() looks at the signature of the model's `forward`, so the wrapper must show the original
-# one
+# signature
 @functools.wraps(forward)
 def marked_forward(*arguments, **named):
     global token, marked

@@ -1,7 +1,7 @@
 // Makes steps of a graph of 20 kernels, 10 separate kernels and a wait for an event. Meanwhile, other threads launch
 // kernels and wait on their own streams.
-//   kernels THREADS WARM BEFORE WINDOWS AFTER     THREADS: number of other threads; the others: number of steps in each
-// part
+//   kernels THREADS WARM BEFORE WINDOWS AFTER
+// THREADS: number of other threads. WARM, BEFORE, WINDOWS, AFTER: number of steps in each of these parts of the run.
 // Prints as JSON the duration of a step in each part, and the number of rounds of the other threads. Checks the result
 // of every CUDA call: error 719, for example, would mean that the context was destroyed.
 #include <cuda_runtime.h>

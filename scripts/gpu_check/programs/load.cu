@@ -1,8 +1,8 @@
 // load busy|idle SECONDS: keeps the GPU busy or idle for this number of seconds.
 //
-// Waits for the stream about ten times per second. By this program's rule, each such wait ends an iteration. With
-// `busy`, every SM computes from the first iteration to the last. With `idle`, there is a CUDA context, but no
-// kernel runs.
+// Waits for the stream about ten times per second. The rule with which this program is profiled
+// ends an iteration at each such wait. With `busy`, every SM computes from the first iteration to
+// the last. With `idle`, there is a CUDA context, but no kernel runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

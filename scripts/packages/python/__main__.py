@@ -5,7 +5,7 @@ import sys
 
 
 def command():
-    # path after pip install --target
+    # path of the command if the package was installed with `pip install --target`
     beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "tllmprof")
     installed = [os.fspath(file.locate()) for file in importlib.metadata.files("tllmprof") or ()
                  if file.name == "tllmprof" and file.parent.name == "bin"]

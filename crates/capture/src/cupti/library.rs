@@ -135,7 +135,8 @@ fn is_cupti(module: &elf::ElfModule) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Returns true if `name` is the soname of the module and contains no path. The loader found such a module by its name.
+/// Returns true if `name` contains no path and is the soname of the module. Such a name is passed to `dlopen` without
+/// a folder, and the loader searches for the file.
 fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }

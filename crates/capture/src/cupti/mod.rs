@@ -52,9 +52,9 @@ use tllmprof_sync::Lock;
 const MIN_FREE_MEMORY: usize = 32 << 20;
 /// Maximum time that a thread of the program waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// First, the maximum time to wait for an idle device before the gate is closed. Second, the maximum time for the
-/// worker to detach CUPTI while the gate is closed.
+/// Maximum time to wait for an idle device before the gate is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for the worker to detach CUPTI while the gate is closed.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
 /// be abandoned.
@@ -189,8 +189,8 @@ pub(crate) fn window_closes(over: u64) {
     }
 }
 
-/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if that call
-/// would take it.
+/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if the other
+/// profiler begins to use it with this call.
 pub(crate) fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
@@ -475,7 +475,8 @@ pub(crate) fn write_edge(edge: Edge, iteration: u64) {
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// Writes into the record that the kernels from `iteration` on are a sample.
+/// Writes into the record that kernels are sampled from `iteration` on: they are recorded in a few iterations at a
+/// time, at a fixed interval.
 pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
     let what = What::KernelSample {
         steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),

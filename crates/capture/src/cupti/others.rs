@@ -10,7 +10,7 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of unfinished calls by which other profilers take CUPTI.
+    /// Number of calls in progress with which other profilers begin to use CUPTI.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.
@@ -21,7 +21,7 @@ lifecycle::global! {
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if a call by which another profiler takes CUPTI has begun and not yet returned.
+/// Returns true if a call with which another profiler begins to use CUPTI has not returned yet.
 pub(crate) fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }

@@ -30,7 +30,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The state of the plan: the next steps for recording kernels and for detaching CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttachPlan {
-    /// Kernels are neither recorded nor to be recorded, and CUPTI does not have to be detached.
+    /// Kernels are not being recorded, no recording is planned, and CUPTI does not have to be detached.
     Off,
     /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
     /// attached from the previous window.

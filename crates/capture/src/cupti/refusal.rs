@@ -7,7 +7,7 @@ use core::fmt;
 pub(crate) enum KernelsRefusal {
     NoRecord,
     TorchProfiler,
-    /// The variable `CUDA_INJECTION64_PATH` is set, by which the driver loads another tool.
+    /// The variable `CUDA_INJECTION64_PATH` is set, so the driver loads another tool.
     Injected,
     /// The GPU is a MIG instance, and the user did not request kernels explicitly.
     Mig,

@@ -91,7 +91,8 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns to scopes those graph nodes whose kernels have been recorded so far, and writes the result into the record.
+/// Finds the scopes (modules, ranges and functions) of the graph nodes whose kernels have been recorded so far, and
+/// writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)

@@ -545,7 +545,8 @@ static void native_journal()
     unlink("journal");
 }
 
-// Reads a file from the disk. The kernel is told before that it need not keep the file in memory.
+// Reads a file from the disk. Before that, drops the file from the kernel's page cache, so that the
+// read does not find it in memory.
 FUNCTION void load_adapter(int adapter, std::vector<char> &weights)
 {
     posix_fadvise(adapter, 0, 0, POSIX_FADV_DONTNEED);
