@@ -1,9 +1,9 @@
 //! Masks secrets in command lines.
 //!
-//! A command line goes into the record, and from there into reports, pages and exports that people send to each other.
-//! So each value that looks like a secret is replaced by `***` before the command line is written. A value looks like a
-//! secret because of its own form, or because of the name before it, such as `--api-key`. Names of numbers, of files,
-//! and of tokens of a text do not count.
+//! A command line goes into the record, and from there into reports, pages and exports that people send to each
+//! other. So each value that looks like a secret is replaced by `***` before the command line is written. A value
+//! looks like a secret because of its own form, or because of the name before it, such as `--api-key`. A name that
+//! stands for a number, a file or tokens of a text, such as `--max-tokens`, does not make its value a secret.
 
 use std::mem;
 
@@ -141,14 +141,14 @@ impl Secrecy {
     }
 }
 
-/// The expectation for the next word of a command line, while secrets in it are masked.
+/// The meaning of the next word of a command line, as far as the words before it determine it.
 #[derive(Clone, Copy, Default)]
 enum Next {
     #[default]
     Anything,
     /// The next word is the value that belongs to a name of this class.
     Value(Secrecy),
-    /// The secret has begun with this quote, and continues until the same quote occurs again.
+    /// The next word belongs to a quoted secret, which ends where this quote character occurs again.
     Until(char),
 }
 
@@ -184,7 +184,8 @@ impl Masking {
                 self.line.push_str(&word[end..]);
             }
         }
-        // If a quote is still open at the end of an argument, it was an ordinary character.
+        // If a quote is still open at the end of an argument, it was not the start of a quoted text but an ordinary
+        // character.
         if matches!(self.next, Next::Until(_)) {
             self.next = Next::Anything;
         }

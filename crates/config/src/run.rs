@@ -74,8 +74,8 @@ impl RunId {
         })
     }
 
-    /// Returns the identifier of the run with the number `number` in the same job, which has this identifier for its
-    /// first run.
+    /// Returns the identifier of a later run of the same job: this identifier with `.number` appended. The first run
+    /// of a job has an identifier without a number.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");

@@ -67,7 +67,7 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // Each of these variables does not exist, but spells an option in capitals. The second name is that of the
+        // None of these variables exists, but each spells an option in capitals. The second name is that of the
         // variable that this option sets.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),

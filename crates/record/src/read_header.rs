@@ -146,8 +146,8 @@ impl Header {
                 if last == Ended::Not as u64 {
                     self.grow(at, live);
                     if said != last {
-                        // The header and the snapshot disagree about the end of the process. So the newest
-                        // snapshot is damaged, and this is an earlier one.
+                        // The header and the newest intact snapshot disagree about the end of the process. So a newer
+                        // snapshot exists but is damaged.
                         self.ended = ended(said);
                         self.is_damaged = true;
                     }

@@ -15,20 +15,19 @@ lifecycle::global! {
     #[fork(keep = "clocks continue")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-    /// The ratio of ticks to nanoseconds, as the bits of an `f64`, for [`recent_ticks_per_ns`]. The second
-    /// variable is the number of calls until the ratio is measured again.
+    /// The ratio of ticks to nanoseconds, as the bits of an `f64`, for [`recent_ticks_per_ns`].
     #[fork(keep = "clocks continue")]
     #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
+    /// The number of calls of [`recent_ticks_per_ns`] until the ratio is measured again.
     #[fork(keep = "as the ticks")]
     #[together(iterations)]
     static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// A measured ratio is reused for one call for each of these intervals (in nanoseconds) since the start, up
-/// to [`LOOKUP_EVERY`] calls. So the ratio is measured more often soon after the start, while it is
-/// imprecise.
+/// A measured ratio may be reused once for each of these intervals (in nanoseconds) over which it was measured, up to
+/// [`LOOKUP_EVERY`] times. So soon after the start, while the ratio is imprecise, it is measured more often.
 const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
@@ -87,7 +86,8 @@ fn monotonic() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
-/// Reads all clocks at (nearly) the same moment: of several attempts, the one that took the least time.
+/// Reads all clocks at (nearly) the same moment. Makes several attempts, and returns the one that took the least
+/// time.
 pub(crate) fn anchor() -> Anchor {
     anchor_by(ticks)
 }

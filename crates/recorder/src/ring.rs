@@ -120,8 +120,8 @@ pub fn begin(settings: &Settings) {
 }
 
 fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Failure> {
-    // The file has its name from the start, because the command of this project finds the ring by this name
-    // in `/proc/PID/maps`.
+    // The file has its name from the start, because the `tllmprof` command finds the ring by this name in
+    // `/proc/PID/maps`.
     let mut file = File::create_named(path, facts.pid)?;
     let place = match file.grow(RING_BYTES) {
         Ok(place) => place,
@@ -173,10 +173,9 @@ pub fn step_ends() {
     }
 }
 
-/// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA
-/// graph. `member` returns the identifier, rank and size of the communicator `handle` (see
-/// [`RingBlock::call_begins`]). If the caller has to report the end of the call, too, returns the value to
-/// pass to [`call_ends`].
+/// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA graph.
+/// `member` returns the identifier, rank and size of the communicator `handle` (see [`RingBlock::call_begins`]).
+/// Returns the value to pass to [`call_ends`] when the call returns; `None` if its end need not be reported.
 pub fn call_begins(
     operation: Operation,
     handle: usize,

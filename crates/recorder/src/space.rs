@@ -319,9 +319,9 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make
-/// progress. Returns `None` if the space is there by then, or after a time-out without progress: a signal
-/// handler may have interrupted the thread that reserves space.
+/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make progress.
+/// Returns `None` if the space has been reserved by then, or after a time-out without progress: a signal handler may
+/// have interrupted the thread that reserves space.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);

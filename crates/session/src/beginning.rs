@@ -24,7 +24,7 @@ pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Called when the process begins to use CUDA. The caller holds no lock, because a profiler that this
+/// Runs what is due once, when the process begins to use CUDA. The caller holds no lock, because a profiler that this
 /// function starts may make CUDA calls itself.
 pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
@@ -47,8 +47,8 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some CUDA calls may have arrived before the settings were read, so the hooks are asked again to
-            // record calls.
+            // Some CUDA calls may have arrived before the settings were read, so the hooks have to be told now that
+            // calls must be recorded.
             doors().record_calls();
         }
         listener().begins(settings);

@@ -1,5 +1,5 @@
-//! Handles steps that the rule gives by name: an NVTX range, a call of a Python function, or the end of a
-//! native function.
+//! Handles steps whose rule (`TLLMPROF_STEP`) names something other than a CUDA call: an NVTX range, a Python
+//! function, or a native function.
 
 use super::calls::enter_with;
 use super::{STATE, count as add};
@@ -47,7 +47,7 @@ pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// Called when a range or function has ended, and with it `iteration`.
+/// Called when a range or function that the rule names has ended. Ends `iteration`, which ends together with it.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = SavedErrno::new();

@@ -1,9 +1,9 @@
 //! Windows on demand: handles the requests that the listening thread receives while the process runs.
 //!
-//! The listening thread does not number calls and does not switch windows. With the state locked, it takes
-//! back the threads' credit (the number of calls that each may make without asking) and changes the schedule.
-//! Then the threads get new credit up to the next opening or closing of a window. Only [`close_idle`]
-//! switches windows itself, in a process that makes no more calls.
+//! The listening thread does not number calls and does not switch windows. With the state locked, it takes back the
+//! threads' credit (the number of calls that each may make without asking) and changes the schedule. Then the threads
+//! get new credit up to the next opening or closing of a window. An exception is [`close_idle`], which switches
+//! windows itself, for a process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -208,8 +208,8 @@ impl SessionState {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = IterationRange { first, last };
-        // If a profiler is in the process, an open window is not interrupted for the requested one: the
-        // profiler captures each window that opens, and may be limited to the number of planned windows.
+        // If a profiler is in the process, an open window is not ended early for the requested one: the profiler
+        // captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule

@@ -1,6 +1,6 @@
-//! One switch: at a point in the sequence of iterations, windows are opened or closed for the profilers and
-//! the record. The data for the switch are copied while the state is locked, and the switch is carried out
-//! without the lock.
+//! One switch: at a point in the sequence of iterations, windows are opened or closed for the profilers and the
+//! record. The data for the switch are copied while the state is locked. The switch is carried out without the lock,
+//! because it may take long.
 
 use std::time::Instant;
 
@@ -49,8 +49,8 @@ struct Opening {
     engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(LearnedRule, Option<Inner>)>,
-    /// The window that a trigger (a condition on iterations) has opened, and the iteration that
-    /// fired the trigger.
+    /// The window that a trigger (a condition on iterations) has opened, and data about the iteration for which the
+    /// condition held.
     triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
     /// The settings of kernel sampling, if the window that opens is a kernel sample.

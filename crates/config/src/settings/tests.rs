@@ -450,7 +450,7 @@ fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut value = Vec::new();
     for _ in 0..next() % 12 {
         if next() % 4 == 0 {
-            // The value of an environment variable cannot contain a zero byte.
+            // A zero byte is left out, because it cannot occur in the value of an environment variable.
             value.push((next() % 255 + 1) as u8);
         } else {
             let piece = PIECES[next() as usize % PIECES.len()];

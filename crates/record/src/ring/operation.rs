@@ -65,7 +65,7 @@ pub struct Operation {
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,
-    /// The root rank of the operation or the other rank, for operations that have one.
+    /// The root rank of the operation, or the other rank of a send or receive; `None` for all other operations.
     pub peer: Option<u32>,
 }
 

@@ -83,8 +83,8 @@ pub struct RingStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
-    /// The number of the collective in its communicator, or of the send or receive among those with the same rank, counted
-    /// from 0.
+    /// The number of the call, counted from 0: for a collective, among the communicator's collectives; for a send or
+    /// receive, among those to or from the same rank.
     pub sequence: u64,
     pub operation: Operation,
     pub stream: u64,
@@ -94,7 +94,7 @@ pub struct Called {
     pub end_ns: Option<u64>,
 }
 
-/// A series of equal collectives that were captured into graphs one after another.
+/// A series of equal collectives that were captured into graphs one after another; `times` is their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedCollective {
     pub communicator: u64,

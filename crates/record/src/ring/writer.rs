@@ -142,8 +142,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // The key of the entry stays when its communicator is forgotten, because entries that
-            // were added later may have been placed after this one.
+            // Only the count is cleared. The key stays, because a search for a later entry passes over this one, and
+            // would stop at a free entry.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }
@@ -186,8 +186,9 @@ impl RingBlock {
         }
     }
 
-    /// Adds a call that begins now. `member` returns the id, rank and size of a communicator that is not in
-    /// the ring yet. A call that is captured into a graph is only listed.
+    /// Adds a call that begins now, and returns a value to pass to [`RingBlock::call_ends`]. `member` returns the id,
+    /// rank and size of a communicator that is not in the ring yet. If the call is captured into a graph, it is only
+    /// listed, and the result is `None`.
     #[inline]
     pub fn call_begins(
         &self,

@@ -56,8 +56,8 @@ impl DriverError {
     /// `CUDA_ERROR_NOT_SUPPORTED`, also used for a function that this driver lacks.
     const NOT_SUPPORTED: Self = Self(801);
 
-    /// Returns true if the call failed only because the program has destroyed the context or shut the driver
-    /// down.
+    /// Returns true if the call failed only because the program has destroyed the context or shut the driver down.
+    /// Such an error is not worth a warning.
     pub const fn is_of_an_end(self) -> bool {
         const DEINITIALIZED: c_int = 4;
         const INVALID_CONTEXT: c_int = 201;
@@ -180,7 +180,7 @@ impl Driver {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // The context still exists, because the program has work in it. It is popped again after `act`.
+        // The context still exists, because the program has work in it. It is made current only for `act`.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -272,8 +272,8 @@ impl Driver {
     }
 }
 
-/// A fake driver for tests. Its GPU reaches each recorded event at once, one microsecond after the previous
-/// event.
+/// A fake driver for tests. Its GPU reaches each event at the moment when the event is recorded. Its clock advances
+/// by one microsecond per recorded event.
 #[cfg(test)]
 pub(crate) mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -315,7 +315,7 @@ pub(crate) mod made {
     /// The calling thread's stream capture mode in the fake driver.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
-    /// The ordinal and the name of the fake driver's only device, and the driver's version.
+    /// The ordinal of the fake driver's only device.
     pub(crate) const DEVICE: u8 = 3;
     pub(crate) const NAME: &str = "Made GPU";
     pub(crate) const VERSION: u64 = 12_040;

@@ -1,5 +1,5 @@
-//! Decides whether the worker (a thread of this library that creates CUDA events in advance) may create
-//! events. The worker must not use a context that is about to be destroyed.
+//! Decides whether the worker (a thread of this library that creates CUDA events in advance) may create events. The
+//! worker must not use a context that is about to be destroyed.
 //!
 //! | state         | `Begins` | `Ends`      | `Dooms`         | `Gone`                      |
 //! |---------------|----------|-------------|-----------------|-----------------------------|
@@ -8,9 +8,9 @@
 //! | `Stopping(n)` |          | `Barred(n)` | `Stopping(n+1)` | `Stopping(n-1)` or `Busy`   |
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
-//! In an empty field the state does not change. A thread that destroys a context waits until the state is no
-//! longer `Stopping`, but only for a limited time. If `Gone` arrives while the worker is still creating
-//! events in another context, the worker continues.
+//! In an empty field the state does not change. A thread that destroys a context waits, for a limited time, until the
+//! state is no longer `Stopping`. If it stops waiting, `Gone` may arrive while the worker is still creating events in
+//! another context; the worker then continues.
 
 use tllmprof_sync::States;
 

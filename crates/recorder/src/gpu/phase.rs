@@ -25,7 +25,7 @@ pub(crate) enum SamplingPhase {
     Timing,
     /// The window's last times are being read. No other thread may use an event.
     Reading,
-    /// A thread has given up before the end of the window. GPU timing has stopped.
+    /// A thread has given up waiting for the driver before the end of the window, so GPU timing has stopped.
     Failing,
     /// Like `Failing`, but the window has closed: GPU timing has stopped for the rest of the
     /// process.
@@ -52,8 +52,8 @@ impl SamplingPhase {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
-    /// Returns true if CUDA events may exist and are still in use. Events of a destroyed context no longer
-    /// count.
+    /// Returns true if CUDA events may exist that are still in use. After GPU timing has stopped, no event is used
+    /// any more.
     pub(crate) const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }

@@ -1,10 +1,10 @@
-//! The driver events of each context, and the spans whose times have not been read yet.
+//! The CUDA events of each context, and the spans whose times have not been read yet.
 //!
-//! The worker creates events when a window opens. They are reused in later windows until their context is
-//! destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if other
-//! threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
-//! limit, and what is not finished in time is skipped. A span's times are read once its last event has
-//! happened, without waiting for it.
+//! The worker (a thread of the library) creates events when a window opens. They are reused in later windows until
+//! their context is destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if
+//! other threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
+//! limit, and what is not finished in time is skipped. A span's times are read once the GPU has reached its last
+//! event, without waiting for that.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -31,17 +31,18 @@ const PAIRS_AHEAD: usize = 512;
 const PAIRS_AT_A_TIME: usize = 8;
 /// The number of spans whose times are read in one go, once many spans are unread.
 const SPANS_AT_A_TIME: usize = 16;
-/// Time limits for creating and reading events: in a call of the program, at the end of a window or a
-/// context, and on the worker.
+/// The time limit for creating and reading events in a call of the program.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
+/// The time limit for reading and destroying events at the end of a window or a context.
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
+/// The time limit for creating events in advance on the worker (a thread of the library).
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
 /// If creating two events takes this long, the worker stops creating events, because other threads wait for
 /// the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
 /// The longest time that a thread waits for another thread that has locked a pool of events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
-/// The largest relative difference between the speeds of the GPU's clock and the host's clock.
+/// The largest relative difference between the speeds of the GPU's clock and the host's clock: 100 µs per second.
 const DRIFT: f64 = 1e-4;
 
 /// The index of a pair of events in the pool of their context.
@@ -51,7 +52,7 @@ pub(crate) type Index = u16;
 #[derive(Clone, Copy)]
 pub(crate) struct StreamSpan {
     pub pair: Index,
-    /// The number that the record has for the span's stream.
+    /// The number that the recorder assigned to the span's stream.
     pub stream: u16,
     /// True if the span's last event was recorded late, so that work outside the span may have run
     /// before that event.
@@ -99,7 +100,7 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while an entry of the table of pools is assigned to a context.
+    /// Held while an entry of the table [`ALL`] is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
     /// The devices whose names are already in the record: bit n stands for device n.
@@ -149,7 +150,8 @@ fn entry(context: usize) -> Option<&'static Context> {
 }
 
 impl Context {
-    /// Locks and returns the pool, unless the entry has been assigned to another context meanwhile.
+    /// Locks and returns the pool. Returns `None` if the lock is not free in time, or if the entry has been assigned
+    /// to another context meanwhile.
     fn pool_of(&'static self, context: usize) -> Option<Guard<'static, Pool>> {
         let pool = self.pool.lock_for(POOL_TIMEOUT)?;
         (self.handle.load(Ordering::Relaxed) == context).then_some(pool)
@@ -176,7 +178,7 @@ pub(crate) fn wants_more() -> bool {
 pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
-        // This check must precede reading the handle: a thread that destroys a context first makes `goes_on`
+        // This check must come before the handle is read: a thread that destroys a context first makes `goes_on`
         // return false, and then waits for this worker.
         if !goes_on() {
             return;
@@ -241,9 +243,8 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The context's handle is removed from the entry before the lock is taken. A thread
-            // that holds the pool's lock checks the handle again, and finds that the entry no
-            // longer belongs to the context.
+            // The pool is locked by another thread. The context's handle is removed from the entry all the same: the
+            // other thread checks the handle again and finds that the entry no longer belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -342,8 +343,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Called when events have been created. `long` is true if the driver was slow. After the
-    /// second time that it was slow, no more events are created.
+    /// Notes that events have been created. `long` is true if the driver was slow. After the driver has been slow
+    /// twice, no more events are created.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);
@@ -381,8 +382,8 @@ impl Pool {
         if self.supply.is_dead() {
             return None;
         }
-        // Creating events is preferred to reading spans, because events can be reused. Later windows then
-        // need not read times while the program works.
+        // If no pair is free, creating new events is preferred to reading the times of spans. The new events can be
+        // reused, so that in later windows no times have to be read while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
@@ -396,7 +397,7 @@ impl Pool {
 
     /// Makes an event pair free for another span.
     pub(crate) fn put_back(&mut self, index: Index) {
-        // A pair of a destroyed context does not belong to this pool, and its index may be out of range.
+        // An index from a destroyed context does not belong to this pool, and may be out of range.
         if usize::from(index) < self.made
             && let Some(place) = self.free.get_mut(self.free_count)
         {
@@ -421,15 +422,15 @@ impl Pool {
         }
     }
 
-    /// Called when the driver has refused to record an event in a stream. Stops timing in this context,
-    /// unless the error concerns only the stream.
+    /// Stops timing in this context after the driver has refused to record an event in a stream, unless the error
+    /// concerns only that stream.
     pub(crate) fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }
     }
 
-    /// Called when the driver has refused a call. Stops timing in this context.
+    /// Stops timing in this context, because the driver has refused a call.
     fn fail(&mut self, status: DriverError) {
         self.supply = self.supply.next(supply::SupplyEvent::Refused);
         if !status.is_of_an_end() {

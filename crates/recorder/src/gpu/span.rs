@@ -18,7 +18,7 @@ pub(crate) enum Has {
     Nothing,
     /// A span of the iteration with this number is open.
     Open(u64),
-    /// A span of the iteration with this number could not begin. It is not tried again.
+    /// A span of the iteration with this number could not begin. No further attempt is made in this iteration.
     Missed(u64),
 }
 
@@ -82,7 +82,7 @@ impl Has {
 pub(crate) enum Why {
     /// The program is about to wait for the work of the span.
     Wait,
-    /// Another iteration has begun, and work is about to be launched into the same stream.
+    /// Work of another iteration is about to be launched into the same stream.
     Next,
     /// Another iteration has begun, and the thread that launched the span's work now ends its spans of
     /// earlier iterations.
@@ -110,7 +110,7 @@ pub(crate) struct Ending {
 /// The fate of a span that ends: if its time can be read, is lost, or needs one more event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The span stays open: it has no launch yet, but another thread is about to launch.
+    /// The span stays open: another thread has begun it and is about to make its first launch.
     Stays,
     /// The span has no work, so its events can be reused.
     Empty,
@@ -136,7 +136,7 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // The iteration ended long ago, so an event recorded now would give no useful time.
+        // More than one iteration has begun since this one, so an event recorded now would give no useful time.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,

@@ -117,7 +117,7 @@ pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Op
     if open.covered == launches {
         return true;
     }
-    // The handle is 0 if the program has destroyed the stream in the meantime.
+    // The handle is 0 if the program has destroyed the stream since the span began.
     let handle = stream.handle();
     if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
@@ -148,7 +148,8 @@ pub(crate) fn end_span(driver: Driver, stream: &Stream, why: Why) {
 
 pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
-        // A span timed with the host's clock can end only when a wait for its stream ends.
+        // A span timed with the host's clock ends only with a wait for its stream. If it has to end for another
+        // reason, its time is lost.
         if why != Why::Wait {
             pool::lose(usize::from(stream.launches() > 0));
             stream.end(open);
@@ -173,8 +174,7 @@ pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, O
         }
         Fate::Lost => (false, false, 1),
     };
-    // The span ends here: a launch that another thread makes after this line belongs to the next
-    // span.
+    // The span ends here: a launch that another thread makes after this line belongs to the stream's next span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);
