@@ -7,8 +7,8 @@ use crate::{flag, number, time};
 
 /// With `TLLMPROF_KERNELS=1`, kernels are recorded in this number of iterations at the start of each window.
 const STEPS: u64 = 20;
-/// Limits for the part of a window with kernels, with `TLLMPROF_KERNELS=auto`: a number of iterations, and a time.
-/// Recording ends when the first of these limits is reached.
+/// With `TLLMPROF_KERNELS=auto`, the recording of kernels in a window ends when one of these limits is reached: a
+/// number of iterations, or a time.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
 /// Minimum time between the starts of two samples of kernels. With a shorter time, CUPTI would be attached almost all
 /// the time.

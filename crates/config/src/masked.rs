@@ -18,7 +18,8 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words in names. If a name contains such a word, its value is a secret unless the value is a number or a switch.
+/// Words in names. If a name contains such a word, its value is a secret unless the value is a number or one of
+/// [`SWITCHES`].
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -164,7 +165,7 @@ impl Masking {
             && !argument.starts_with('-')
             && !is_scheme(argument)
         {
-            // The whole argument is the value for the name in the argument before it, including its spaces.
+            // The whole argument, including its spaces, is the value for the name in the argument before it.
             self.next = Next::Anything;
             return self.add_value(name, argument);
         }

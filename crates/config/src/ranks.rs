@@ -40,7 +40,7 @@ pub enum RankSource {
     /// The rank comes from the process group `WORLD` of `torch.distributed`, and from the number of the engine's
     /// replica to which the process belongs: each replica has a separate `WORLD`. The text is the engine's name.
     TorchInReplica(&'static str),
-    /// The rank that an engine has assigned to its worker process. The text is the engine's name.
+    /// The rank comes from an engine, which has assigned it to this worker process. The text is the engine's name.
     Engine(&'static str),
     /// The rank comes from the only NCCL communicator of the process.
     Nccl,

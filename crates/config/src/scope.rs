@@ -1,4 +1,5 @@
-//! The setting for scope functions: GPU work is attributed to the scope function whose call launched it.
+//! The setting `TLLMPROF_SCOPES`, which names functions. GPU work is attributed to the named function whose call
+//! launched it.
 
 use std::fmt;
 

@@ -196,8 +196,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // Layers need kernels, so layers enable the recording of kernels by default. If the user sets the variable to
-        // 0, no kernels are recorded nevertheless.
+        // The setting `layers` needs kernels, so it enables the recording of kernels by default. If the user sets
+        // this variable to 0, no kernels are recorded nevertheless.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
@@ -350,7 +350,7 @@ table(env) {
 derived {
     /// Name of the variable with which the user chose the windows. `None` if the user set no such variable.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the number of warm-up iterations. If false, the warm-up is the default for the step rule.
+    /// True if the user set the number of warm-up iterations. If false, the number depends on the step rule.
     warmup_given: bool = env.has(variable::warmup);
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.

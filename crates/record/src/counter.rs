@@ -38,7 +38,8 @@ pub enum Counter {
     GpuNs,
     /// The total duration in nanoseconds of those iterations inside windows whose GPU spans were measured.
     NsInside,
-    /// The number of iterations outside windows that the flight recorder keeps; 0 if it is off.
+    /// The number of latest iterations outside windows that the record keeps (the flight recorder); 0 if it keeps
+    /// none.
     Flight,
     /// The number of windows that were dropped, the oldest first, because their chunks were overwritten. They are
     /// still counted in [`Counter::Windows`].

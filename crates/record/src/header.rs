@@ -72,7 +72,7 @@ impl Figures {
     }
 }
 
-/// A copy of the figures as of one moment, with a check (checksum).
+/// A copy of [`Figures`] (anchors, counters and histogram) as of one moment, with a check (checksum).
 #[repr(C)]
 pub(crate) struct Snapshot {
     /// 1 plus the number of snapshots that were taken before this one.
@@ -231,7 +231,7 @@ impl HeaderBlock {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Stores the value of a counter whose events another part of the library counts.
+    /// Stores the value of a counter that another part of the library keeps up to date.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);

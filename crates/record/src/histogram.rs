@@ -149,9 +149,9 @@ impl Histogram {
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. Its
-    /// maximum is that of all values. Its sum is also that of all values if `before` has a larger sum, and so is not
-    /// an earlier copy.
+    /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. The
+    /// maximum is that of all values. If `before` has a larger sum, and so is not an earlier copy, the sum is that of
+    /// all values, too.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);

@@ -26,8 +26,9 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// A measured ratio may be reused once for each of these intervals (in nanoseconds) over which it was measured, up to
-/// [`LOOKUP_EVERY`] times. So soon after the start, while the ratio is imprecise, it is measured more often.
+/// The number of nanoseconds of measured time per use of a ratio: a ratio that was measured over n of these intervals
+/// is used n times, but at most [`LOOKUP_EVERY`] times. So soon after the start, while the ratio is imprecise, it is
+/// measured again more often.
 const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
@@ -86,8 +87,8 @@ fn monotonic() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
-/// Reads all clocks at (nearly) the same moment. Makes several attempts, and returns the one that took the least
-/// time.
+/// Reads all clocks at (nearly) the same moment. Makes several attempts, and returns the times of the attempt that
+/// took the least time.
 pub(crate) fn anchor() -> Anchor {
     anchor_by(ticks)
 }

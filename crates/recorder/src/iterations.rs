@@ -190,7 +190,7 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// Writes the histogram of the iterations that came before the open window.
+/// Writes the histogram of the iterations outside windows that came before the open window.
 pub fn write_before() {
     if !is_recording() {
         return;

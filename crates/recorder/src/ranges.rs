@@ -45,7 +45,7 @@ pub fn may_be_open() -> bool {
     LAST.load(Ordering::Relaxed) != 0
 }
 
-/// Gives a window that has opened its number.
+/// Assigns a number to a window that has just opened.
 pub fn window_opens() {
     let number = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
     LAST.store(number, Ordering::Relaxed);

@@ -184,8 +184,7 @@ pub(crate) fn keep_one(first: u64) {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Drops all kept iterations. A chunk that is filled from here on does not belong to the window that they may have
-/// become.
+/// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong to it.
 pub(crate) fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);

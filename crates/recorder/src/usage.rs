@@ -52,7 +52,8 @@ lifecycle::global! {
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// The thread's processor time, in nanoseconds, at the beginning of the wait for the GPU that is being measured.
+    /// The processor time of the waiting thread, in nanoseconds, when the wait for the GPU that is being measured
+    /// began.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     /// The time, in nanoseconds, when the wait for the GPU that is being measured began; 0 if none is being
@@ -63,8 +64,8 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
-    /// The result of the last measured waits for the GPU: nanoseconds on a processor, and nanoseconds in
-    /// total.
+    /// The time of the waits for the GPU in the latest iteration whose waits were measured: nanoseconds on a
+    /// processor, and nanoseconds in total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];

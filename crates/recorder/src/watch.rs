@@ -56,7 +56,7 @@ pub fn planned_has_closed(settings: &Settings) {
     }
 }
 
-/// Returns true if the times of causes are being summed.
+/// Returns true if the time of each cause (such as a garbage collection) is being summed.
 #[inline]
 pub fn is_watching() -> bool {
     looks_for(Looks::Watch)

@@ -138,7 +138,7 @@ pub(crate) fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
-/// Writes an event that [`Writer::keep_at_once`] has refused.
+/// Writes an event that the fast path ([`Writer::keep_at_once`]) has refused.
 #[cold]
 fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))

@@ -24,8 +24,8 @@ pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Runs what is due once, when the process begins to use CUDA. The caller holds no lock, because a profiler that this
-/// function starts may make CUDA calls itself.
+/// Runs the actions that are due when the process begins to use CUDA. Called once, with no lock held, because a
+/// profiler that this function starts may make CUDA calls itself.
 pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();

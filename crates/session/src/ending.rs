@@ -102,7 +102,7 @@ fn close(by: EndReason) {
         );
         return;
     }
-    // After this event no thread can take the turn, so no thread switches windows any more.
+    // After this event no thread can take the turn (the right to switch windows) any more.
     state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
     // Removes the limits at which threads report their calls, so that calls after this one are no longer examined.

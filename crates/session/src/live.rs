@@ -66,7 +66,7 @@ pub enum WindowRefusal {
         first: u64,
         next: u64,
     },
-    /// The window's condition refers to batches, but with this rule for a step batches are not known.
+    /// The window's condition refers to batches, but the batch is not known when a step of this rule begins.
     NoBatches(&'static Step),
 }
 

@@ -70,8 +70,8 @@ impl SessionState {
         is_sample
     }
 
-    /// Updates the state of the kernel sample after windows were switched. Returns two flags: the first is true if a
-    /// sample closed, the second if a sample opened.
+    /// Updates the state of the kernel sample after windows were opened or closed. Returns two flags: the first is
+    /// true if a sample closed, the second if a sample opened.
     pub(crate) fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));

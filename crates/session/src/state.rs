@@ -227,8 +227,8 @@ impl SessionState {
         begins
     }
 
-    /// Notes that the process uses CUDA. Also called when a window is about to be switched in a process that
-    /// has only loaded the driver.
+    /// Notes that the process uses CUDA. Also called when a window is about to open or close in a process that has
+    /// only loaded the driver.
     pub(crate) fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -305,7 +305,8 @@ impl SessionState {
         }
     }
 
-    /// Returns true if no window, profiler or record has to be switched when the process reaches `point`.
+    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, no record
+    /// begins, and no profiler has to be started or stopped.
     pub(crate) fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
@@ -354,7 +355,7 @@ impl SessionState {
         }
     }
 
-    /// Returns true if the rank has to be looked up at `point`: when a window is switched, and at each iteration
+    /// Returns true if the rank has to be looked up at `point`: when a window opens or closes, and at each iteration
     /// while a window waits for the rank. It is not looked up earlier, because engines set it late. But if only some
     /// ranks open windows, it is looked up from the first iteration on, because Python may need time to answer.
     pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
@@ -419,8 +420,8 @@ impl SessionState {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are recorded, if the switch `edge`
-    /// opens a window or begins the part with kernels of the open window. Otherwise returns `None`.
+    /// Returns the number of iterations in which GPU kernels are recorded from here on. Returns `None` unless the
+    /// switch `edge` opens a window, or begins the last part of the open window, in which kernels are recorded.
     pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
@@ -500,8 +501,8 @@ impl SessionState {
         splits
     }
 
-    /// Reports the point `point` (the beginning or end of an iteration) to the record, for a point at which no window
-    /// is switched.
+    /// Reports the point `point` (the beginning or end of an iteration) to the record. Called for a point at which no
+    /// window opens or closes.
     pub(crate) fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
@@ -513,8 +514,8 @@ impl SessionState {
     }
 }
 
-/// Returns the settings for the part of a window with kernels. This part comes at the end of a window that
-/// lasts until its figures are precise enough.
+/// Returns the limits for the last part of a window, in which kernels are recorded. Only a window that lasts until
+/// its figures are precise enough has such a part.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })

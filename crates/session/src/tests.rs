@@ -56,8 +56,8 @@ struct Orders {
     /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point in the sequence of iterations at which the fake sink reports (`has_edge_at`) that something other than
-    /// a window has to be switched.
+    /// A point in the sequence of iterations at which the fake sink reports (`has_edge_at`) that something has to be
+    /// started or stopped, although no window opens or closes there.
     edge: Option<Point>,
     while_switching: Option<Act>,
     /// True if the fake interpreter reports that the calling thread has the GIL and that a thread

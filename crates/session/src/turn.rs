@@ -34,11 +34,11 @@ const POLL_INTERVAL: Duration = Duration::from_micros(20);
 lifecycle::global! {
     stage: Session;
 
-    /// A counter that increases each time a thread gives up the turn. Threads that wait for the end of a turn
-    /// sleep on this word (futex).
+    /// A counter that increases each time a thread gives up the turn (the right to switch windows). Threads that wait
+    /// for the end of a turn sleep on this word (futex).
     #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
-    /// The number of threads that are waiting for a turn to end.
+    /// The number of threads that wait until another thread gives up the turn (the right to switch windows).
     #[fork(reset)]
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
@@ -83,8 +83,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     run(guard);
 }
 
-/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for the rank.
-/// Called by the thread that has the turn.
+/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for the rank. Called by the
+/// thread that has the turn (the right to switch windows).
 fn ask_rank(
     mut guard: Guard<'static, Option<SessionState>>,
     point: Point,
@@ -115,8 +115,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits, for a limited time, until each numbered call of another thread has continued to the real function.
-/// Called by the thread that has the turn.
+/// Waits, for a limited time, until each numbered call of another thread has continued to the real function. Called
+/// by the thread that has the turn (the right to switch windows).
 fn let_go_on(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -140,8 +140,8 @@ fn let_go_on(
     guard
 }
 
-/// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps
-/// the turn.
+/// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps the turn
+/// (the right to switch windows).
 fn unlocked<T>(
     guard: Guard<'_, Option<SessionState>>,
     act: impl FnOnce() -> T,

@@ -25,8 +25,8 @@ pub struct Place<'a> {
     pub capturing: bool,
     /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// The number of iterations in which GPU kernels are recorded, if a window opens or the open window
-    /// begins its part with kernels.
+    /// The number of iterations in which GPU kernels are recorded from here on. `None` unless a window opens, or the
+    /// last part of the open window begins, in which kernels are recorded.
     pub kernels: Option<u64>,
     /// The settings of the kernel sample, if the window that opens is a sample.
     pub sampled: Option<KernelSamples>,
@@ -92,9 +92,10 @@ pub trait Sink: Sync {
     /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns
     /// the time of the previous iteration by causes.
     fn take_spent(&self) -> Spent;
-    /// Returns true if something other than a window has to be switched at `point`.
+    /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
+    /// such as the recording of kernels.
     fn has_edge_at(&self, point: Point) -> bool;
-    /// Moves to the point in `place`, and opens or closes the windows in `edge`.
+    /// Opens or closes the windows in `edge` for the profilers and the record, at the point in `place`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
     /// Ends the measurements and the open iteration, before the record ends. Called when no more windows open, after
     /// `iterations` iterations and for the reason `by`.
@@ -125,7 +126,7 @@ pub trait Doors: Sync {
     fn attend(&self, calls: CallSet);
     /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
-    /// Called when the number of stream captures in progress has changed.
+    /// Adapts the hooks after the number of stream captures in progress has changed.
     fn captures(&self) {}
     /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);
@@ -200,7 +201,7 @@ pub trait Interpreter: Sync {
 
 /// Listens for requests from outside, on a thread of its own.
 pub trait Listener: Sync {
-    /// Called when the process has begun to use CUDA.
+    /// Starts to listen if the settings ask for it. Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
     /// Called when the process ends. Makes the listening thread end. Neither waits nor allocates.
     fn ends(&self);

@@ -57,7 +57,7 @@ impl fmt::Display for Collective {
     }
 }
 
-/// The arguments of a collective.
+/// The arguments of an NCCL call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,

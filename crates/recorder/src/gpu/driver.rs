@@ -39,7 +39,7 @@ functions! {
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
-/// The events before and after a span (the work of one stream in one iteration).
+/// The CUDA events before and after a span (the work of one stream in one iteration).
 #[derive(Clone, Copy, Default)]
 pub struct Pair {
     pub start: EventHandle,

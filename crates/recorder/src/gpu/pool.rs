@@ -71,7 +71,8 @@ struct Context {
     pool: Lock<Pool>,
 }
 
-/// The events of a context. The fields that each span needs come first, in one cache line with the lock.
+/// The CUDA events of a context, and its spans whose times have not been read yet. The fields that are used for each
+/// span come first, in one cache line with the lock.
 #[repr(C)]
 pub(crate) struct Pool {
     made: usize,
@@ -235,8 +236,8 @@ pub(crate) fn rest(driver: Driver) {
     }
 }
 
-/// Like [`rest`], for the contexts for which `ends` returns true. `ends` gets the context's handle and
-/// device. Also destroys the contexts' events.
+/// Reads the times of finished spans, like [`rest`], and destroys the CUDA events, in each context for which `ends`
+/// returns true. `ends` gets the context's handle and device.
 pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {

@@ -20,7 +20,7 @@ const PAIR_NS: u64 = 3_500;
 /// The assumed cost of a span that is timed with the host's clock: the number of nanoseconds by which a step gets
 /// longer.
 const CLOCK_NS: u64 = 300;
-/// The share of a step's time that measuring may cost, as a divisor: 1/400.
+/// The maximum cost of measuring, as a divisor of a step's time: 1/400.
 const PART: u64 = 400;
 /// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
@@ -68,7 +68,7 @@ impl Sampling {
         }
     }
 
-    /// Called when a window opens. Keeps the value of `every` that earlier windows have led to.
+    /// Resets the counts for a window that opens, but keeps the value of `every` that earlier windows have led to.
     pub(crate) const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;

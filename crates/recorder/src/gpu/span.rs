@@ -107,7 +107,7 @@ pub(crate) struct Ending {
     pub is_legacy: bool,
 }
 
-/// The fate of a span that ends: if its time can be read, is lost, or needs one more event.
+/// The result of ending a span: its time can be read, is lost, or needs one more event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The span stays open: another thread has begun it and is about to make its first launch.

@@ -150,7 +150,7 @@ pub(crate) struct Open {
     counts: [u32; REMEMBERED],
     /// Bit n is set if the host waited for the stream right after the launches of span n of an iteration.
     waited: u8,
-    /// The number of spans that the stream had in the previous iteration with any.
+    /// The number of spans that the stream had in the latest earlier iteration that had any.
     before: usize,
 }
 
@@ -475,7 +475,7 @@ pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets all streams of the contexts for which `ends` returns true. None of these streams has an open span.
+/// Forgets all streams of the contexts for which `ends` returns true. None of these streams may have an open span.
 pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {

@@ -78,7 +78,7 @@ fn lost(header: &Header) -> u64 {
     header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
 }
 
-/// Uses numbered names, like those of requests, so that each name occurs in only one window.
+/// Tests names that occur in only one window, like those of requests: they must be dropped together with that window.
 #[test]
 fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
     const WINDOWS: u64 = 40;

@@ -147,7 +147,8 @@ impl Label {
         }
     }
 
-    /// Returns the text's number like [`Label::id`], for a text that events outside windows refer to as well.
+    /// Returns the text's number, like [`Label::id`], for a text to which events outside windows refer as well. So
+    /// the number stays valid when a window opens.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
