@@ -9,7 +9,7 @@ use std::mem;
 
 const MASK: &str = "***";
 
-/// Parts of names. If a name contains such a part, its value is always a secret.
+/// Parts of the names of options and variables. If a name contains such a part, its value is always a secret.
 const SECRET: &[&str] = &[
     "password",
     "passwd",
@@ -18,8 +18,8 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words in names. If a name contains such a word, its value is a secret unless the value is a number or one of
-/// [`SWITCHES`].
+/// Words in the names of options and variables. If a name contains such a word, its value is a secret unless the
+/// value is a number or one of [`SWITCHES`].
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -30,7 +30,7 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Words that show, if they are at the end of a name, that the name's value is not a secret.
+/// Words that show, if they are at the end of an option's or a variable's name, that its value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",

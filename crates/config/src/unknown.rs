@@ -39,7 +39,8 @@ impl fmt::Display for Unknown<'_> {
     }
 }
 
-/// Returns the variable of the option that the name spells in capitals. For example, `TLLMPROF_GC` spells `--gc`.
+/// Returns the variable that an option sets, if `name` spells that option in capitals. For example, `TLLMPROF_GC`
+/// spells `--gc`.
 fn find_by_option(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("TLLMPROF_")?;
     let is_spelled = |option: &str| {

@@ -8,8 +8,8 @@
 //! The kept iterations can be read even if the process is killed. For this, a separate chunk has an event that opens
 //! a window at the oldest kept iteration. The event is rewritten after each iteration.
 //!
-//! All functions are called with the session's lock held, or on the thread that is switching windows. So only one
-//! thread at a time calls them.
+//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
+//! only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -34,8 +34,8 @@ lifecycle::global! {
     /// no such chunk.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
-    /// True once a window has opened that ends the flight recorder. From then on iterations outside windows
-    /// are no longer kept.
+    /// True once a window has opened that ends the flight recorder. From then on the latest iterations outside
+    /// windows are no longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     /// True while no step is known, so that spans of time are recorded in place of iterations. Only the

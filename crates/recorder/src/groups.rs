@@ -67,8 +67,8 @@ lifecycle::global! {
     static ARE_OPEN: AtomicBool = AtomicBool::new(false);
 }
 
-/// Stores an NCCL communicator that the program has created, for the record and the ring. `slot` is the address at
-/// which the program stores its handle; 0 if the address is not known.
+/// Stores an NCCL communicator that the program has created, for the record and the ring (the latest steps and
+/// collectives). `slot` is the address at which the program stores its handle; 0 if the address is not known.
 pub fn communicator(member: Member, slot: usize) {
     add(Communicator::new(member, slot));
 }

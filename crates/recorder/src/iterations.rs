@@ -1,8 +1,8 @@
-//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside
-//! a window its events are written.
+//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside a
+//! window its events are written.
 //!
-//! All functions are called with the session's lock held, or on the thread that is switching windows. So only
-//! one thread at a time calls them.
+//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
+//! only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

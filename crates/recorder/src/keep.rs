@@ -18,7 +18,7 @@ use tllmprof_sync::Guard;
 use super::bounded::Bounded;
 use super::{clock, space};
 
-/// The time a thread waits for the lock on the list of full chunks.
+/// The maximum time for which a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
@@ -247,7 +247,8 @@ pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
 /// Returns the smallest suitable record size, in megabytes: each of `threads` threads has a chunk, and the
 /// same number of chunks remains for earlier windows.
 const fn least_for(threads: u64) -> u64 {
-    // Adds room for the header, and for the chunks with lasting strings, which take an eighth of the record.
+    // Adds room for the header, and for the chunks with strings that stay as long as the record. These chunks take an
+    // eighth of the record.
     let chunks = (2 * threads + 4) * 8;
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }

@@ -185,15 +185,16 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Ends the flight recorder if it was to last only until the first window. Called when a planned window opens (not
-/// one that a user requests from the running process).
+/// Ends the flight recorder, which keeps the latest iterations, if it was to last only until the first window. Called
+/// when a planned window opens (not one that a user requests from the running process).
 pub fn planned_opens(settings: &Settings) {
     if settings.flight.is_none() {
         flight::is_over();
     }
 }
 
-/// Ends the flight recorder unless `TLLMPROF_FLIGHT` asks for it. Called when the settings plan no window at all.
+/// Ends the flight recorder, which keeps the latest iterations, unless `TLLMPROF_FLIGHT` asks for it. Called when the
+/// settings plan no window at all.
 pub fn plans_none(settings: &Settings) {
     planned_opens(settings);
     if settings.flight.is_none() {

@@ -15,7 +15,7 @@ use super::{keep, space};
 /// The maximum number of full chunks that wait to be reused: 16 MiB. If the iterations to be kept need more chunks,
 /// fewer iterations are kept.
 const MAX_WAITING: usize = 256;
-/// The time a thread waits for the lock on the list of full chunks.
+/// The maximum time for which a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The generation number of chunks that hold events of a window. This module never reuses such chunks.

@@ -24,8 +24,8 @@ use super::file::File;
 use super::path_of_file::{fill, host_name, may_write};
 use super::space::Shown;
 
-/// State that a child process must not use. The kernel fills its memory with zeros in the child,
-/// even if the child was created with `clone` instead of `fork`.
+/// The reference to the ring, which a child process must not use. The kernel fills this memory with zeros in the
+/// child, even if the child was created with `clone` instead of `fork`.
 struct Live {
     ring: Published<RingBlock>,
 }
@@ -36,7 +36,7 @@ unsafe impl Zeroed for Live {}
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the settings ask for a ring.
+    /// True if the settings ask for a ring (the file with the latest steps and NCCL collectives).
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     /// True if the process has already tried to create its ring, with or without success.
@@ -54,7 +54,7 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Returns true if the settings ask for a ring.
+/// Returns true if the settings ask for a ring (the file with the latest steps and NCCL collectives).
 pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Relaxed)
 }

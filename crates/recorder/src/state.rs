@@ -80,9 +80,9 @@ impl fmt::Display for Missing {
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum Keeps {
-    /// Events of the open window are kept.
+    /// Iterations of the open window.
     Window = 1,
-    /// Events of the latest iterations outside windows are kept (the flight recorder).
+    /// The latest iterations outside windows, which the flight recorder keeps.
     Latest = 2,
 }
 

@@ -1,9 +1,9 @@
-//! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on)
-//! of the iterations' batches, for queries while the process runs. The counts never decrease.
+//! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on) of the
+//! iterations' batches, for queries while the process runs. The counts never decrease.
 //!
-//! Written at the end of each iteration, with the session's lock held or on the thread that is switching
-//! windows. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock
-//! for readers: a reader retries if a write intervenes.
+//! Written at the end of each iteration, with the session's lock held or on the thread that is opening or closing a
+//! window. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock for
+//! readers: a reader retries if a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};

@@ -102,8 +102,8 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     entered.ends
 }
 
-/// Notes that the calling thread is about to continue to the real function. From here on, a thread that switches
-/// windows no longer waits for this call.
+/// Notes that the calling thread is about to continue to the real function. From here on, a thread that opens or
+/// closes windows no longer waits for this call.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {

@@ -25,9 +25,9 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::Schedule;
 
-/// The longest time that the end of the process waits for the lock on the session's state.
+/// The maximum time for which the end of the process waits for the lock on the session's state.
 pub(crate) const ENDING: Duration = Duration::from_secs(1);
-/// The longest time that the end of the process waits for the library's own threads.
+/// The maximum time for which the end of the process waits for the library's own threads.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
 
 lifecycle::global! {

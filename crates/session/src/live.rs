@@ -28,7 +28,7 @@ lifecycle::global! {
     static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The longest time that the listening thread waits for the lock on the session's state.
+/// The maximum time for which the listening thread waits for the lock on the session's state.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request for a window in the running process.
@@ -134,7 +134,8 @@ impl WindowRefusal {
         }
     }
 
-    /// Returns the next iteration, if the request was refused because its first iteration has begun.
+    /// Returns the number of the first iteration that can still be requested, if the request was refused because its
+    /// first iteration has begun.
     pub const fn next(&self) -> Option<u64> {
         match self {
             Self::Reached { next, .. } => Some(*next),
@@ -158,7 +159,7 @@ pub struct ProcessStatus {
 impl SessionState {
     /// Gives threads credit again (calls that they may count by themselves) after it was taken back.
     fn let_run(&mut self) {
-        // A thread that is switching windows gives credit itself when it has finished.
+        // A thread that is opening or closing windows gives credit itself when it has finished.
         if !self.turn.is_taken() {
             self.run_on();
         }

@@ -90,8 +90,8 @@ pub(crate) struct SessionState {
     pub span: Stretches,
     /// The number of stream captures that made counting restart after iterations had already been counted.
     pub restarts: u64,
-    /// The number of iterations that began while a thread was switching windows, because the threads that
-    /// began them could not wait any longer; `None` once this has been logged.
+    /// The number of iterations that began while another thread was opening or closing windows, because the threads
+    /// that began them could not wait any longer; `None` once this has been logged.
     pub early: Option<u64>,
     /// The latest window that was requested while the process runs.
     pub demand: Option<Demand>,

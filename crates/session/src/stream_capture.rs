@@ -31,9 +31,9 @@ lifecycle::global! {
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if any thread is capturing a stream. Called before a switch of windows. If `will`, the library is
-/// about to wait for the device, and the beginning of a capture is delayed until [`drained`] is called, or for a
-/// limited time.
+/// Returns true if any thread is capturing a stream. Called before windows are opened or closed. If `will`, the
+/// library is about to wait for the device, and the beginning of a capture is delayed until [`drained`] is called, or
+/// for a limited time.
 pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()

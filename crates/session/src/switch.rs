@@ -111,8 +111,8 @@ impl Opening {
 }
 
 impl Switch {
-    /// Moves the schedule to `target`, and collects the data for the switch. The result is boxed because it
-    /// takes several kilobytes, and the program's thread may have a small stack.
+    /// Moves the schedule of windows to `target`, and collects the data for the switch. The result is boxed because
+    /// it takes several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
     pub(crate) fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
@@ -153,8 +153,8 @@ impl Switch {
         self.edge.open.is_some() || self.edge.close.is_some()
     }
 
-    /// Carries out the switch. The state must not be locked. If the record begins with this switch, returns
-    /// the new state of the record.
+    /// Carries out the switch: opens or closes the windows for the profilers and the record. The state must not be
+    /// locked. If the record begins with this switch, returns the new state of the record.
     pub(crate) fn carry_out(&self) -> Option<Recording> {
         // During a stream capture the library must not wait for the device, and CUPTI must not be
         // attached or detached.

@@ -413,7 +413,7 @@ fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
-/// Makes a driver call with these arguments, which succeeds or fails.
+/// Makes a driver call with these arguments. `succeeds` is false if the driver refuses the call.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
     // A call from within another intercepted call is not reported, because it is part of the outer
     // call.

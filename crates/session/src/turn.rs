@@ -24,11 +24,12 @@ use tllmprof_sync::wake;
 
 /// The interval at which a waiting thread that has the GIL checks whether a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The maximum time that a switching thread waits for other threads to continue to the real function, if their calls
-/// have a number already. Such threads hold none of the library's locks, and only have to execute some instructions
-/// or to get the GIL.
+/// The maximum time for which a thread that is about to open or close windows waits for other threads to continue to
+/// the real function, if their calls have a number already. Such threads hold none of the library's locks, and only
+/// have to execute some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The interval at which a switching thread checks whether the threads that it waits for have continued.
+/// The interval at which a thread that is about to open or close windows checks whether the threads that it waits for
+/// have continued to the real function.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
@@ -207,8 +208,8 @@ pub(crate) fn wait_for(
         if now >= until {
             break;
         }
-        // The deadline of a turn moves to an earlier time when a window is to be closed. So the deadline is read
-        // again after `CLOSING`.
+        // The deadline of the other thread's turn (its right to switch windows) moves to an earlier time when a
+        // window is to be closed. So the deadline is read again after `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {
@@ -218,8 +219,9 @@ pub(crate) fn wait_for(
     guard
 }
 
-/// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if the thread must
-/// not wait: it has the GIL, and a thread of the library waits for the GIL.
+/// Unlocks the state and waits until another thread's turn (its right to switch windows) ends, but not beyond
+/// `deadline`. Returns false if the calling thread must not wait: it has the GIL, and a thread of the library waits
+/// for the GIL.
 pub(crate) fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);

@@ -12,8 +12,8 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::EndReason;
 use super::rank::Rank;
 
-/// A point in the sequence of iterations that the process moves to, with the data that profilers and the
-/// record need to switch there.
+/// A point in the sequence of iterations that the process moves to, with the data that profilers and the record need
+/// to open or close windows there.
 pub struct Place<'a> {
     pub point: Point,
     /// The rule for a step, and the rank if there is one, formatted for messages.
@@ -72,8 +72,8 @@ pub trait Sink: Sync {
     fn rule_is_known(&self, facts: &SessionFacts<'_>);
     /// Writes the rank into the record, because it became known only after the record had begun.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// Records that an iteration begins or ends at `point`, where nothing is switched. If there is a record, called
-    /// for each iteration. `excluded` is true if the condition on batches does not hold for the iteration that
+    /// Records that an iteration begins or ends at `point`, where no window opens or closes. If there is a record,
+    /// called for each iteration. `excluded` is true if the condition on batches does not hold for the iteration that
     /// begins.
     fn passes(&self, point: Point, excluded: bool);
     /// Notes that a stretch of time is about to begin. It is recorded in place of an iteration, because no step is

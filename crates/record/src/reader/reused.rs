@@ -263,8 +263,8 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Tests records of earlier versions of the library, which wrote each stack frame once, as a lasting
-    /// event.
+    /// Tests records of earlier versions of the library, which wrote each stack frame only once. The event of a frame
+    /// must be kept although the windows of its time were dropped.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

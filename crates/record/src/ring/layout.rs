@@ -92,8 +92,8 @@ pub(super) struct GroupPlace {
     pub(super) rank: AtomicU64,
 }
 
-/// A ring, in memory that is mapped to a file. Times are in nanoseconds of `CLOCK_MONOTONIC`, with a
-/// resolution of some milliseconds.
+/// A ring (the latest steps and NCCL collectives of a process), in memory that is mapped to a file. Times are in
+/// nanoseconds of `CLOCK_MONOTONIC`, with a resolution of some milliseconds.
 #[repr(C)]
 pub struct RingBlock {
     /// [`RING_MAGIC`], which is written last.

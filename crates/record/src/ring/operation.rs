@@ -1,4 +1,4 @@
-//! The operations of NCCL and their arguments, as rings contain them.
+//! The operations of NCCL and their arguments, as a ring (a process's latest steps and collectives) stores them.
 
 use std::fmt;
 

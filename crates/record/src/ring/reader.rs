@@ -1,4 +1,4 @@
-//! Reads a ring from the bytes of its file.
+//! Reads a ring (the latest steps and NCCL collectives of a process) from the bytes of its file.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::layout::{
 };
 use super::operation::{Collective, Operation};
 
-/// The contents of a ring, read at one moment.
+/// The contents of a ring (the latest steps and NCCL collectives of a process), read at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ring {
     pub pid: u32,
@@ -102,7 +102,7 @@ pub struct CapturedCollective {
     pub times: u64,
 }
 
-/// The reason why a file cannot be read as a ring.
+/// The reason why a file cannot be read as a ring (the latest steps and NCCL collectives of a process).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRing {
     /// The file is not a ring, or it is too short.

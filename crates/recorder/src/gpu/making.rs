@@ -17,9 +17,9 @@ use tllmprof_sync::States;
 /// A state of the worker, which creates CUDA events in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// The worker is creating no events, and may begin to.
+    /// The worker is creating no CUDA events, and may begin to.
     Idle,
-    /// The worker is creating events.
+    /// The worker is creating CUDA events, and may continue to.
     Busy,
     /// The worker has to stop, because this number of contexts are about to be destroyed.
     Stopping(u32),
@@ -30,9 +30,9 @@ pub(crate) enum Making {
 /// An occurrence that changes the worker's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreationEvent {
-    /// The worker is about to create events.
+    /// The worker is about to create CUDA events.
     Begins,
-    /// The worker has finished creating events.
+    /// The worker has finished creating CUDA events.
     Ends,
     /// A context is about to be destroyed.
     Dooms,
@@ -41,12 +41,12 @@ pub(crate) enum CreationEvent {
 }
 
 impl Making {
-    /// Returns true if the worker may create one more event.
+    /// Returns true if the worker may create one more CUDA event.
     pub(crate) const fn goes_on(self) -> bool {
         matches!(self, Self::Busy)
     }
 
-    /// Returns true if the worker may be creating an event.
+    /// Returns true if the worker may be creating a CUDA event.
     pub(crate) const fn is_under_way(self) -> bool {
         matches!(self, Self::Busy | Self::Stopping(_))
     }

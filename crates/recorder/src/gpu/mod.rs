@@ -97,7 +97,7 @@ lifecycle::global! {
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
-    /// The number of threads that may be using an event or a stream's handle now. A thread that has a writer is
+    /// The number of threads that may be using a CUDA event or a stream's handle now. A thread that has a writer is
     /// counted in its writer instead.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
@@ -106,9 +106,9 @@ lifecycle::global! {
 /// within this time per launch, the GPU cannot have been idle for long. Only then is the span timed with the host's
 /// clock.
 const AT_ONCE_NS: f64 = 10_000.0;
-/// The longest wait for other threads to finish their driver calls for GPU timing.
+/// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
-/// The longest wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
+/// The maximum time to wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
 /// program's own call waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -25,30 +25,30 @@ const CONTEXTS: usize = 16;
 /// The largest number of a context's spans that may be in progress or whose times have not been read yet.
 /// These spans are lost if the process is killed.
 const MAX_PAIRS: usize = 1024;
-/// The number of event pairs per context that the worker (a thread of the library) creates in advance.
+/// The number of pairs of CUDA events per context that the worker (a thread of the library) creates in advance.
 const PAIRS_AHEAD: usize = 512;
-/// The number of event pairs that a thread of the program creates when no pair is free.
+/// The number of pairs of CUDA events that a thread of the program creates when no pair is free.
 const PAIRS_AT_A_TIME: usize = 8;
 /// The number of spans whose times are read in one go, once many spans are unread.
 const SPANS_AT_A_TIME: usize = 16;
-/// The time limit for creating and reading events in a call of the program.
+/// The time limit for creating and reading CUDA events in a call of the program.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
-/// The time limit for reading and destroying events at the end of a window or a context.
+/// The time limit for reading and destroying CUDA events at the end of a window or a context.
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
-/// The time limit for creating events in advance on the worker (a thread of the library).
+/// The time limit for creating CUDA events in advance on the worker (a thread of the library).
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
-/// If creating two events takes this long, the worker stops creating events, because other threads wait for
-/// the driver meanwhile.
+/// If creating two CUDA events takes this long, the worker (a thread of the library) stops creating them, because
+/// other threads wait for the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
-/// The longest time that a thread waits for another thread that has locked a pool of events.
+/// The maximum time that a thread waits for another thread that has locked a pool of CUDA events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
 /// The largest relative difference between the speeds of the GPU's clock and the host's clock: 100 µs per second.
 const DRIFT: f64 = 1e-4;
 
-/// The index of a pair of events in the pool of their context.
+/// The index of a pair of CUDA events in the pool of their context.
 pub(crate) type Index = u16;
 
-/// A span: the work of one stream in one iteration. Both of its events have been recorded.
+/// A span (the work of one stream in one iteration) whose two CUDA events have been recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamSpan {
     pub pair: Index,
@@ -164,7 +164,7 @@ pub(crate) fn expect(driver: Driver, context: usize) {
     drop(get_or_create(driver, context));
 }
 
-/// Returns true if any context has fewer events than should be created in advance.
+/// Returns true if any context has fewer CUDA events than should be created in advance.
 pub(crate) fn wants_more() -> bool {
     let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
     let mut pools = ALL.iter().filter(is_there);
@@ -174,7 +174,7 @@ pub(crate) fn wants_more() -> bool {
     })
 }
 
-/// Creates events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
+/// Creates CUDA events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
 /// thread.
 pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
@@ -344,8 +344,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Notes that events have been created. `long` is true if the driver was slow. After the driver has been slow
-    /// twice, no more events are created.
+    /// Notes that CUDA events have been created. `long` is true if the driver was slow. After the driver has been
+    /// slow twice, no more events are created.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);
@@ -378,7 +378,7 @@ impl Pool {
         });
     }
 
-    /// Returns a free pair of events for a new span.
+    /// Returns a free pair of CUDA events for a new span (the work of one stream in one iteration).
     pub(crate) fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;
@@ -396,7 +396,7 @@ impl Pool {
         Some((index, self.pairs[usize::from(index)]))
     }
 
-    /// Makes an event pair free for another span.
+    /// Makes a pair of CUDA events free for another span.
     pub(crate) fn put_back(&mut self, index: Index) {
         // An index from a destroyed context does not belong to this pool, and may be out of range.
         if usize::from(index) < self.made

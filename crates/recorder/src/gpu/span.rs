@@ -29,7 +29,7 @@ pub(crate) enum SpanEvent {
     Begins(u64),
     /// A span of the iteration with this number could not begin.
     Fails(u64),
-    /// The open span ends.
+    /// The open span ends: no later work belongs to it.
     Ends,
     /// The program has destroyed the stream.
     Forgotten,
@@ -119,7 +119,7 @@ pub(crate) enum Fate {
     /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
     /// true if work outside the span may have run before that event.
     GiveLast { cut: bool },
-    /// The span's end can no longer be determined.
+    /// The span's end can no longer be determined, so its time is lost.
     Lost,
 }
 

@@ -457,13 +457,13 @@ pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> 
     Some(stream)
 }
 
-/// Returns true if any stream has an open span.
+/// Returns true if any stream has an open span (work of the current iteration whose end is not yet known).
 #[inline]
 pub(crate) fn is_any_open() -> bool {
     OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
 }
 
-/// Returns the streams that have an open span.
+/// Returns the streams that have an open span (work of an iteration whose end is not yet known).
 pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     OPEN.iter().enumerate().flat_map(|(word, bits)| {
         let mut left = bits.load(Ordering::Relaxed);

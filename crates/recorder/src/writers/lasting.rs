@@ -14,8 +14,8 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// The time a thread waits for the lock on the lasting chunk, which all threads share. After a time-out it
-/// writes into its own chunk.
+/// The maximum time for which a thread waits for the lock on the lasting chunk, which all threads share. After a
+/// time-out it writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The lasting chunks may take one `SHARE`th of all chunks.
@@ -66,7 +66,7 @@ pub(crate) fn begin(keep: Option<u64>) {
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 
-/// Returns true if more lasting strings may fit.
+/// Returns true if more strings that stay as long as the record may fit into lasting chunks.
 pub(crate) fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }

@@ -29,8 +29,8 @@ const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
 /// The maximum length in bytes of a name that the program chose. Longer names are cut.
 pub const LONGEST: usize = 512;
 
-/// An entry of the hash table of texts. The entry's era never decreases, so it holds at most one text in each
-/// era.
+/// An entry of the hash table of texts. It belongs to an era (a number that changes when texts are forgotten), which
+/// never decreases. So it holds at most one text in each era.
 struct TextEntry {
     /// The hash of the text and of its era; 0 if the entry was never used.
     hash: AtomicU64,
@@ -191,7 +191,7 @@ lifecycle::global! {
             known: AtomicU64::new(0),
         }
     }; PLACES];
-    /// The last number that was given to a lasting text.
+    /// The last number that was given to a lasting text (one that stays as long as the record).
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
     /// The count of numbers that were given to texts that are dropped with windows.
@@ -201,7 +201,8 @@ lifecycle::global! {
     /// parent's texts are not in the child's record.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of lasting texts. It never equals the era of a text that is dropped with its window.
+    /// The era of lasting texts, which stay as long as the record. It never equals the era of a text that is dropped
+    /// with its window.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
@@ -286,8 +287,9 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
-    // A lasting text must not claim an entry that a text of the current era uses. The entries within reach are all
-    // searched before one is claimed, because the text may already be in a later one.
+    // A lasting text (one that stays as long as the record) must not claim an entry that a text of the current era
+    // uses. The entries within reach are all searched before one is claimed, because the text may already be in a
+    // later one.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
