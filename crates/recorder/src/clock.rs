@@ -132,8 +132,8 @@ fn tied() -> (f64, u64) {
     (ticks as f64 / ns.max(1) as f64, ns)
 }
 
-/// Like [`ticks_per_ns`], but may return a value measured up to [`LOOKUP_EVERY`] calls ago, at almost no
-/// cost.
+/// Returns the ticks per nanosecond like [`ticks_per_ns`], at almost no cost: the value may have been measured up to
+/// [`LOOKUP_EVERY`] calls ago.
 pub(crate) fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {

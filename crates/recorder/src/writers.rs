@@ -125,8 +125,8 @@ pub(crate) fn write(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
 
-/// Like [`write`], but takes only the fast path. Returns false without writing if something else has to be done
-/// first, such as beginning a new chunk.
+/// Writes an event like [`write`], but takes only the fast path. Returns false without writing if something else has
+/// to be done first, such as beginning a new chunk.
 #[inline(always)]
 pub(crate) fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))

@@ -38,8 +38,8 @@ pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, BatchFacts::default())
 }
 
-/// Does the same as [`ask`]. `facts` describes the batch (requests and tokens) of the iteration that may
-/// begin.
+/// Handles the beginning of `what`, like [`ask`]. `facts` describes the batch (requests and tokens) of the iteration
+/// that may begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let _errno = SavedErrno::new();
@@ -56,7 +56,7 @@ pub fn has_ended(iteration: u64) {
     }
 }
 
-/// Does the same as [`has_ended`], for callers that are already inside the library.
+/// Ends `iteration`, like [`has_ended`], for callers that are already inside the library.
 pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;

@@ -62,7 +62,8 @@ pub(crate) fn enter(what: Counted) -> Option<u64> {
     enter_with(what, BatchFacts::default())
 }
 
-/// Does the same as [`enter`]. `facts` describes the batch of the iteration that may begin.
+/// Handles the beginning of `what`, like [`enter`]. `facts` describes the batch (requests and tokens) of the
+/// iteration that may begin.
 pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;

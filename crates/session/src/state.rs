@@ -109,9 +109,9 @@ pub(crate) struct SessionState {
 /// The state of the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
 pub(crate) struct Filter {
-    /// The number of iterations for which the condition held, and the number for which it did not.
+    /// The number of iterations for which the condition on batches held, and the number for which it did not.
     pub held: Held,
-    /// The latest iteration that has begun, if the condition does not hold for it.
+    /// The latest iteration that has begun, if the condition on batches does not hold for it; otherwise `None`.
     pub excluded: Option<u64>,
     /// The time when the open window was last split (closed for an excluded iteration, to be opened again).
     pub split: Option<Instant>,
@@ -486,8 +486,8 @@ impl SessionState {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
-    /// Returns true if the open window has to be closed before `iteration`, because the condition does not
-    /// hold for the iteration. The window opens again later.
+    /// Returns true if the open window has to be closed before `iteration`, because the condition on batches does not
+    /// hold for it. The window opens again later.
     pub(crate) fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;

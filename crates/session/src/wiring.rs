@@ -89,8 +89,8 @@ pub trait Sink: Sync {
     /// Sets the record's counters of calls. `counts` yields the count of each row of the table of calls, in
     /// order.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
-    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns
-    /// the time of the previous iteration by causes.
+    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns the
+    /// time of the previous iteration by cause, such as waits for the GPU.
     fn take_spent(&self) -> Spent;
     /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
     /// such as the recording of kernels.

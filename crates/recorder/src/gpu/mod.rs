@@ -89,7 +89,7 @@ lifecycle::global! {
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// The number of spans (a stream's work in one iteration) so far that were timed with a pair of events.
+    /// The number of spans (a stream's work in one iteration) so far that were timed with a pair of CUDA events.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
@@ -307,8 +307,8 @@ fn before_other_work(target: StreamArgument, iteration: u64) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// Called when the driver has accepted the launch that is expected to be the last of its span. Records the
-/// span's second event.
+/// Called when the driver has accepted the launch that is expected to be the last of its span. Records the span's
+/// second CUDA event.
 #[cold]
 pub fn after_last(target: StreamArgument) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
@@ -366,7 +366,7 @@ pub fn before_wait(wait: Wait) -> bool {
 }
 
 /// Ends the open spans of streams that the calling thread launched into last. The legacy default stream is included
-/// only if `on_legacy`, because an event on it would make other streams wait.
+/// only if `on_legacy`, because a CUDA event on it would make other streams wait.
 #[cold]
 fn end_ours(on_legacy: bool) {
     let Some(driver) = Driver::get() else { return };
@@ -446,8 +446,8 @@ pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     stream.end(&mut open);
 }
 
-/// Forgets a stream or a context that the program is about to destroy, and the events in it. Called even if no window
-/// is open. `capturing` is true if a stream capture is in progress.
+/// Forgets a stream or a context that the program is about to destroy, and the CUDA events in it. Called even if no
+/// window is open. `capturing` is true if a stream capture is in progress.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !PHASE.state().has_events() {
         return;
@@ -460,8 +460,8 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
-    // `timed` fails while another thread is closing the window, because no other thread may use events then. So it is
-    // retried.
+    // `timed` fails while another thread is closing the window, because no other thread may use CUDA events then. So
+    // it is retried.
     let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
@@ -506,7 +506,7 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// Called when the window has closed and no more spans begin. Records an event after the last work of each
+/// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each
 /// stream. `capturing` is true if a stream capture is in progress.
 pub fn work_ends(capturing: bool) {
     between_iterations();
@@ -521,11 +521,11 @@ pub fn work_ends(capturing: bool) {
     }
 }
 
-/// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window
-/// has closed, when the device is most likely idle.
+/// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window has
+/// closed, when the device is most likely idle.
 ///
-/// First waits for threads that may still be recording an event from before the window closed, because events
-/// may be reused from here on.
+/// First waits for threads that may still be recording a CUDA event from before the window closed, because events may
+/// be reused from here on.
 pub fn end() {
     if !PHASE.state().is_open() {
         return;
@@ -536,7 +536,7 @@ pub fn end() {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
-            // Another thread is still inside the driver, and it is not known when its call returns. So the
+            // Another thread is still inside the driver, and it is not known when its call returns. So the CUDA
             // events are neither destroyed nor used again.
             give_up();
         }
@@ -604,8 +604,8 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The legacy default stream is left out, because an event in it would make other streams wait. Its span
-    // ends at the next launch into it.
+    // The legacy default stream is left out, because a CUDA event in it would make other streams wait. Its span ends
+    // at the next launch into it.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

@@ -27,8 +27,7 @@ pub(crate) enum SamplingPhase {
     Reading,
     /// A thread has given up waiting for the driver before the end of the window, so GPU timing has stopped.
     Failing,
-    /// Like `Failing`, but the window has closed: GPU timing has stopped for the rest of the
-    /// process.
+    /// GPU timing has stopped for the rest of the process, and the window in which it stopped has closed.
     Over,
 }
 

@@ -54,11 +54,11 @@ pub(crate) struct StreamSpan {
     pub pair: Index,
     /// The number that the recorder assigned to the span's stream.
     pub stream: u16,
-    /// True if the span's last event was recorded late, so that work outside the span may have run
-    /// before that event.
+    /// True if the span's last CUDA event was recorded late, so that work outside the span may have run before that
+    /// event.
     pub cut: bool,
     pub iteration: u64,
-    /// The time in ticks, taken right after the span's first event was recorded.
+    /// The time in ticks, taken right after the span's first CUDA event was recorded.
     pub since: u64,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Pool {
     unread_count: usize,
     pub device: u8,
     supply: Supply,
-    /// The span that was read last: the index of its event pair, and the time of its first event in ticks.
+    /// The span that was read last: the index of its pair of CUDA events, and the time of its first event in ticks.
     /// The start of the next span is computed from that time.
     last: Option<(Index, f64)>,
     pairs: [Pair; MAX_PAIRS],
@@ -199,7 +199,7 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
                 let is_there = || entry.handle.load(Ordering::SeqCst) == context;
                 let pool = entry.pool.lock_for(MAX_TIME_AHEAD).filter(|_| is_there());
                 let Some(mut pool) = pool else {
-                    // If the context has been destroyed in the meantime, its events were destroyed with it.
+                    // If the context has been destroyed in the meantime, its CUDA events were destroyed with it.
                     if let Ok(pair) = made
                         && is_there()
                     {
@@ -221,8 +221,8 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as
-/// lost, and all events become free.
+/// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as lost, and
+/// all CUDA events become free.
 pub(crate) fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
@@ -262,7 +262,7 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     }
 }
 
-/// Removes the pools of all contexts. Their events are not destroyed.
+/// Removes the pools of all contexts. Their CUDA events are not destroyed.
 pub(crate) fn abandon() {
     for entry in &ALL {
         entry.handle.store(0, Ordering::SeqCst);
@@ -358,7 +358,7 @@ impl Pool {
         self.put_back((self.made - 1) as Index);
     }
 
-    /// Creates up to [`PAIRS_AT_A_TIME`] pairs on a thread of the program, within a time limit.
+    /// Creates up to [`PAIRS_AT_A_TIME`] pairs of CUDA events on a thread of the program, within a time limit.
     fn grow(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();
@@ -383,8 +383,8 @@ impl Pool {
         if self.supply.is_dead() {
             return None;
         }
-        // If no pair is free, creating new events is preferred to reading the times of spans. The new events can be
-        // reused, so that in later windows no times have to be read while the program works.
+        // If no pair is free, creating new CUDA events is preferred to reading the times of spans. The new events can
+        // be reused, so that in later windows no times have to be read while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
@@ -407,8 +407,8 @@ impl Pool {
         }
     }
 
-    /// Adds a span whose two events have been recorded. If many spans are unread, reads some of them. The
-    /// host has time for this now, because it is about to wait or the GPU has work.
+    /// Adds a span whose two CUDA events have been recorded. If many spans are unread, reads some of them. The host
+    /// has time for this now, because it is about to wait or the GPU has work.
     pub(crate) fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
@@ -423,7 +423,7 @@ impl Pool {
         }
     }
 
-    /// Stops timing in this context after the driver has refused to record an event in a stream, unless the error
+    /// Stops timing in this context after the driver has refused to record a CUDA event in a stream, unless the error
     /// concerns only that stream.
     pub(crate) fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
@@ -513,8 +513,7 @@ impl Pool {
         }
     }
 
-    /// Destroys the events within a time limit. The remaining events are destroyed together with their
-    /// context.
+    /// Destroys the CUDA events within a time limit. The remaining events are destroyed together with their context.
     fn give_back(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();

@@ -14,8 +14,8 @@ use crate::clock;
 
 /// The number of consecutive iterations in a block.
 pub(crate) const BLOCK: u64 = 8;
-/// The assumed cost of one pair of events: the number of nanoseconds by which a step gets longer. Measured on an H100
-/// with a program that is limited by its host thread.
+/// The assumed cost of one pair of CUDA events: the number of nanoseconds by which a step gets longer. Measured on an
+/// H100 with a program that is limited by its host thread.
 const PAIR_NS: u64 = 3_500;
 /// The assumed cost of a span that is timed with the host's clock: the number of nanoseconds by which a step gets
 /// longer.
@@ -38,8 +38,8 @@ pub(crate) struct Sampling {
     /// The mode of measuring GPU times that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
-    /// The number of iterations that have begun in the open window, not counting those that the condition
-    /// excludes.
+    /// The number of iterations that have begun in the open window, not counting those that the condition of
+    /// `TLLMPROF_WHERE` excludes.
     place: u64,
     /// The tick when the latest iteration began; `None` if the GPU times of this iteration are not
     /// measured.

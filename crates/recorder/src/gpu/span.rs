@@ -89,7 +89,8 @@ pub(crate) enum Why {
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
-    /// Like `End`, while a stream is being captured, so that no event may be enqueued.
+    /// The window has closed, or the stream is destroyed, while a stream is being captured. So no CUDA event may be
+    /// enqueued.
     Capture,
 }
 
@@ -98,25 +99,25 @@ pub(crate) enum Why {
 pub(crate) struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// The number of launches that precede the latest recording of the span's last event.
+    /// The number of launches that precede the latest recording of the span's last CUDA event.
     pub covered: u32,
     pub iteration: u64,
     /// The number of the latest iteration that has begun.
     pub latest: u64,
-    /// True if the stream is the legacy default stream, in which an event would make other streams wait.
+    /// True if the stream is the legacy default stream, in which a CUDA event would make other streams wait.
     pub is_legacy: bool,
 }
 
-/// The result of ending a span: its time can be read, is lost, or needs one more event.
+/// The result of ending a span: its time can be read, is lost, or needs one more CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The span stays open: another thread has begun it and is about to make its first launch.
     Stays,
-    /// The span has no work, so its events can be reused.
+    /// The span has no work, so its CUDA events can be reused.
     Empty,
-    /// The span's last event comes after all of its work, so its time can be read later.
+    /// The span's last CUDA event comes after all of its work, so its time can be read later.
     Whole,
-    /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
+    /// The span's second CUDA event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
     /// true if work outside the span may have run before that event.
     GiveLast { cut: bool },
     /// The span's end can no longer be determined, so its time is lost.
@@ -136,14 +137,13 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // More than one iteration has begun since this one, so an event recorded now would give no useful time.
+        // More than one iteration has begun since this one, so a CUDA event recorded now would give no useful time.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // The program's next work goes into the same stream, so an event there delays no other stream.
+            // The program's next work goes into the same stream, so a CUDA event there delays no other stream.
             Why::Next => !is_past,
-            // An event on the legacy stream would make other streams wait, so none is recorded
-            // there now.
+            // A CUDA event on the legacy stream would make other streams wait, so none is recorded there now.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,
             Why::Capture => false,
         };

@@ -37,7 +37,7 @@ pub(crate) fn begin(
     });
 }
 
-/// Begins a span without events, on a stream that has no open span. Returns true if no events are needed: the
+/// Begins a span without CUDA events, on a stream that has no open span. Returns true if no events are needed: the
 /// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
@@ -90,7 +90,7 @@ fn begun(
     begun.map(drop)
 }
 
-/// Records the first event of a span in its stream.
+/// Records the first CUDA event of a span in its stream.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     let (index, pair) =
         pool::get_or_create(driver, stream.context())?.take(driver, stream.context())?;
@@ -111,7 +111,7 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     }
 }
 
-/// Records the span's last event in its stream. Returns true if the event comes after all launches.
+/// Records the span's last CUDA event in its stream. Returns true if the event comes after all launches.
 pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {

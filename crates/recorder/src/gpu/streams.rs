@@ -21,8 +21,9 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// The number of spans in an iteration from which on the host's clock is used, because a pair of events for each span
-/// would cost too much. With that many spans, most end in a wait of the host, so the host's clock is accurate enough.
+/// The number of spans in an iteration from which on the host's clock is used, because a pair of CUDA events for each
+/// span would cost too much. With that many spans, most end in a wait of the host, so the host's clock is accurate
+/// enough.
 const TOO_MANY: usize = 4;
 /// A stream counts as shared among threads once the launching thread has changed this number of times. Each
 /// span halves the number of changes, so the threads must alternate more than half that often in every span.
@@ -105,10 +106,10 @@ pub(crate) struct Stream {
     /// The state of the stream's span ([`Has`]), encoded as a word. Written with the lock on the span held,
     /// and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches that the span at the same position had in the latest iteration that had one. It
-    /// predicts which launch is the last of the open span.
+    /// The number of launches of the previous span at the same position (counted within an iteration). It predicts
+    /// which launch is the last of the open span.
     expected: AtomicU32,
-    /// The number of launches that precede the latest recording of the span's last event.
+    /// The number of launches that precede the latest recording of the span's last CUDA event.
     settled: AtomicU32,
     /// True if many threads launch into this stream in turn. Launches are then not counted, because all
     /// threads would write to one cache line: a launch only marks the number as greater than `settled`.
@@ -138,11 +139,11 @@ pub(crate) struct Open {
     /// The span's iteration plus one; 0 if no span has begun. With this encoding, an unused stream consists of zeros,
     /// which take no space in the library's file.
     begun: u64,
-    /// The time in ticks, taken right after the span's first event was recorded.
+    /// The time in ticks, taken right after the span's first CUDA event was recorded.
     pub since: u64,
-    /// The number of the span's launches that precede the latest recording of its last event.
+    /// The number of the span's launches that precede the latest recording of its last CUDA event.
     pub covered: u32,
-    /// True if the span has no events and is timed with the host's clock.
+    /// True if the span has no CUDA events and is timed with the host's clock.
     pub by_clock: bool,
     /// The index of this span among the spans of the stream in this iteration.
     place: usize,
@@ -269,8 +270,8 @@ impl Stream {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
-    /// Stores and returns the number of launches so far. Called when an event is about to be recorded in the stream
-    /// after these launches.
+    /// Stores and returns the number of launches so far. Called when a CUDA event is about to be recorded in the
+    /// stream after these launches.
     pub(crate) fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);

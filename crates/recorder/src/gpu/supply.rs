@@ -10,13 +10,13 @@
 //! A pool that is assigned to another context starts again as `Growing`. In an empty field the state does not
 //! change.
 
-/// The state of a context's pool of events.
+/// The state of a context's pool of CUDA events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// More CUDA events are created when there are too few.
     Growing,
-    /// Like `Growing`, but the driver was slow to create CUDA events once, perhaps because the machine was under
-    /// load.
+    /// The driver was slow to create CUDA events once, perhaps because the machine was under load. More events are
+    /// still created.
     Wary,
     /// The driver was slow a second time, so no more CUDA events are created. The existing events are still used.
     Full,

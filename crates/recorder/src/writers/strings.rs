@@ -102,8 +102,8 @@ impl Label {
         }))
     }
 
-    /// Like [`Label::new`], but safe to call inside a hooked call, where nothing may be allocated. Returns
-    /// `None` if the memory for texts is used up.
+    /// Stores a text permanently, like [`Label::new`], but without the allocator, so that it can be called inside a
+    /// hooked call. Returns `None` if the memory for texts is used up.
     pub fn keep<T: Iterator<Item = u8>>(text: impl Fn() -> T) -> Option<&'static Self> {
         let _errno = SavedErrno::new();
         let length = text().take(LONGEST).count();
@@ -137,7 +137,7 @@ impl Label {
         }
     }
 
-    /// Returns the same as [`Label::id`], but uses a writer that the caller has already taken.
+    /// Returns the text's number, like [`Label::id`], using a writer that the caller has already taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         let era = era();
@@ -245,8 +245,8 @@ pub fn lasting_id_of(text: &str) -> StringId {
     }
 }
 
-/// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if the
-/// record overwrites no chunks.
+/// Returns the number of a text like [`lasting_id_of`], but [`NO_STRING`] if there is no more room for texts that
+/// stay as long as the record, or if the record overwrites no chunks.
 pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;
@@ -256,14 +256,14 @@ pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     })
 }
 
-/// Like [`id_of`], using a writer that the caller has taken. For a name that the program chose, which is cut
-/// to [`LONGEST`] bytes.
+/// Returns the number of a name that the program chose, like [`id_of`], using a writer that the caller has already
+/// taken. The name is cut to [`LONGEST`] bytes.
 #[inline]
 pub(crate) fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
     id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
-/// Like [`id_of`], using a writer that the caller has already taken.
+/// Returns the number of a text, like [`id_of`], using a writer that the caller has already taken.
 #[inline]
 pub(crate) fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     id_by_in(writer, text, era())
