@@ -369,8 +369,9 @@ events! {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// The start of sampling of kernels at `iteration` (its number modulo 2^32). From then on, kernels are recorded
-    /// only in `steps` iterations of each period of `every_ms` milliseconds.
+    /// A note that the kernels recorded from `iteration` (its number modulo 2^32) on are a sample. A sample has `steps`
+    /// iterations, and a new one begins every `every_ms` milliseconds. A number that is too large for its field is
+    /// stored as the largest that fits.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
