@@ -1,4 +1,4 @@
-//! The setting `TLLMPROF_BATCH`: a Python function and formulas that compute the size of a batch from its
+//! The setting `TLLMPROF_BATCH`: a Python function, and formulas that compute the size of a batch from the function's
 //! arguments.
 //!
 //! ```text
@@ -11,8 +11,8 @@ use crate::error::{Problem, quoted, shown};
 use crate::formula::Formulas;
 use crate::function::PyFunction;
 
-/// Names of the formulas. `requests` is required, and so are two of the other three. The missing one follows from these
-/// two.
+/// Names of the formulas. `requests` is required, and so are any two of the other three. The third of these follows
+/// from the two: `tokens` is the sum of `prefill_tokens` and `decode_tokens`.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
 /// A parsed value of `TLLMPROF_BATCH`, such as

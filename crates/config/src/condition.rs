@@ -45,7 +45,7 @@ const FIRST_TIME: usize = 5;
 const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// A value for comparisons with the phase `draft`. It stands for all phases other than `draft`.
+/// Stands for every phase other than `draft` when a phase is compared with `draft`.
 const PHASE_OF_ANOTHER: u32 = 0;
 
 /// The known sizes and properties of an iteration's batch. `None` means that a property is unknown.
@@ -54,7 +54,7 @@ pub struct BatchFacts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
-    /// True if the step of this batch is a forward pass of a draft model.
+    /// True if the step is a forward pass of the draft model of speculative decoding.
     pub is_draft: Option<bool>,
 }
 
@@ -152,8 +152,8 @@ pub struct IterationDurations {
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// Time since a step or collective began or ended in a process that is stuck, in nanoseconds. `None` when an
-    /// iteration ends, because the process is then not stuck.
+    /// Time for which the process has been stuck, in nanoseconds: since the last time that a step or a collective
+    /// began or ended. `None` when an iteration ends, because the process is then not stuck.
     pub stuck: Option<u64>,
     /// The median duration, in nanoseconds, of iterations whose batches are of the same class.
     pub p50: Option<u64>,
@@ -319,7 +319,7 @@ impl Condition {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
     }
 
-    /// Returns true if the condition depends on whether a step is a pass of a draft model.
+    /// Returns true if the condition compares the phase with `draft`, so that passes of a draft model matter to it.
     #[must_use]
     pub fn names_drafts(&self) -> bool {
         let mut parts = self.parts.iter();

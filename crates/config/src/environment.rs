@@ -55,8 +55,8 @@ impl Parse<bool, bool> for FlagOrAuto {
 }
 
 impl Environment<'_> {
-    /// Parses the value of the first variable that is set. `names` are the names of the variable, separated by
-    /// blanks.
+    /// Parses the value of a variable that has several names. `names` holds these names, separated by blanks; the
+    /// first one that is set counts. Returns `None` if none is set.
     pub(crate) fn read<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         names: &'static str,
@@ -115,8 +115,7 @@ impl Environment<'_> {
         })
     }
 
-    /// Returns the value in a result of parsing. If parsing failed, returns an error that names the variable and its
-    /// value.
+    /// Adds the name and the value of the variable `name` to the error, if `checked` is an error.
     pub(crate) fn checked<T>(
         &self,
         name: &'static str,
@@ -136,10 +135,12 @@ impl Environment<'_> {
 /// "…", more of Setting }
 /// ```
 ///
-/// All variables are parsed first. At that point, `field` is an `Option` of the parser's result. Then, row by row,
-/// the default replaces a missing value, and the `settle` expression computes the final value of type `Type`. This
-/// expression can use the final values of the rows above, and the parsed values of the rows below. A row `field =
-/// ["VARIABLE"] => {…}` is read only by the command. So is `field => {…}`, which has no variable.
+/// All variables are parsed first, so that `field` is an `Option` of the parser's result. Then, row by row, the
+/// default replaces a missing value, and the `settle` expression computes the final value of type `Type`. The
+/// expression can use the final values of the rows above, and the parsed values of the rows below.
+///
+/// The library does not read the variable of a row `field = ["VARIABLE"] => {…}`; the `tllmprof` command does. A row
+/// `field => {…}` has an option but no variable.
 macro_rules! settings {
     (
         table($env:ident) {$(

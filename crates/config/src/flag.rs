@@ -15,7 +15,8 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
     }
 }
 
-/// The word that enables a setting if the machine and the program allow it. If they do not, no warning is logged.
+/// The word that enables a setting if the machine and the program allow it. If they do not, no warning is logged,
+/// unlike with `1`.
 pub(crate) const AUTO: &str = "auto";
 
 /// Parses a flag like [`parse`], but also accepts `auto`, which means on.

@@ -152,8 +152,8 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Consumes `symbol` like [`Parser::has`], and counts it towards [`LINKS`]. Used for symbols that make a formula
-    /// longer.
+    /// Consumes `symbol` like [`Parser::has`], and counts it towards the limit [`LINKS`]. Used for symbols, such as
+    /// `+` or `.`, that make a formula longer.
     fn links(&mut self, symbol: &str) -> Parsed<bool> {
         let has = self.has(symbol);
         self.links += usize::from(has);

@@ -6,7 +6,7 @@ use crate::error::Problem;
 pub enum GpuTimes {
     /// Measures the GPU times of no iterations.
     Off,
-    /// Measures the GPU times of all iterations if the measurement is cheap, otherwise of only some iterations.
+    /// Measures the GPU times of all iterations if that costs little time, otherwise of a sample of the iterations.
     #[default]
     Auto,
     /// Measures the GPU times of all iterations.

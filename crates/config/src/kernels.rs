@@ -5,12 +5,13 @@ use std::time::Duration;
 use crate::error::{Problem, quoted};
 use crate::{flag, number, time};
 
-/// Number of steps at the start of a window whose kernels are recorded with `TLLMPROF_KERNELS=1`.
+/// With `TLLMPROF_KERNELS=1`, kernels are recorded in this number of iterations at the start of each window.
 const STEPS: u64 = 20;
-/// Limits of `TLLMPROF_KERNELS=auto`: a number of iterations, and a time. Recording ends when the first of these limits
-/// is reached.
+/// With `TLLMPROF_KERNELS=auto`, the recording of kernels in a window ends when one of these limits is reached: a
+/// number of iterations, or a time.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
-/// Minimum time between the starts of two samples. With a shorter time CUPTI would hardly ever be detached.
+/// Minimum time between the starts of two samples of kernels. With a shorter time, CUPTI would be attached almost all
+/// the time.
 const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
     "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
@@ -20,11 +21,11 @@ const WANTED: &str =
 pub enum KernelSelection {
     /// Kernels are recorded in the first N iterations of each window.
     Windows(u64),
-    /// Kernels are recorded in windows that open periodically to sample kernels, and in windows that request kernels
-    /// explicitly.
+    /// Kernels are recorded in samples, for which windows open periodically, and in windows on demand that ask for
+    /// kernels.
     Samples(KernelSamples),
-    /// Kernels are recorded in the iterations at the end of a window with automatic length, unless other settings or
-    /// the machine make this impossible.
+    /// Kernels are recorded at the end of a window with automatic length (`TLLMPROF_START_STOP=auto`), unless other
+    /// settings or the machine make this impossible.
     Auto,
 }
 
@@ -80,7 +81,7 @@ impl KernelSelection {
     }
 
     /// Returns the limits for recording kernels at the end of a window with automatic length: a number of iterations,
-    /// and a time.
+    /// and a time. `None` if no kernels are recorded there.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

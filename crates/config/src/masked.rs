@@ -1,15 +1,15 @@
 //! Masks secrets in command lines.
 //!
-//! A command line goes into the record, and from there into reports, pages and exports that people send to each other.
-//! So each value that looks like a secret is replaced by `***` before the command line is written. A value looks like a
-//! secret because of its own form, or because of the name before it, such as `--api-key`. Names of numbers, of files,
-//! and of tokens of a text do not count.
+//! A command line goes into the record, and from there into reports, pages and exports that people send to each
+//! other. So each value that looks like a secret is replaced by `***` before the command line is written. A value
+//! looks like a secret because of its own form, or because of the name before it, such as `--api-key`. A name that
+//! stands for a number, a file or tokens of a text, such as `--max-tokens`, does not make its value a secret.
 
 use std::mem;
 
 const MASK: &str = "***";
 
-/// Parts of names. If a name contains such a part, its value is always a secret.
+/// Parts of the names of options and variables. If a name contains such a part, its value is always a secret.
 const SECRET: &[&str] = &[
     "password",
     "passwd",
@@ -18,7 +18,8 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words in names. If a name contains such a word, its value is a secret unless the value is a number or a switch.
+/// Words in the names of options and variables. If a name contains such a word, its value is a secret unless the
+/// value is a number or one of [`SWITCHES`].
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -29,7 +30,7 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Words that show, if they are at the end of a name, that the name's value is not a secret.
+/// Words that show, if they are at the end of an option's or a variable's name, that its value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
@@ -141,14 +142,14 @@ impl Secrecy {
     }
 }
 
-/// The expectation for the next word of a command line, while secrets in it are masked.
+/// The meaning of the next word of a command line, as far as the words before it determine it.
 #[derive(Clone, Copy, Default)]
 enum Next {
     #[default]
     Anything,
     /// The next word is the value that belongs to a name of this class.
     Value(Secrecy),
-    /// The secret has begun with this quote, and continues until the same quote occurs again.
+    /// The next word belongs to a quoted secret, which ends where this quote character occurs again.
     Until(char),
 }
 
@@ -164,7 +165,7 @@ impl Masking {
             && !argument.starts_with('-')
             && !is_scheme(argument)
         {
-            // The whole argument is the value for the name in the argument before it, including its spaces.
+            // The whole argument, including its spaces, is the value for the name in the argument before it.
             self.next = Next::Anything;
             return self.add_value(name, argument);
         }
@@ -184,7 +185,8 @@ impl Masking {
                 self.line.push_str(&word[end..]);
             }
         }
-        // If a quote is still open at the end of an argument, it was an ordinary character.
+        // If a quote is still open at the end of an argument, it was not the start of a quoted text but an ordinary
+        // character.
         if matches!(self.next, Next::Until(_)) {
             self.next = Next::Anything;
         }

@@ -35,7 +35,8 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // Later rows of the distance table contain no smaller values, so the distance certainly exceeds the limit.
+        // No value in a later row of the distance table is smaller than the smallest value of this row, so the
+        // distance certainly exceeds the limit.
         if least > limit {
             return None;
         }

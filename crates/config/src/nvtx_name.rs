@@ -7,7 +7,7 @@ use crate::error::Problem;
 /// A template for the names of iterations' NVTX ranges, with `{n}` in place of the iteration's number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvtxName {
-    /// The texts before, between and after the places of the number. There is one more text than there are such places.
+    /// The texts before, between and after the `{n}` of the template. There is one more text than there are `{n}`.
     texts: Vec<String>,
 }
 

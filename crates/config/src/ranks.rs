@@ -17,8 +17,8 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// Returns the name of the variable that contains the number of ranks, from the launcher that sets `rank`, a variable
-/// for the rank.
+/// Returns the variable in which a launcher passes the number of ranks. `rank` is the variable in which the same
+/// launcher passes the rank.
 fn size_variable(rank: &str) -> Option<&'static str> {
     Some(match rank {
         "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
@@ -33,16 +33,16 @@ fn size_variable(rank: &str) -> Option<&'static str> {
 /// The source from which the rank of a process was determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankSource {
-    /// The rank comes from an environment variable that the user or a launcher has set.
+    /// The rank comes from this environment variable, which the user or a launcher has set.
     Variable(&'static str),
     /// The rank comes from the process group `WORLD` of `torch.distributed`.
     Torch,
-    /// The process group `WORLD` of `torch.distributed`, combined with the number of the engine's replica to which the
-    /// process belongs. Each replica has a separate `WORLD`. The text is the engine's name.
+    /// The rank comes from the process group `WORLD` of `torch.distributed`, and from the number of the engine's
+    /// replica to which the process belongs: each replica has a separate `WORLD`. The text is the engine's name.
     TorchInReplica(&'static str),
-    /// The rank that an engine has assigned to its worker process. The text is the engine's name.
+    /// The rank comes from an engine, which has assigned it to this worker process. The text is the engine's name.
     Engine(&'static str),
-    /// The only NCCL communicator of the process, which contains the process's rank.
+    /// The rank comes from the only NCCL communicator of the process.
     Nccl,
 }
 

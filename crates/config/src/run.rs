@@ -18,8 +18,8 @@ pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
 /// Maximum length of an identifier in bytes. It is limited because an identifier becomes part of a folder's name.
 const LONGEST: usize = 128;
 const WANTED: &str = "up to 128 letters, digits, ., _ and -, the first a letter or digit";
-/// First reserved step number of Slurm. Steps with reserved numbers are not launches, but the job's script or an
-/// interactive shell.
+/// The first of the step numbers that Slurm reserves. A reserved number stands for the job's script or an interactive
+/// shell, not for a program that the job launches.
 const SLURM_RESERVED: u32 = 0xffff_fff0;
 
 /// The identifier of a run. It contains only characters that may be part of a file name.
@@ -74,8 +74,8 @@ impl RunId {
         })
     }
 
-    /// Returns the identifier of the run with the number `number` in the same job, which has this identifier for its
-    /// first run.
+    /// Returns the identifier of a later run of the same job: this identifier with `.number` appended. The first run
+    /// of a job has an identifier without a number.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");

@@ -1,4 +1,5 @@
-//! The setting for scope functions: GPU work is attributed to the scope function whose call launched it.
+//! The setting `TLLMPROF_SCOPES`, which names functions. GPU work is attributed to the named function whose call
+//! launched it.
 
 use std::fmt;
 
@@ -8,7 +9,8 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope.
+/// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope, to which the GPU work
+/// launched in it is attributed.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions that regular expressions select, by the function's and the library's name.

@@ -20,7 +20,8 @@ pub struct Setting {
     pub off: &'static str,
     /// The value that applies if the variable is not set; empty if there is no default.
     pub default: &'static str,
-    /// A description of the behaviour if the variable is not set, for settings whose default depends on other settings.
+    /// A description of the behaviour if the variable is not set, in place of `default`, for settings whose default
+    /// depends on other settings.
     pub otherwise: &'static str,
     /// A description of the behaviour without the option, if that behaviour differs from the behaviour without the
     /// variable.

@@ -31,8 +31,8 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// Minimum value of `TLLMPROF_KEEP`, in bytes. A record of this size has room for one window and for the first chunks
-/// of a few threads.
+/// Minimum value of `TLLMPROF_KEEP` (the record's size limit), in bytes. A record of this size has room for one
+/// window and for the first chunks of a few threads.
 const LEAST_KEPT: u64 = 1 << 20;
 /// Number of latest iterations that the record keeps with `TLLMPROF_FLIGHT=1`.
 const FLIGHT_STEPS: u64 = 100;
@@ -132,7 +132,8 @@ table(env) {
         help: "Open windows only on these ranks, such as 0,2-3",
         value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
-    // This row is parsed only to report mistakes. The library reads the variable again when the first iteration begins.
+    // This row only makes a malformed value an error. The library reads the variable again when the first iteration
+    // begins.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
         help: "Rank of this process, which takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
@@ -195,8 +196,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // Layers need kernels, so layers enable the recording of kernels by default. If the user sets the variable to
-        // 0, no kernels are recorded nevertheless.
+        // The setting `layers` needs kernels, so it enables the recording of kernels by default. If the user sets
+        // this variable to 0, no kernels are recorded nevertheless.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
@@ -349,7 +350,7 @@ table(env) {
 derived {
     /// Name of the variable with which the user chose the windows. `None` if the user set no such variable.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the number of warm-up iterations. If false, the warm-up is the default for the step rule.
+    /// True if the user set the number of warm-up iterations. If false, the number depends on the step rule.
     warmup_given: bool = env.has(variable::warmup);
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
@@ -357,7 +358,8 @@ derived {
     /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The command evaluates it, because a process that is stuck
     /// ends no iteration.
     stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
-    /// True if `stuck` contains a condition and no command evaluates it.
+    /// True if a condition on `stuck` is set but the process was started without the `tllmprof` command that
+    /// evaluates it.
     is_unwatched: bool = stuck.is_some() && !env.has(variable::watched);
     /// Names of the variables that are set to `auto`. If such a variable has no effect, no warning is logged.
     auto: Vec<&'static str> = env.auto_ones([
@@ -465,8 +467,8 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns true if the condition that opens windows compares the time that is called `name`, such as `gc`. That time
-/// must then be recorded.
+/// Returns true if the condition that opens windows compares the time that is called `name`, such as `gc`, so that
+/// this time has to be measured.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
@@ -488,9 +490,9 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// Returns the path of the record if the user named none. It is a default path if a window can open automatically
-/// (`asks`) or if the process listens for requests, otherwise `None`. An empty `TLLMPROF_TRACE` means that there is no
-/// record.
+/// Returns the default path of the record, which is used if the user named none. It is needed if a window can open
+/// automatically (`asks`) or if the process listens for requests; otherwise the result is `None`. An empty
+/// `TLLMPROF_TRACE` means that no record is wanted.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

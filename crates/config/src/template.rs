@@ -169,8 +169,8 @@ impl PathTemplate {
         PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
     }
 
-    /// Returns the number of slashes in the template after the part that [`PathTemplate::folder`] returns, that is, the
-    /// depth of subfolders.
+    /// Returns the depth of subfolders that the template adds to [`PathTemplate::folder`]: the number of slashes
+    /// after that part.
     pub fn depth(&self) -> usize {
         let slashes = |piece: &TemplatePart| match piece {
             TemplatePart::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),

@@ -39,7 +39,8 @@ impl fmt::Display for Unknown<'_> {
     }
 }
 
-/// Returns the variable of the option that the name spells in capitals. For example, `TLLMPROF_GC` spells `--gc`.
+/// Returns the variable that an option sets, if `name` spells that option in capitals. For example, `TLLMPROF_GC`
+/// spells `--gc`.
 fn find_by_option(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("TLLMPROF_")?;
     let is_spelled = |option: &str| {
@@ -67,7 +68,7 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // Each of these variables does not exist, but spells an option in capitals. The second name is that of the
+        // None of these variables exists, but each spells an option in capitals. The second name is that of the
         // variable that this option sets.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),

@@ -7,7 +7,7 @@ use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warmup {
-    /// The first iterations, of this number, are skipped. Iteration 0 comes after them.
+    /// This number of iterations at the start are skipped. The next one becomes iteration 0.
     Iterations(u64),
     /// The count of iterations restarts at 0 after each stream capture, until the first window opens.
     Capture,

@@ -78,8 +78,8 @@ impl Batch {
         is_draft: true,
     };
 
-    /// Returns a batch; `None` if a number is negative, if there are more prompt tokens than tokens, or if a
-    /// number does not fit into an event.
+    /// Returns a batch with these numbers. Returns `None` if a number is negative, if there are more prompt tokens
+    /// than tokens, or if a number does not fit into an event.
     #[must_use]
     pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
         let batch = Self {

@@ -167,8 +167,8 @@ impl EventWriter {
         true
     }
 
-    /// Writes a row like [`EventWriter::push_row`], but also returns false without writing if the event would
-    /// end a block. Few events do, and leaving out that case makes the code shorter.
+    /// Writes a row like [`EventWriter::push_row`], but also returns false without writing if the row would end a
+    /// block. Leaving out this rare case keeps the code short where this function is inlined.
     #[must_use]
     #[inline(always)]
     pub fn push_within_block(&mut self, EncodedEvent(words): EncodedEvent) -> bool {

@@ -63,7 +63,7 @@ impl Clock {
         self.rate
     }
 
-    /// Returns the time between the first and the last anchor, in nanoseconds. If it is shorter than some
+    /// Returns the time between the first and the last anchor, in nanoseconds. If it is shorter than a few
     /// milliseconds, the measured rate of the processor's counter is imprecise.
     #[must_use]
     pub fn tied_ns(&self) -> u64 {

@@ -63,7 +63,7 @@ impl Contents {
         contents
     }
 
-    /// Returns the events that a thread has written, except the event with its name.
+    /// Returns the events that a thread has written, except the event with the thread's name.
     #[must_use]
     pub fn find_events(&self, thread: u32) -> Vec<Event> {
         let events = self.events.iter().filter(|(of, _)| *of == thread);

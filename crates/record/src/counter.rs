@@ -8,9 +8,9 @@ const ROWS: u16 = 32;
 /// A counter in the header block. The block has room for more counters, which are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counter {
-    /// Calls outside windows of the function with this row in the table of CUDA calls.
+    /// Number of calls made outside windows to the CUDA function in this row of the table of CUDA calls.
     CallsOutside(u8),
-    /// Calls inside windows of the function with this row in the table of CUDA calls.
+    /// Number of calls made inside windows to the CUDA function in this row of the table of CUDA calls.
     CallsInside(u8),
     /// Iterations, both inside and outside windows.
     Iterations,
@@ -20,7 +20,7 @@ pub enum Counter {
     StringsDropped,
     /// Chunks that have been begun, including those that were overwritten since.
     Chunks,
-    /// Ticks that the recorder's work took on the program's threads inside windows.
+    /// Time in ticks that the recorder's own work took on the program's threads inside windows.
     OwnTicks,
     /// Hand-overs of the GIL, including those too short to be recorded.
     GilHandoffs,
@@ -38,12 +38,13 @@ pub enum Counter {
     GpuNs,
     /// The total duration in nanoseconds of those iterations inside windows whose GPU spans were measured.
     NsInside,
-    /// The number of iterations outside windows that the flight recorder keeps; 0 if it is off.
+    /// The number of latest iterations outside windows that the record keeps (the flight recorder); 0 if it keeps
+    /// none.
     Flight,
-    /// The number of windows that were dropped because their chunks were overwritten: the oldest of those
-    /// counted in [`Counter::Windows`].
+    /// The number of windows that were dropped, the oldest first, because their chunks were overwritten. They are
+    /// still counted in [`Counter::Windows`].
     WindowsDropped,
-    /// The latest tick in any dropped window. All windows that are kept opened after this tick.
+    /// The latest tick in any dropped window. The windows that are still in the record opened after this tick.
     DroppedUntil,
     /// The record's size limit in bytes, above which the oldest windows are dropped; 0 for no limit.
     Keep,

@@ -20,7 +20,7 @@ use crate::metric::Metric;
 /// The id of a string in the record, by which events refer to it. The same text may have several ids.
 pub type StringId = u32;
 
-/// The id that means "no string", for example if a text could not be written.
+/// The id for a missing string, for example if a text could not be written.
 pub const NO_STRING: StringId = 0;
 
 /// The largest id of a lasting string, which stays as long as the record. If the record drops its oldest
@@ -59,25 +59,27 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code that stands for `None` in an event: the share of the GPU's time is not known.
+/// The code that stands for `None` in a [`What::GpuProcess`] event: the process's share of the SMs' time is not
+/// known.
 const NO_SHARE: u16 = 0xff;
-/// The code that stands for `None` in an event: the system call is not known.
+/// The code that stands for `None` in a [`What::Asleep`] event: the system call is not known.
 const UNKNOWN_CALL: u16 = 0xff;
-/// The bit of the code that is set for a system call with a time limit.
+/// The bit of the code of a [`What::Asleep`] event that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
 
-/// The mask for the size of a copy in bytes, in the value of an event. The next mask, `TOKENS`, is
-/// for the number of tokens that an expert has got.
+/// The mask for the size in bytes in the value of a [`What::GpuCopy`] event.
 const COPY_BYTES: u64 = (1 << 60) - 1;
+/// The mask for the number of tokens in the value of a [`What::ExpertLoad`] event.
 const TOKENS: u64 = (1 << 48) - 1;
 
 /// The mask for the bits of a stack frame's id, in the value of an event.
 const FRAME: u32 = (1 << 24) - 1;
 
-/// The mask for the number of a captured graph, and for the number of a node in a graph.
+/// The mask for the number of a captured graph, and for the number of a node in a graph. Each has 20 bits in the
+/// value of an event.
 const PLACES: u64 = (1 << 20) - 1;
 
-/// Packs a device's ordinal and the number of a stream or metric into an event's code.
+/// Packs a device's ordinal (4 bits) and the number of a stream or metric (12 bits) into an event's code.
 const fn place(device: u8, number: u16) -> u16 {
     (device as u16 & 0xf) << 12 | number & 0xfff
 }
@@ -179,7 +181,8 @@ macro_rules! events {
 }
 
 events! {
-    /// The end of another thread's events: later events in the chunk belong to the thread `tid`.
+    /// The end of the events of the thread that has written to the chunk so far. Later events in the chunk belong to
+    /// the thread `tid`.
     1 Thread { tid: u32 }
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
@@ -264,9 +267,9 @@ events! {
         write (0, name as u64);
         read |_, value| Self::Function { name: low(value) };
 
-    /// A GPU span: the work of a stream in an iteration, from its first work to its last. `start` is only as
-    /// exact as the conversion to the host's clock. `device` is the device's ordinal (up to 15), and `stream`
-    /// a number that the recorder assigned (up to 4095).
+    /// A GPU span: the work of one stream in one iteration, from its first work to its last. `start` is only as exact
+    /// as the conversion to the host's clock. `device` is the device's ordinal (up to 15). `stream` is a number (up
+    /// to 4095) that the recorder assigned to the stream.
     16 GpuSpan { device: u8, stream: u16, iteration: u64 }
         write (place(device, stream), iteration);
         read |code, value| Self::GpuSpan {
@@ -366,16 +369,16 @@ events! {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// The beginning of sampling: from `iteration` on, only a sample of kernels is recorded, those of `steps`
-    /// iterations in each period of `every_ms` milliseconds, as far as they fit. `iteration` is the
-    /// iteration's number modulo 2^32.
+    /// A note that the kernels recorded from `iteration` (its number modulo 2^32) on are a sample. A sample has `steps`
+    /// iterations, and a new one begins every `every_ms` milliseconds. A number that is too large for its field is
+    /// stored as the largest that fits.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
 
-    /// A note about the window that opens with `iteration`: its iterations were recorded before the window
+    /// A note that the window that opens with `iteration` contains iterations that were recorded before the window
     /// was requested.
     29 Past { iteration: u64 }
         write (0, iteration);
@@ -389,8 +392,8 @@ events! {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// The scope in which `count` consecutive kernels of a captured graph were launched, from node `first`
-    /// on. `graph` is a number that the recorder assigned. Nodes are numbered from 0 in the order of capture.
+    /// The scope ([`What::Scope`]) in which `count` consecutive kernels of a captured graph were launched, from node
+    /// `first` on. `graph` is a number that the recorder assigned. Nodes are numbered from 0 in the order of capture.
     /// Graph and node numbers are less than 2^20. `scope` is less than 2^24; 0 for none.
     31 GraphNodes { graph: u32, first: u32, count: u16, scope: u32 }
         write (
@@ -422,8 +425,8 @@ events! {
             device: high4(code), stream: low12(code), exec: high(value), node: low(value)
         };
 
-    /// The scope in which this thread makes its calls from here on, until the thread's next event of this
-    /// kind.
+    /// The scope ([`What::Scope`]: the open modules, ranges and functions) in which this thread makes its calls from
+    /// here on, until the thread's next event of this kind.
     34 InScope { scope: u32 }
         write (0, scope as u64);
         read |_, value| Self::InScope { scope: low(value) };
@@ -443,8 +446,8 @@ events! {
             frame: low(value)
         };
 
-    /// The number of iterations outside windows that came before the open window, for one bucket of the
-    /// header's histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
+    /// The number of iterations outside windows, before the window that is open now, whose durations belong to bucket
+    /// `bucket` of the header's histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
@@ -472,8 +475,8 @@ events! {
 }
 
 impl What {
-    /// Returns true if the event describes the whole process and not a moment. Such an event is written only
-    /// once, or only the latest one is valid.
+    /// Returns true if the event states a fact about the whole process rather than something at one moment. Such an
+    /// event is written only once, or only the latest one is valid.
     #[must_use]
     pub const fn is_fact(&self) -> bool {
         matches!(
@@ -492,9 +495,9 @@ impl What {
     }
 }
 
-/// An encoded event. If an event is encoded before it is written, it stays in registers. Otherwise it would
-/// be stored to memory and loaded again in pieces of other sizes, which takes longer than all the rest of the
-/// write.
+/// An event, encoded as three words. If an event is encoded before it is written, it stays in registers. Otherwise
+/// the compiler would store it to memory and load it again in pieces of other sizes, which takes longer than the rest
+/// of the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncodedEvent(pub(crate) [u64; 3]);
 

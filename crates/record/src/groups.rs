@@ -192,7 +192,8 @@ mod tests {
             CommunicatorId::from_bytes(&[0; 128]),
             CommunicatorId::UNKNOWN
         );
-        // The expected value must never change, because ranks may run different versions of the library.
+        // This expected value must never change: ranks may run different versions of the library, and must compute
+        // the same id for a communicator.
         assert_eq!(one.to_string(), "7cd6dc417565fd24");
     }
 

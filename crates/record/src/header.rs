@@ -72,7 +72,7 @@ impl Figures {
     }
 }
 
-/// A copy of the figures as of one moment, with a check (checksum).
+/// A copy of [`Figures`] (anchors, counters and histogram) as of one moment, with a check (checksum).
 #[repr(C)]
 pub(crate) struct Snapshot {
     /// 1 plus the number of snapshots that were taken before this one.
@@ -87,7 +87,7 @@ pub(crate) struct Snapshot {
     reserved: [AtomicU64; 120],
 }
 
-/// The header block, in memory that is mapped to a file. A block of zeros has not been begun.
+/// The header block, in memory that is mapped to a file. A block of zeros belongs to a record that has not begun.
 #[repr(C)]
 pub struct HeaderBlock {
     /// The constant [`MAGIC`]. It is written after all other fields.
@@ -193,9 +193,9 @@ impl HeaderBlock {
         self.ended.store((ended as u32).to_le(), Ordering::Release);
     }
 
-    /// Takes a snapshot of counters, histogram and anchors. A reader sees the values of the snapshot, plus
-    /// the growth of the counters since. Taking it needs some microseconds. Any number of threads may call
-    /// this: while one thread takes a snapshot, calls by other threads return at once.
+    /// Takes a snapshot of counters, histogram and anchors, which needs some microseconds. A reader uses the
+    /// snapshot, and adds the growth of the counters since. If another thread is already taking a snapshot, returns
+    /// at once.
     pub fn snapshot(&self) {
         if self.is_busy.swap(1, Ordering::Acquire) == 0 {
             self.take_snapshot(Ended::Not, 0);
@@ -203,8 +203,8 @@ impl HeaderBlock {
         }
     }
 
-    /// Takes a snapshot even if another thread is still taking one, which may happen at the end of the
-    /// process. The other thread's snapshot has another number, so it is in the other of the two entries.
+    /// Takes a snapshot even if another thread is still taking one, which may happen at the end of the process.
+    /// Snapshots alternate between two entries, so the two threads write to different entries.
     fn take_snapshot(&self, ended: Ended, length: u64) {
         let order = self.snapshots_taken.fetch_add(1, Ordering::AcqRel) + 1;
         let snapshot = &self.snapshots[order as usize % 2];
@@ -231,7 +231,7 @@ impl HeaderBlock {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Stores the value of a counter whose events another part of the library counts.
+    /// Stores the value of a counter that another part of the library keeps up to date.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);

@@ -127,8 +127,8 @@ impl Histogram {
         histogram
     }
 
-    /// Replaces the maximum with the middle of the last bucket that has values, if the maximum contradicts
-    /// the buckets. Returns true if it did not.
+    /// Returns true if the maximum is possible for the counts in the buckets. Otherwise replaces it with the middle
+    /// of the last bucket that has values, and returns false.
     pub(crate) fn keep_possible(&mut self) -> bool {
         let last = self.buckets.iter().rposition(|n| *n > 0);
         // A maximum below the last bucket that has values is possible: a writer may have ended
@@ -149,8 +149,9 @@ impl Histogram {
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// Returns the histogram of the values that were added since `before`. Its maximum is that of all values,
-    /// and so is its sum if `before` belongs to another histogram.
+    /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. The
+    /// maximum is that of all values. If `before` has a larger sum, and so is not an earlier copy, the sum is that of
+    /// all values, too.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);

@@ -214,9 +214,9 @@ system_calls! {
 }
 
 coded! {
-    /// A resource of the machine that a thread used in an iteration. Not every iteration is fully measured:
-    /// among similar iterations, the last one may have the figures of [`Self::Kernel`], [`Self::Delayed`] and
-    /// [`Self::Disk`] for all of them.
+    /// A resource of the machine that a thread used in an iteration. Of similar iterations, only some are fully
+    /// measured. The event of such an iteration has the [`Self::Kernel`], [`Self::Delayed`] and [`Self::Disk`]
+    /// figures of all iterations since the previous full measurement.
     pub enum Used {
         /// Time on a processor, and the number of times that the thread left the processor to wait.
         Ran = 1,
@@ -235,7 +235,8 @@ coded! {
 }
 
 coded! {
-    /// The reason why the scopes of an executable graph's nodes are known or unknown.
+    /// The reason why the scopes (the modules, ranges and functions around a launch) of an executable graph's nodes
+    /// are known or unknown.
     pub enum GraphState {
         /// The scopes of the graph's nodes are known.
         Known = 1,
@@ -251,8 +252,8 @@ coded! {
         TooMany = 5,
         /// The graph was changed after its capture, or updated from a graph with other nodes.
         Changed = 6,
-        /// The program's graph is unknown, because it was created before tllmprof watched graphs, or
-        /// destroyed while kernels were recorded.
+        /// CUPTI's number for the graph could not be matched to a graph of the program, because that graph was
+        /// created before tllmprof watched graphs, or destroyed while kernels were recorded.
         Unnamed = 7,
     }
 }

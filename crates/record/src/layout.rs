@@ -36,7 +36,7 @@ pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
 /// The number of whole blocks in a chunk.
 pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 
-/// The longest string in bytes. A writer cuts longer strings.
+/// The maximum length of a string in bytes. A writer cuts longer strings.
 pub const MAX_STRING: usize = 4096;
 
 /// The number of counters for which the header block has room.

@@ -146,8 +146,8 @@ impl Header {
                 if last == Ended::Not as u64 {
                     self.grow(at, live);
                     if said != last {
-                        // The header and the snapshot disagree about the end of the process. So the newest
-                        // snapshot is damaged, and this is an earlier one.
+                        // The header and the newest intact snapshot disagree about the end of the process. So a newer
+                        // snapshot exists but is damaged.
                         self.ended = ended(said);
                         self.is_damaged = true;
                     }
@@ -179,8 +179,8 @@ impl Header {
         );
     }
 
-    /// Adds the growth of the figures since the snapshot, as far as it is plausible. For a process that has
-    /// not ended.
+    /// Adds the growth of counters and histogram since the snapshot, as far as it is plausible. Called for a process
+    /// that has not ended.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
@@ -229,7 +229,7 @@ fn newest(at: At<'_>, id: u64) -> Option<usize> {
     whole.max_by_key(|place| at.u64(place + offset_of!(Snapshot, order)))
 }
 
-/// Returns the anchors of the figures at offset `place` in the header, in the order in which they were taken.
+/// Returns the anchors from the [`Figures`] at offset `place` in the header, in the order in which they were taken.
 fn anchors(at: At<'_>, place: usize) -> Vec<Anchor> {
     let places = (0..ANCHORS)
         .map(|index| place + offset_of!(Figures, anchors) + index * size_of::<AnchorPlace>());

@@ -29,7 +29,8 @@ pub struct Damage {
     pub cut: Option<Cut>,
     /// True if the header block is damaged, so that counters, clock or data about the process are lost.
     pub header: bool,
-    /// The number of damaged chunks: invalid ones, and those that are at another chunk's index.
+    /// The number of damaged chunks: those with an invalid header or changed events, and those whose number does not
+    /// match their position in the file.
     pub chunks: u64,
     /// The number of chunks that the process has begun but that are missing in the file.
     pub missing: u64,
@@ -366,7 +367,7 @@ pub(crate) enum ChunkState {
     Empty,
     Whole(Head, usize),
     Part(Head, usize),
-    /// The bytes are not a valid chunk, or a chunk that belongs at another index.
+    /// The bytes are not a valid chunk, or they are a chunk whose number does not match its position in the file.
     Nothing,
 }
 

@@ -1,5 +1,5 @@
-//! Corrects the checks (checksums) of a record that a fuzzer has changed, so that the reader does not reject
-//! it for them.
+//! Corrects the checks (checksums) of a record that a fuzzer has changed. Otherwise the reader would reject the
+//! record before the changed data reach the code under test.
 
 use std::mem::offset_of;
 
@@ -10,9 +10,11 @@ use crate::layout::{
     PAYLOAD_BYTES, VERSION,
 };
 
-/// Offsets in a chunk's header, in bytes: of the byte count, the thread, and the blocks' checks (checksums).
+/// The offset of the byte count in a chunk's header, in bytes.
 const COMMITTED: usize = 8;
+/// The offset of the thread in a chunk's header, in bytes.
 const THREAD: usize = 16;
+/// The offset of the blocks' checks (checksums) in a chunk's header, in bytes.
 const BLOCK_CHECKS: usize = 24;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

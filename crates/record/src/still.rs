@@ -26,17 +26,19 @@ use crate::read_header::Header;
 use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
-/// The number of attempts to copy a chunk that the process overwrites meanwhile. Also the number of searches
-/// for chunks that the process has begun meanwhile.
+/// The maximum number of attempts to copy a chunk that the process overwrites meanwhile, and of searches for chunks
+/// that the process has begun meanwhile.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// The largest number of names that are tried for the file of a copy.
 const MAX_NAMES: u32 = 1000;
 
-/// Opens a record for reading. If its process may overwrite chunks, opens a copy of the record without a
-/// name, otherwise the record itself. The copy is in the record's folder or in the folder for temporary
-/// files, on a disk with free space for twice the record, because the program may need that space, too.
-/// Without such a disk, or if the process ends meanwhile, the record itself is opened.
+/// Opens a record for reading. If the record's process may still overwrite chunks, opens an unnamed copy instead of
+/// the record itself.
+///
+/// The copy is in the record's folder or in the folder for temporary files. The disk must have free space for twice
+/// the record, because the program may need that space, too. If no such disk is found, or if the process ends
+/// meanwhile, the record itself is opened.
 ///
 /// # Errors
 /// Returns an error if the record cannot be read.

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use crate::event::StringId;
 
-/// Limits for the strings that a reader keeps: the total size of the texts in bytes, and the number of
-/// strings. Further strings are only counted, and read as `?`.
+/// The maximum total size of the texts that a reader keeps, in bytes. Strings beyond a limit are only counted, and
+/// read as `?`.
 const TEXT_LIMIT: usize = 256 << 20;
+/// The maximum number of strings that a reader keeps.
 const COUNT_LIMIT: usize = 1 << 22;
 
 /// The texts of a record, by their ids.

@@ -116,8 +116,8 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// Checksums also protect the events of a process that was killed. Only the counters in the header may be slightly out
-/// of date.
+/// Tests that checksums also protect the events of a process that was killed. Only the counters in the header may be
+/// slightly out of date.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -134,7 +134,7 @@ fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     }
 }
 
-/// All entries that are read from a damaged record must be entries of the original record.
+/// Tests that all entries that are read from a damaged record are entries of the original record.
 #[test]
 fn what_is_left_is_what_was_written() {
     let bytes = small(Some(Ended::InOrder));
@@ -188,7 +188,7 @@ fn killed_between(before: Vec<u8>, after: &[u8], counts: &[u64]) {
     }
 }
 
-/// In the record of a killed process, counters and durations that are impossibly large must be ignored.
+/// Tests that counters and durations that are impossibly large are ignored in the record of a killed process.
 #[test]
 fn impossible_figures_of_an_unfinished_record_are_left_out() {
     let mut bytes = small(None);

@@ -55,7 +55,7 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // The iterations that are kept are those inside the windows, also inside earlier windows.
+    // Only iterations inside windows must be read, but also those of the earlier window.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),
@@ -69,8 +69,8 @@ fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     assert_eq!(given(&kept(0, &open)).0, all);
 }
 
-/// The first of three windows is dropped, because the chunk with its beginning was overwritten by the third
-/// window.
+/// Tests a record whose first window of three was dropped, because the third window has overwritten the chunk with
+/// the first window's beginning.
 #[test]
 fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     let given_where = |dropped_until: u64| {
@@ -108,7 +108,7 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
         assert!(damage.unwrap().is_none());
         kept
     };
-    // A garbage collection that ends in a window belongs to that window.
+    // The garbage collection from 297 to 307 ends in a kept window, so it belongs to that window.
     assert_eq!(given_where(280), [297, 300, 300, 395, 600, 600]);
     assert_eq!(given_where(300), [600, 600]);
     // At this time no kept window has opened yet, so no iteration is kept.
@@ -116,7 +116,7 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     assert_eq!(given_where(0).len(), 9);
 }
 
-/// A process may drop its first window hours after it began. The counter in the last snapshot then differs
+/// Tests a process that drops its first window hours after it began. The counter in the last snapshot then differs
 /// greatly from the current one.
 #[test]
 fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {

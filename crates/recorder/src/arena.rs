@@ -10,14 +10,14 @@ use tllmprof_sync::Published;
 
 use tllmprof_platform::lifecycle;
 
-/// Two limits of the memory that [`take`] hands out: the size in bytes of one block, and the largest number
-/// of blocks (8 MiB in all).
+/// The size in bytes of one block of the memory that [`take`] hands out.
 const BLOCK: usize = 64 << 10;
+/// The maximum number of blocks: 8 MiB in all.
 const BLOCKS: usize = 128;
 /// The number of bytes in a block that [`take`] can hand out: all but the block's counter.
 const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
-/// A block of memory, mapped with one system call and handed out piece by piece.
+/// A block of memory, mapped with one system call. Its parts are handed out one after another.
 #[repr(C)]
 struct ArenaBlock {
     used: AtomicUsize,

@@ -1,6 +1,6 @@
-//! A lock with a time-out, for which only one wait lasts that long. If a signal handler jumps out of a thread
-//! that holds the lock, the lock is never released. An ordinary lock would then make each thread that records
-//! an event wait for the whole time-out again.
+//! A lock with a time-out. If a signal handler jumps out of a thread that holds the lock, the lock is never released.
+//! With an ordinary lock, each thread that records an event would then wait for the whole time-out. With this lock,
+//! only the first wait lasts that long.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

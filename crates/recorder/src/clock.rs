@@ -15,20 +15,20 @@ lifecycle::global! {
     #[fork(keep = "clocks continue")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-    /// The ratio of ticks to nanoseconds, as the bits of an `f64`, for [`recent_ticks_per_ns`]. The second
-    /// variable is the number of calls until the ratio is measured again.
+    /// The ratio of ticks to nanoseconds, as the bits of an `f64`, for [`recent_ticks_per_ns`].
     #[fork(keep = "clocks continue")]
     #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
+    /// The number of calls of [`recent_ticks_per_ns`] until the ratio is measured again.
     #[fork(keep = "as the ticks")]
     #[together(iterations)]
     static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// A measured ratio is reused for one call for each of these intervals (in nanoseconds) since the start, up
-/// to [`LOOKUP_EVERY`] calls. So the ratio is measured more often soon after the start, while it is
-/// imprecise.
+/// The number of nanoseconds of measured time per use of a ratio: a ratio that was measured over n of these intervals
+/// is used n times, but at most [`LOOKUP_EVERY`] times. So soon after the start, while the ratio is imprecise, it is
+/// measured again more often.
 const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
@@ -87,7 +87,8 @@ fn monotonic() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
-/// Reads all clocks at (nearly) the same moment: of several attempts, the one that took the least time.
+/// Reads all clocks at (nearly) the same moment. Makes several attempts, and returns the times of the attempt that
+/// took the least time.
 pub(crate) fn anchor() -> Anchor {
     anchor_by(ticks)
 }
@@ -131,8 +132,8 @@ fn tied() -> (f64, u64) {
     (ticks as f64 / ns.max(1) as f64, ns)
 }
 
-/// Like [`ticks_per_ns`], but may return a value measured up to [`LOOKUP_EVERY`] calls ago, at almost no
-/// cost.
+/// Returns the ticks per nanosecond like [`ticks_per_ns`], at almost no cost: the value may have been measured up to
+/// [`LOOKUP_EVERY`] calls ago.
 pub(crate) fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {

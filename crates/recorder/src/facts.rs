@@ -60,9 +60,9 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes the name that Python gives a thread. The name may be dropped from the record when the oldest
-/// windows are. Returns the era (a number that changes when texts are forgotten) in which the name is valid,
-/// or [`strings::lasting_era`] for a name that is never dropped.
+/// Writes the name that Python gives a thread. Returns the era (a number that changes when texts are forgotten) in
+/// which the name is valid, or [`strings::lasting_era`] for a name that is never dropped. Other names are dropped
+/// together with the oldest windows.
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();
@@ -120,8 +120,7 @@ pub(crate) fn keep_warning(line: &str) {
 
 /// Writes the warnings that were logged before the record began.
 pub(crate) fn write_pending() {
-    // The lines are copied to the heap and not to the stack: the calling thread may have the
-    // smallest possible stack.
+    // The lines are copied to the heap, because the stack of the calling thread may be too small for them.
     let lines = {
         let mut pending = PENDING.lock();
         let length = core::mem::take(&mut pending.length);

@@ -92,10 +92,10 @@ impl File {
         })
     }
 
-    /// Gives the file its name. If the wanted name belongs to a record that no process writes to, that record
-    /// is renamed with the next free number before its extension. If a process may be writing to that record,
-    /// the new file's name gets the number of this process instead. Returns the reason in both cases. No
-    /// existing record is replaced.
+    /// Gives the file its name, without replacing an existing record. If the wanted name belongs to a record that no
+    /// process writes to, that record is renamed: a number is added before its extension. If a process may be writing
+    /// to that record, the number of this process is added to the new file's name instead. Returns the reason in both
+    /// cases.
     pub(crate) fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
             FileName::Given { taken, .. } => Ok(taken.take()),
@@ -239,9 +239,9 @@ impl Existing {
     }
 }
 
-/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns the new
-/// file, its path, and the reason for another name. `make` returns `None` if another process took the new
-/// file for an abandoned record; then the next attempt follows.
+/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns the new file, its
+/// path, and the reason for another name. If another process took the new file for an abandoned record, `make`
+/// returns `None`, and another attempt is made.
 fn take_name<T>(
     path: &Path,
     process: u32,

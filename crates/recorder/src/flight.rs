@@ -1,16 +1,15 @@
-//! The flight recorder (keeps the latest iterations): iterations outside windows are recorded all the time,
-//! and the oldest are overwritten. Depending on the settings this lasts for the whole run, or until the first
-//! window opens.
+//! The flight recorder keeps the latest iterations outside windows: they are recorded all the time, and the oldest
+//! are overwritten. Depending on the settings this lasts for the whole run, or until the first window opens.
 //!
 //! Only cheap events are kept: times and batches, CUDA calls, garbage collections, waits for the GIL, and the
-//! thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The chunks
-//! (pieces of the record's file) are overwritten in turn ([`reuse`]).
+//! thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The chunks (pieces of
+//! the record's file) are overwritten in turn ([`reuse`]).
 //!
-//! The kept iterations are readable even if the process is killed: after each iteration, an event that marks
-//! their start as the opening of a window is rewritten in a separate chunk.
+//! The kept iterations can be read even if the process is killed. For this, a separate chunk has an event that opens
+//! a window at the oldest kept iteration. The event is rewritten after each iteration.
 //!
-//! All functions are called with the session's lock held, or on the thread that is switching windows. So only
-//! one thread at a time calls them.
+//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
+//! only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -27,16 +26,16 @@ const NONE: u32 = u32::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kept iterations, as a ring. The iteration that was kept as number p, counted since the flight
-    /// recorder began, is at index p modulo the ring's length.
+    /// The kept iterations, as a ring. Iterations are numbered in the order in which the flight recorder adds them;
+    /// number p is at index p modulo the ring's length.
     #[fork(keep = "none of them is kept in the child")]
     static KEPT: OnceBox<Vec<KeptIteration>> = OnceBox::new();
     /// The number of the chunk with the event that marks the start of the kept iterations; `NONE` if there is
     /// no such chunk.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
-    /// True once a window has opened that ends the flight recorder. From then on iterations outside windows
-    /// are no longer kept.
+    /// True once a window has opened that ends the flight recorder. From then on the latest iterations outside
+    /// windows are no longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     /// True while no step is known, so that spans of time are recorded in place of iterations. Only the
@@ -95,7 +94,7 @@ pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Called before a span of time begins that is recorded in place of iterations, because no step is known yet.
+/// Notes that a span of time begins, which is recorded in place of iterations because no step is known yet.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }
@@ -157,8 +156,8 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
-/// Returns an event to follow `opening`. It says that the window's iterations were kept before the window
-/// opened.
+/// Returns the event that follows `opening` in the record. It says that the window's iterations were recorded before
+/// the window was requested.
 fn past(opening: &Event) -> Event {
     let iteration = match opening.what {
         What::Window { iteration, .. } => iteration,

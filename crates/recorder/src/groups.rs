@@ -67,8 +67,8 @@ lifecycle::global! {
     static ARE_OPEN: AtomicBool = AtomicBool::new(false);
 }
 
-/// Called when the program creates an NCCL communicator. `slot` is the address at which the program stores
-/// its handle; 0 if the address is not known.
+/// Stores an NCCL communicator that the program has created, for the record and the ring (the latest steps and
+/// collectives). `slot` is the address at which the program stores its handle; 0 if the address is not known.
 pub fn communicator(member: Member, slot: usize) {
     add(Communicator::new(member, slot));
 }
@@ -98,12 +98,12 @@ fn add(communicator: Communicator) {
     }
 }
 
-/// Called when the program splits a communicator. Returns the identifier of the new communicator for `color`.
-/// All ranks compute the same identifier, because all ranks split a communicator equally often.
+/// Called when the program splits a communicator (`ncclCommSplit`). Returns the identifier of the new communicator
+/// for `color`. All ranks compute the same identifier, because all ranks split a communicator equally often.
 ///
-/// `place` is the process's rank in the communicator that is split, and the size of that communicator.
-/// `holds` returns true for an address at which the handle of that communicator is stored. If no known
-/// address holds it, the only communicator with that rank and size is used.
+/// `place` is the process's rank in the communicator that is split, and the size of that communicator. `holds`
+/// returns true for an address at which the handle of that communicator is stored. If no known address holds it, the
+/// only communicator with that rank and size is used.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,

@@ -1,8 +1,8 @@
-//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside
-//! a window its events are written.
+//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside a
+//! window its events are written.
 //!
-//! All functions are called with the session's lock held, or on the thread that is switching windows. So only
-//! one thread at a time calls them.
+//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
+//! only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,10 +18,11 @@ const NONE: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of the open iteration and, in the second variable, the tick when that iteration began.
+    /// The number of the open iteration; [`NONE`] if no iteration is open.
     #[fork(reset)]
     #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
+    /// The tick when the open iteration began. Between iterations, the tick when the latest one ended.
     #[fork(reset)]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -29,10 +30,10 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
-    /// The number of the open window's first iteration (`FIRST`), and the number of iterations that have
-    /// ended in the window (`ENDED`).
+    /// The number of the open window's first iteration.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
+    /// The number of iterations that have ended in the open window.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
@@ -46,11 +47,11 @@ const ROWS: usize = 32;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The times in milliseconds when the call counters were last updated (`COUNTED_AT`), and when ticks were
-    /// last related to the other clocks (`ANCHORED_AT`).
+    /// The time in milliseconds when the call counters in the record's header were last updated.
     #[fork(reset)]
     #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
+    /// The time in milliseconds when an anchor (the same moment on several clocks) was last written to the header.
     #[fork(reset)]
     #[together(iterations)]
     static ANCHORED_AT: AtomicU64 = AtomicU64::new(0);
@@ -59,16 +60,17 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events that had been written when the window opened, and the ticks that writing one
-    /// event takes. From these two, the time that the library took for events of the window is computed.
+    /// The number of events that had been written when the window opened. With [`EVENT_COSTS`], it gives the time
+    /// that the library took for the window's events.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
+    /// The time in ticks that writing one event takes.
     #[fork(keep = "measured where a record begins")]
     static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Stores `value` and returns the old value. An atomic swap is not needed, because only one thread at a time
-/// calls this, and it would lock the cache line.
+/// Stores `value` and returns the old value. Only one thread at a time calls this, so no atomic swap is needed, which
+/// would lock the cache line.
 fn replace(at: &AtomicU64, value: u64) -> u64 {
     let old = at.load(Ordering::Relaxed);
     at.store(value, Ordering::Relaxed);
@@ -173,8 +175,8 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
-    // The clock is read before anything is written, so that the events that are repeated for this window have
-    // a later time than its opening.
+    // The clock is read before anything is written. So data that are written again for this window, such as names,
+    // have a later time than the window's opening.
     let opened = clock::ticks();
     writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
@@ -188,7 +190,7 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// Writes the histogram of the iterations that came before the open window.
+/// Writes the histogram of the iterations outside windows that came before the open window.
 pub fn write_before() {
     if !is_recording() {
         return;
@@ -220,8 +222,8 @@ fn close(next: u64) -> bool {
     let is_empty = next <= first;
     let last = next.saturating_sub(1).max(first);
     write_edge(Edge::Close, clock::ticks(), last, is_empty);
-    // The number of the window's iterations that were skipped, because the library noticed their end only
-    // after the next iteration had begun.
+    // The number of the window's iterations that were skipped: the library noticed their end only after the next
+    // iteration had begun.
     let passed = next
         .saturating_sub(first)
         .saturating_sub(ENDED.load(Ordering::Relaxed));
@@ -287,7 +289,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
     header.snapshot();
 }
 
-/// Called when the process ends after `iterations` iterations.
+/// Ends the open iteration and the open window, because the process ends after `iterations` iterations.
 pub(crate) fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);

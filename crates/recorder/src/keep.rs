@@ -1,10 +1,9 @@
-//! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks
-//! (pieces of the file) of the oldest windows are overwritten.
+//! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks (pieces of
+//! the file) of the oldest windows are overwritten.
 //!
-//! A full chunk is labelled with the number of windows that had opened by then, because it may hold events of
-//! the latest window and of earlier ones. Before the chunk is overwritten, all these windows are marked in
-//! the header as dropped. A reader then ignores their events in other chunks, too. The latest window is never
-//! dropped.
+//! A full chunk may hold events of several windows. So it is labelled with the number of windows that had opened by
+//! then. Before the chunk is overwritten, all these windows are marked in the header as dropped. A reader then
+//! ignores their events in other chunks, too. The latest window is never dropped.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -19,7 +18,7 @@ use tllmprof_sync::Guard;
 use super::bounded::Bounded;
 use super::{clock, space};
 
-/// The time a thread waits for the lock on the list of full chunks.
+/// The maximum time for which a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
@@ -33,7 +32,7 @@ lifecycle::global! {
     /// The full chunks that may be reused, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// A counter that changes when [`take`] may return a chunk again after it has returned none.
+    /// A counter that increases when [`take`], after it has returned no chunk, may have one again.
     #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
     /// True if no chunk was free because threads were writing into most of them.
@@ -90,7 +89,7 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
-/// Called when the record has begun. `bytes` is its size limit.
+/// Writes the record's size limit, `bytes`, into its header. Called when the record has begun.
 pub(crate) fn begin(bytes: u64) {
     if is_on()
         && let Some(header) = space::header()
@@ -100,7 +99,7 @@ pub(crate) fn begin(bytes: u64) {
     }
 }
 
-/// Called when a thread has filled a chunk and no longer writes into it.
+/// Adds a chunk to the list of full chunks. Called when a thread has filled the chunk and no longer writes into it.
 pub(crate) fn is_full(number: u32) {
     if is_on()
         && let Some(header) = space::header()
@@ -130,8 +129,8 @@ fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
 fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     // A chunk beyond the capacity is dropped from the list, because the list must not allocate.
     if full.len() < full.capacity() {
-        // The clock is read before the number of windows. So a window that is not included in `windows` opens
-        // after `filled`.
+        // The clock is read before the number of windows. So a window that is not counted in `windows` opens after
+        // `filled`.
         let filled = clock::ticks();
         fence(Ordering::SeqCst);
         full.push_back(Full {
@@ -160,8 +159,8 @@ pub(crate) fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
-/// Called when the kept iterations before a window become part of it. The window has number `windows` and now
-/// begins at tick `since`, so chunks filled after `since` hold events of the window.
+/// Labels the chunks that were filled after tick `since` as chunks of window number `windows`. Called when the
+/// iterations that were kept before this window become part of it, so that it begins at `since`.
 pub(crate) fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
@@ -195,8 +194,8 @@ pub(crate) fn take() -> Option<Option<u32>> {
     };
     header.set(Counter::DroppedUntil, oldest.filled);
     header.set(Counter::WindowsDropped, oldest.windows);
-    // The snapshot is needed because a reader otherwise accepts only small increases of a counter, and the
-    // time may have grown by more.
+    // The snapshot is needed because a reader accepts only small increases of a counter since the last snapshot.
+    // `DroppedUntil` is a time, which may have grown by more.
     header.snapshot();
     fence(Ordering::SeqCst);
     Some(Some(oldest.number))
@@ -248,13 +247,14 @@ pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
 /// Returns the smallest suitable record size, in megabytes: each of `threads` threads has a chunk, and the
 /// same number of chunks remains for earlier windows.
 const fn least_for(threads: u64) -> u64 {
-    // Adds room for the header, and for the chunks with lasting strings, which take an eighth of the record.
+    // Adds room for the header, and for the chunks with strings that stay as long as the record. These chunks take an
+    // eighth of the record.
     let chunks = (2 * threads + 4) * 8;
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }
 
-/// Stops the dropping of windows. Taking the lock waits for a drop in progress, so that no header snapshot is
-/// made after the last one.
+/// Stops the dropping of windows. Waits for a drop in progress by taking the lock, because that drop takes a snapshot
+/// of the header, which must come before the final one.
 pub(crate) fn finish() {
     if is_on() {
         HAS_ENDED.store(true, Ordering::SeqCst);

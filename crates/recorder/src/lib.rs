@@ -142,8 +142,8 @@ pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
         && writers::write_at_once(&Event::new(start, took, what))
 }
 
-/// Registers `act`. Each thread runs it at its first launch in a window, and from time to time after that.
-/// Only the first function that is registered is kept.
+/// Registers `act`, which each thread runs at its first launch in a window, and from time to time after that. Only
+/// the first function that is registered is kept.
 pub fn at_launches(act: fn()) {
     let _ = AT_LAUNCHES.set(Box::new(act));
 }
@@ -185,14 +185,16 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Called when a planned window opens, as opposed to a window that a user requests from the running process.
+/// Ends the flight recorder, which keeps the latest iterations, if it was to last only until the first window. Called
+/// when a planned window opens (not one that a user requests from the running process).
 pub fn planned_opens(settings: &Settings) {
     if settings.flight.is_none() {
         flight::is_over();
     }
 }
 
-/// Called when the settings plan no window at all.
+/// Ends the flight recorder, which keeps the latest iterations, unless `TLLMPROF_FLIGHT` asks for it. Called when the
+/// settings plan no window at all.
 pub fn plans_none(settings: &Settings) {
     planned_opens(settings);
     if settings.flight.is_none() {
@@ -211,7 +213,7 @@ pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }
 
-/// Returns the reason why there is no record. Call this only if there is none.
+/// Returns the reason why there is no record. To be called only if there is none.
 pub fn missing(settings: &Settings) -> Missing {
     Missing::why(settings.trace.is_some() && !settings.trace_on_demand)
 }
@@ -296,8 +298,8 @@ fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
     }
 }
 
-/// Called when the process ends after `iterations` iterations. From here on only GPU times are recorded.
-/// Allocates no memory.
+/// Ends the open iteration and the open window, because the process ends after `iterations` iterations. From here on
+/// only GPU times are recorded. Allocates no memory.
 pub fn ends(iterations: u64) {
     if is_on() {
         iterations::finish(iterations);

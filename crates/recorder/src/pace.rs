@@ -1,7 +1,7 @@
 //! The durations of the latest iterations, for queries from outside while the process runs.
 //!
-//! Written at the end of each iteration, with the session's lock held or on the thread that is switching
-//! windows. So there is only one writer at a time. The cost is one store per iteration.
+//! Written at the end of each iteration, with the session's lock held or on the thread that is opening or closing a
+//! window. So there is only one writer at a time. The cost is one store per iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

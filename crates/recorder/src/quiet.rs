@@ -1,5 +1,5 @@
-//! Blocks signals during a piece of the library's work, so that no handler of the host runs. Discards a
-//! signal that this work may raise.
+//! Blocks signals while the library does a piece of work, so that no handler of the host runs. Discards a signal that
+//! this work may raise.
 
 use core::ffi::c_int;
 use core::mem::zeroed;

@@ -21,9 +21,10 @@ lifecycle::global! {
     /// The number of the open window, counted from 1; 0 if none is open.
     #[fork(reset)]
     static WINDOW: AtomicU32 = AtomicU32::new(0);
-    /// The number of the window that opened last. `CLOSED` is the tick when that window closed.
+    /// The number of the window that opened last.
     #[fork(by = forget_window)]
     static LAST: AtomicU32 = AtomicU32::new(0);
+    /// The tick when the window that opened last was closed.
     #[fork(keep = "of a window that is forgotten")]
     static CLOSED: AtomicU64 = AtomicU64::new(0);
 
@@ -38,20 +39,20 @@ pub fn window() -> u32 {
     WINDOW.load(Ordering::Acquire)
 }
 
-/// Returns true if a range that ends now may have to be recorded. This is so once any window has opened.
+/// Returns true if a range that ends now may have to be recorded, which is possible once any window has opened.
 #[inline]
 pub fn may_be_open() -> bool {
     LAST.load(Ordering::Relaxed) != 0
 }
 
-/// Called when a window has opened. Gives the window its number.
+/// Assigns a number to a window that has just opened.
 pub fn window_opens() {
     let number = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
     LAST.store(number, Ordering::Relaxed);
     WINDOW.store(number, Ordering::Release);
 }
 
-/// Called when the window closes. Stores the current tick, at which the ranges that are still open are cut.
+/// Stores the current tick when the window closes. Ranges that are still open are cut at this tick.
 pub fn window_closes() {
     CLOSED.store(clock::ticks(), Ordering::Relaxed);
     WINDOW.store(0, Ordering::Release);
@@ -87,10 +88,10 @@ pub struct RangeNames<'a> {
     pub name: RangeName<'a>,
 }
 
-/// The name of a range as the program passed it to NVTX.
+/// The name of a range or mark, as the program passed it to NVTX.
 #[derive(Clone, Copy)]
 pub enum RangeName<'a> {
-    /// Bytes, UTF-8 in most programs.
+    /// A text as bytes, which in most programs are UTF-8.
     Text(&'a [u8]),
     /// A string that the program has registered with NVTX.
     Registered(&'a Label),
@@ -128,8 +129,8 @@ impl RangeNames<'_> {
     }
 }
 
-/// Called when the calling thread has pushed a range while a window is open. `stack` identifies the stack of
-/// ranges, which is a different one in each NVTX domain.
+/// Begins a range that the calling thread has pushed while a window is open. `stack` identifies the stack of ranges,
+/// which is a different one in each NVTX domain.
 #[inline]
 pub fn pushed(stack: usize, names: RangeNames<'_>) {
     let Some(writer) = writers::take() else {
@@ -141,7 +142,7 @@ pub fn pushed(stack: usize, names: RangeNames<'_>) {
     }
 }
 
-/// Called when the calling thread is about to pop the latest open range of the stack `stack`.
+/// Ends and records the latest open range of the stack `stack`, which the calling thread is about to pop.
 #[inline]
 pub fn popped(stack: usize) {
     if writers::current().is_none_or(Writer::has_none_open) {
@@ -169,7 +170,7 @@ fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
     event(begun.window, begun.since, what, now)
 }
 
-/// Called when a thread has started range `id` while a window is open.
+/// Begins range `id`, which a thread has started while a window is open.
 pub fn started(id: u64, names: RangeNames<'_>) {
     if let Some(writer) = writers::take()
         && !CROSSING.started(id, names.begin(&writer))
@@ -178,7 +179,7 @@ pub fn started(id: u64, names: RangeNames<'_>) {
     }
 }
 
-/// Called when range `id` is about to be ended, by any thread.
+/// Ends and records range `id`, which some thread is about to end.
 pub fn finished(id: u64) {
     let now = clock::ticks();
     if let Some(begun) = CROSSING.ended(id)
@@ -188,7 +189,7 @@ pub fn finished(id: u64) {
     }
 }
 
-/// Called when the calling thread has set an NVTX mark (a name for a moment) while a window is open.
+/// Records an NVTX mark (a name for a moment) that the calling thread has set while a window is open.
 pub fn marked(names: RangeNames<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {

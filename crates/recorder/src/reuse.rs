@@ -1,6 +1,5 @@
-//! Reuses (overwrites) chunks of the flight recorder, which keeps only the latest iterations
-//! ([`super::flight`]). A chunk is a piece of the record's file. The module [`super::keep`] decides when the
-//! chunks of old windows are reused.
+//! Reuses (overwrites) the chunks of the flight recorder ([`super::flight`]), which keeps only the latest iterations.
+//! A chunk is a piece of the record's file. The module [`super::keep`] decides when chunks of old windows are reused.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -13,13 +12,13 @@ use super::bounded::Bounded;
 use super::state::{self, Keeps};
 use super::{keep, space};
 
-/// The largest number of full chunks that wait to be reused: 16 MiB. If that is too little for all iterations
-/// that should be kept, fewer are kept.
+/// The maximum number of full chunks that wait to be reused: 16 MiB. If the iterations to be kept need more chunks,
+/// fewer iterations are kept.
 const MAX_WAITING: usize = 256;
-/// The time a thread waits for the lock on the list of full chunks.
+/// The maximum time for which a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The generation number of chunks that hold events of a window, which this module never reuses.
+/// The generation number of chunks that hold events of a window. This module never reuses such chunks.
 pub(crate) const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
@@ -34,8 +33,8 @@ lifecycle::global! {
     /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// A number of kept iterations. A chunk that was full before this number was reached has become
-    /// part of a window, so it is not reused.
+    /// The number of kept iterations, plus 1, when kept iterations last became part of a window. Chunks that were
+    /// filled before this number was reached belong to that window, so they are not reused.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
@@ -44,10 +43,10 @@ lifecycle::global! {
     /// The number of times that a chunk with iterations outside windows was filled.
     #[fork(keep = "only differences matter")]
     static FILLED: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations kept so far and, in the second variable, the number of these that have been
-    /// dropped.
+    /// The number of iterations kept so far, including those that have been dropped.
     #[fork(reset)]
     static BEGUN: AtomicU64 = AtomicU64::new(0);
+    /// The number of kept iterations that have been dropped.
     #[fork(reset)]
     static GONE: AtomicU64 = AtomicU64::new(0);
     #[fork(by = in_child)]
@@ -100,8 +99,8 @@ impl Full {
         }
     }
 
-    /// Takes the oldest chunk if all its iterations are among the first `gone` ones, which have been dropped,
-    /// or if the list is full.
+    /// Takes the oldest chunk if all its iterations have been dropped (they are among the first `gone` ones), or if
+    /// the list is full.
     fn pop(&mut self, gone: u64) -> Option<u32> {
         let (_, begun) = self.chunks[self.first];
         if begun >= gone && self.count < MAX_WAITING {
@@ -122,8 +121,8 @@ impl Full {
     }
 }
 
-/// Enables the reuse of chunks: those of iterations outside windows if `flight`, otherwise those of old
-/// windows. Called when the library is loaded.
+/// Enables the reuse of chunks. Called when the library is loaded. `flight` is true if chunks of iterations outside
+/// windows are reused, false if only chunks of old windows are.
 pub(crate) fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
@@ -150,9 +149,11 @@ pub(crate) fn begin() {
     state::keep(Keeps::Latest, true);
 }
 
-/// Stops keeping iterations: the chunks that threads are writing to now are not reused. If `stays`, the full
-/// chunks in the list are not reused either, because they now belong to a window. If another thread holds the
-/// list's lock, the next thread that locks the list removes them. Returns true if iterations were being kept.
+/// Stops keeping iterations, and returns true if iterations were being kept. The chunks that threads are writing to
+/// now are not reused.
+///
+/// If `stays`, the full chunks in the list are not reused either, because they now belong to a window. The next
+/// thread that locks the list removes them.
 pub(crate) fn end(stays: bool) -> bool {
     if !state::keep(Keeps::Latest, false) {
         return false;
@@ -183,8 +184,7 @@ pub(crate) fn keep_one(first: u64) {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Drops all kept iterations. If they have become a window, a chunk that is filled from here on does not
-/// belong to that window.
+/// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong to it.
 pub(crate) fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -198,7 +198,8 @@ pub(crate) fn generation() -> u64 {
     }
 }
 
-/// Called when a thread has filled a chunk that was begun in `generation`, and no longer writes into it.
+/// Makes a chunk available for reuse. Called when a thread has filled the chunk, which was begun in `generation`, and
+/// no longer writes into it.
 pub(crate) fn is_full(number: u32, generation: u64) {
     if generation == OF_WINDOWS || generation != self::generation() {
         keep::is_full(number);
@@ -226,8 +227,8 @@ pub(crate) enum Free {
 pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // While the record is full, each thread comes here for each event that is dropped. So this
-        // path does as little as possible.
+        // While the record is full, each thread calls this for each event that it drops. So this path does as little
+        // as possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));

@@ -24,8 +24,8 @@ use super::file::File;
 use super::path_of_file::{fill, host_name, may_write};
 use super::space::Shown;
 
-/// State that a child process must not use. The kernel fills its memory with zeros in the child,
-/// even if the child was created with `clone` instead of `fork`.
+/// The reference to the ring, which a child process must not use. The kernel fills this memory with zeros in the
+/// child, even if the child was created with `clone` instead of `fork`.
 struct Live {
     ring: Published<RingBlock>,
 }
@@ -36,7 +36,7 @@ unsafe impl Zeroed for Live {}
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the settings ask for a ring.
+    /// True if the settings ask for a ring (the file with the latest steps and NCCL collectives).
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     /// True if the process has already tried to create its ring, with or without success.
@@ -54,7 +54,7 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Returns true if the settings ask for a ring.
+/// Returns true if the settings ask for a ring (the file with the latest steps and NCCL collectives).
 pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Relaxed)
 }
@@ -120,8 +120,8 @@ pub fn begin(settings: &Settings) {
 }
 
 fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Failure> {
-    // The file has its name from the start, because the command of this project finds the ring by this name
-    // in `/proc/PID/maps`.
+    // The file has its name from the start, because the `tllmprof` command finds the ring by this name in
+    // `/proc/PID/maps`.
     let mut file = File::create_named(path, facts.pid)?;
     let place = match file.grow(RING_BYTES) {
         Ok(place) => place,
@@ -173,10 +173,9 @@ pub fn step_ends() {
     }
 }
 
-/// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA
-/// graph. `member` returns the identifier, rank and size of the communicator `handle` (see
-/// [`RingBlock::call_begins`]). If the caller has to report the end of the call, too, returns the value to
-/// pass to [`call_ends`].
+/// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA graph.
+/// `member` returns the identifier, rank and size of the communicator `handle` (see [`RingBlock::call_begins`]).
+/// Returns the value to pass to [`call_ends`] when the call returns; `None` if its end need not be reported.
 pub fn call_begins(
     operation: Operation,
     handle: usize,

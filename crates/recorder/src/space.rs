@@ -38,12 +38,12 @@ pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
     + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
 /// More space is reserved when fewer than this number of chunks are free.
 const MIN_FREE: u32 = 8;
-/// The time a thread waits for another thread that is reserving space. The time starts again whenever a new
-/// chunk appears.
+/// The maximum time for which a thread waits for another thread that is reserving space. The time starts again
+/// whenever a new chunk appears.
 const GROW_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State that a child process must not use. The kernel fills its memory with zeros in the child,
-/// even if the child was created with `clone` instead of `fork`.
+/// The state of the record's space, which a child process must not use. The kernel fills this memory with zeros in
+/// the child, even if the child was created with `clone` instead of `fork`.
 struct Live {
     header: Published<HeaderBlock>,
     /// The number of the next chunk that has never been handed out.
@@ -319,9 +319,9 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make
-/// progress. Returns `None` if the space is there by then, or after a time-out without progress: a signal
-/// handler may have interrupted the thread that reserves space.
+/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make progress.
+/// Returns `None` if the space has been reserved by then, or after a time-out without progress: a signal handler may
+/// have interrupted the thread that reserves space.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! The state of the record: flags for the record and its open window, the reasons to inspect calls before
-//! they run, and access to the counters in the record's header.
+//! The state of the record: flags for the record and its open window, the reasons why calls are inspected before they
+//! run, and access to the counters in the record's header.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -80,9 +80,9 @@ impl fmt::Display for Missing {
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum Keeps {
-    /// Events of the open window are kept.
+    /// Iterations of the open window.
     Window = 1,
-    /// Events of the latest iterations outside windows are kept.
+    /// The latest iterations outside windows, which the flight recorder keeps.
     Latest = 2,
 }
 
@@ -123,13 +123,13 @@ pub fn is_keeping() -> bool {
 pub enum Looks {
     /// GPU times of iterations are being measured.
     GpuTimes = 1,
-    /// The next wait for the GPU is measured, if the thread that runs the steps makes it.
+    /// The next wait for the GPU is to be measured, if the thread that runs the steps makes it.
     Wait = 2,
     /// A trigger (a condition that opens a window) needs to know how long waits take.
     Watch = 4,
     /// Scopes (open torch modules, NVTX ranges and marked functions) are being tracked.
     Scopes = 8,
-    /// Ticks are not read from the processor's counter, or the clock is not chosen yet.
+    /// Ticks cannot be read from the processor's counter, or the clock is not chosen yet.
     Clock = 16,
 }
 
@@ -172,8 +172,7 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
-/// Stores `value` in a counter of the record's header, if there is a record. For a number that another module
-/// counts.
+/// Stores `value` in a counter of the record's header, if there is a record. For a number that another module keeps.
 pub fn set(counter: Counter, value: u64) {
     if is_on()
         && let Some(header) = space::header()

@@ -138,8 +138,7 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // An event that does not fit the fast path, such as one that ends a block of the chunk, is refused. So
-    // several attempts are made.
+    // The fast path refuses some events, such as one that ends a block of the chunk. So several attempts are made.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {
@@ -386,8 +385,8 @@ fn what_iterations_took_before_a_window_is_in_it() {
     iteration_begins(6, false);
     iteration_ends(true);
     let after = record.read();
-    // The events are searched in all chunks, because chunks of other threads may follow the one that holds
-    // them.
+    // The `OutsideBefore` events are searched in all chunks, because a reader may return chunks of other threads
+    // after them.
     let buckets = after
         .events
         .iter()

@@ -1,9 +1,9 @@
-//! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on)
-//! of the iterations' batches, for queries while the process runs. The counts never decrease.
+//! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on) of the
+//! iterations' batches, for queries while the process runs. The counts never decrease.
 //!
-//! Written at the end of each iteration, with the session's lock held or on the thread that is switching
-//! windows. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock
-//! for readers: a reader retries if a write intervenes.
+//! Written at the end of each iteration, with the session's lock held or on the thread that is opening or closing a
+//! window. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock for
+//! readers: a reader retries if a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -51,7 +51,7 @@ lifecycle::global! {
 
     #[fork(in_child)]
     static TIMES: IterationTimes = IterationTimes::new();
-    /// The latest iteration whose batch was read, and the phase of that batch, in one number: the iteration
+    /// The latest iteration whose batch was read, and the phase of that batch, in one number: the iteration's number
     /// times [`PHASES`], plus 1, plus the index of the phase.
     #[fork(reset)]
     static READ: AtomicU64 = AtomicU64::new(0);
@@ -79,7 +79,7 @@ pub struct TakenTimes {
     pub sum_ns: u64,
 }
 
-/// Stores the phase of the batch of `iteration`.
+/// Notes that the batch of `iteration` was read and has this phase.
 pub fn batch_is(iteration: u64, phase: Phase) {
     let latest = iteration
         .saturating_mul(PHASES as u64)

@@ -1,10 +1,9 @@
-//! Measures the machine's resources that each iteration of a window uses: processor time, page faults,
-//! preemptions and time in waits of the thread that runs the steps.
+//! Measures the machine's resources that each iteration of a window uses: processor time, page faults, preemptions
+//! and time in waits of the thread that runs the steps.
 //!
 //! Only one thread at a time handles the end of an iteration: it holds the session's lock, or it is switching
-//! windows. The cost is one system call per iteration. A second one is made in one of [`MEASURE_EVERY`]
-//! iterations, if the thread was off its processor, or if the iteration took longer than others. Two more are
-//! made for a wait in one of [`MEASURE_EVERY`] iterations.
+//! windows. Most iterations cost one system call. A full measurement takes a second one, and a measured wait two
+//! more. Both are made in only one of [`MEASURE_EVERY`] iterations, and a full measurement also in unusual ones.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -24,10 +23,11 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread whose resource usage was last measured. `SO_FAR` is its usage at that time.
+    /// The thread whose resource usage was last measured.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
+    /// The usage of the thread [`THREAD`] when it was last measured: one number for each kind of resource.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
@@ -35,15 +35,15 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// Three numbers for the choice of full measurements: the iterations since the last full measurement, the
-    /// number of the latest of these iterations, and the duration in nanoseconds of the iteration that was
-    /// fully measured last.
+    /// The number of iterations since the last full measurement.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
+    /// The number of the latest iteration that [`SINCE`] counts.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);
+    /// The duration, in nanoseconds, of the iteration that was fully measured last.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static TOOK: AtomicU64 = AtomicU64::new(0);
@@ -52,26 +52,28 @@ lifecycle::global! {
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// Two values from the beginning of the wait for the GPU that is being measured: the thread's processor
-    /// time and the clock, in nanoseconds; 0 if no wait is measured.
+    /// The processor time of the waiting thread, in nanoseconds, when the wait for the GPU that is being measured
+    /// began.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
+    /// The time, in nanoseconds, when the wait for the GPU that is being measured began; 0 if none is being
+    /// measured.
     #[fork(keep = "stored where a window opens")]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
     /// The number of iterations until a wait for the GPU is measured again.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
-    /// The result of the last measured waits for the GPU: nanoseconds on a processor, and nanoseconds in
-    /// total.
-    #[fork(keep = "stored where a window opens")]
-    #[together(iterations)]
-    static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// Sums over the waits for the GPU that were measured in the current iteration: nanoseconds on a
+    /// The time of the waits for the GPU in the latest iteration whose waits were measured: nanoseconds on a
     /// processor, and nanoseconds in total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
+    static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    /// The processor time, in nanoseconds, of the waits for the GPU that were measured in the current iteration.
+    #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
+    /// The duration, in nanoseconds, of the waits for the GPU that were measured in the current iteration.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static WAITED: AtomicU64 = AtomicU64::new(0);
@@ -90,17 +92,17 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// One in this many iterations is fully measured (waits, page faults and the like). A thread does not change
-/// between spinning and sleeping in its waits from one iteration to the next, so more measurements would not
-/// help.
+/// One in this many iterations is fully measured (waits, page faults and the like). More measurements would show
+/// nothing new: a thread keeps its way of waiting (spinning or sleeping) for many iterations.
 const MEASURE_EVERY: u64 = 8;
-/// Divisors of an iteration's duration. A full measurement is made if the thread was off its processor for
-/// more than 1/64 of the duration, or if the iteration took over 1/8 longer than the iteration that was
-/// measured last.
+/// A full measurement is made if the thread was off its processor for more than one `OFF_DIVISOR`th of the
+/// iteration's duration.
 const OFF_DIVISOR: u64 = 64;
+/// A full measurement is also made if the iteration took longer than the one that was measured last, by more than
+/// one `LONGER_DIVISOR`th.
 const LONGER_DIVISOR: u64 = 8;
 
-/// Called when a window opens. The calling thread is assumed to be the one that runs the steps.
+/// Starts measuring when a window opens. The calling thread is assumed to be the one that runs the steps.
 pub(crate) fn window_opens() {
     let now = system::own_processor_time().and_then(system::used);
     take(now.unwrap_or_default(), delayed().unwrap_or_default());
@@ -169,7 +171,7 @@ fn asked_wait_begins() {
     }
 }
 
-/// Called when a wait for the GPU is over.
+/// Ends the measurement of a wait for the GPU, if the wait was measured. Called when the wait is over.
 #[inline(always)]
 pub fn wait_ends() {
     let since = WAITS_SINCE.load(Ordering::Relaxed);
@@ -212,8 +214,8 @@ fn of_waits() -> (u64, u64) {
     (ran, took)
 }
 
-/// Discards the measurements of waits. Called when another thread runs the steps, because it may wait in a
-/// different way (spin or sleep).
+/// Discards the measurements of waits, because another thread runs the steps now and may wait in a different way
+/// (spin or sleep).
 fn forget_waits() {
     for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
         part.store(0, Ordering::Relaxed);
@@ -254,9 +256,10 @@ pub(crate) fn iteration_ends(n: u64) {
     write(n, &[waits]);
 }
 
-/// Returns true if an iteration is similar to the one measured last, so that it needs no full measurement. It
-/// took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is the number of
-/// iterations since the last full measurement, and `usual` the duration of the measured iteration.
+/// Returns true if an iteration is similar to the one that was fully measured last, so that it needs no full
+/// measurement. It took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is the
+/// number of iterations since the last full measurement, and `usual` the duration of the iteration that was measured
+/// then.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
     since + 1 < MEASURE_EVERY
         && took.saturating_sub(ran) <= took / OFF_DIVISOR
@@ -310,8 +313,7 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
     }
 }
 
-/// Stores the calling thread's resource usage. The next measurement is the difference from these
-/// values.
+/// Stores the calling thread's resource usage. The next measurement reports the difference from these values.
 fn take(used: ThreadUsage, delayed: u64) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);

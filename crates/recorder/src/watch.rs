@@ -38,8 +38,8 @@ pub enum Cause {
     Idle,
 }
 
-/// Enables the sums if the settings need them: for windows that open on a condition, or for the window of
-/// steady iterations until it has closed. Called when the library is loaded.
+/// Enables the sums if the settings need them: for windows that open on a condition, or to find steady iterations for
+/// a window. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     if settings.when.is_some() || settings.windows.is_steady() {
         // The sums are in ticks even before a record begins, so the clock must be chosen now.
@@ -48,14 +48,15 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Called when a planned window has closed, as opposed to one that was requested while the process runs.
+/// Stops the sums if they were needed only to find steady iterations for a planned window. Called when a planned
+/// window has closed.
 pub fn planned_has_closed(settings: &Settings) {
     if settings.when.is_none() && settings.windows.is_steady() {
         look_for(Looks::Watch, false);
     }
 }
 
-/// Returns true if the times of causes are being summed.
+/// Returns true if the time of each cause (such as a garbage collection) is being summed.
 #[inline]
 pub fn is_watching() -> bool {
     looks_for(Looks::Watch)

@@ -61,18 +61,19 @@ pub struct Writer {
     kept: AtomicU64,
     /// The number of dropped events that are not yet reported by an event in the record.
     unreported: Cell<u64>,
-    /// The latest iteration in which the thread ended its streams' spans of earlier iterations. A span is the
-    /// work of one stream in one iteration.
+    /// The latest iteration in which the thread has ended the spans (a stream's work in one iteration) that it had
+    /// left open in earlier iterations.
     pub swept: Cell<u64>,
     /// True if the name of the writer's thread has been written.
     is_named: Cell<bool>,
-    /// The number of the writer's chunk, and the generation in which the chunk was begun. [`reuse`]
-    /// compares generations to decide which chunks may be overwritten.
+    /// The number of the chunk that the writer writes into.
     chunk: Cell<u32>,
+    /// The generation in which the chunk was begun. [`reuse`] compares generations to decide which chunks may be
+    /// overwritten.
     generation: Cell<u64>,
-    /// The number of uses in a row that were refused because the writer was busy. `refused_since`
-    /// is the value of `kept` at the first of these refusals.
+    /// The number of uses in a row that were refused because the writer was busy.
     refused: Cell<u32>,
+    /// The value of `kept` at the first of the refusals that `refused` counts.
     refused_since: Cell<u64>,
     /// The number of events of this thread that were dropped.
     dropped: AtomicU64,
@@ -80,9 +81,9 @@ pub struct Writer {
     open: ThreadOnly<Option<&'static mut Ranges>>,
     /// The next writer in the list of writers that no thread uses.
     next: Published<Writer>,
-    /// The number of driver calls for GPU times that the thread is in now, and the ticks that these calls
-    /// have taken so far.
+    /// The number of driver calls for GPU times that the thread is in now.
     pub timing: AtomicU32,
+    /// The ticks that driver calls for GPU times have taken on this thread since `take_timed` was last called.
     pub timed: AtomicU64,
 }
 
@@ -124,8 +125,8 @@ pub(crate) fn write(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
 
-/// Like [`write`], but takes only the fast path. Returns false without writing if anything else has to be
-/// done first.
+/// Writes an event like [`write`], but takes only the fast path. Returns false without writing if something else has
+/// to be done first, such as beginning a new chunk.
 #[inline(always)]
 pub(crate) fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))
@@ -137,7 +138,7 @@ pub(crate) fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
-/// Writes an event that [`Writer::keep_at_once`] has refused.
+/// Writes an event that the fast path ([`Writer::keep_at_once`]) has refused.
 #[cold]
 fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))
@@ -157,8 +158,8 @@ pub(crate) fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
-/// Writes an event that is repeated for later windows. If the record drops old windows, the event is dropped
-/// together with the windows that had opened by then.
+/// Writes an event whose contents are written again for each later window. If the record drops old windows, the event
+/// is dropped together with the windows that had opened by then.
 pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -166,8 +167,8 @@ pub(crate) fn write_latest(event: &Event) -> bool {
     }
 }
 
-/// Writes an event that belongs to a window, even if no window is open now. Its chunk is then not overwritten
-/// by the flight recorder.
+/// Writes an event that belongs to a window, even if no window is open now. If none is open, the flight recorder does
+/// not overwrite the event's chunk.
 pub(crate) fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
@@ -285,7 +286,7 @@ impl Writer {
         self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
     }
 
-    /// Writes a string that is dropped together with the open window, in a record that drops old windows.
+    /// Writes a string. If the record drops old windows, the string is dropped together with the open window.
     pub fn push_string(&self, id: StringId, text: &str) -> bool {
         if !keep::is_wanted() && self.push_lasting_string(id, text) {
             return true;
@@ -395,8 +396,8 @@ impl Writer {
     /// Writes an event with the number of dropped events, if the chunk has room.
     #[cold]
     fn report_dropped(&self) {
-        // The count is cleared before the event is written, because a signal handler may jump out of this
-        // function: an unreported number is better than one that is reported twice.
+        // The count is cleared before the event is written, because a signal handler may jump out of this function.
+        // It is better if a number is not reported at all than if it is reported twice.
         let events = self.unreported.replace(0);
         let event = Event::new(ticks(), 0, What::Dropped { events });
         if !self.in_chunk(|chunk| chunk.push(&event)) {

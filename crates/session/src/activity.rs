@@ -125,8 +125,7 @@ pub fn asks_nothing() {
     ASKS_NOTHING.store(true, Ordering::Relaxed);
 }
 
-/// The only variable that the library reads and whose name does not begin with `TLLM`. It belongs to another
-/// program.
+/// A variable of another program that the library reads as well. Its name does not begin with `TLLM`.
 const OTHERS_NAME: &str = "ENABLE_PERFECT_ROUTER";
 
 fn is_read(name: &[u8]) -> bool {
@@ -140,8 +139,8 @@ fn is_read(name: &[u8]) -> bool {
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
     if READ.get().is_none() && !is_asked() && !has_tool() {
-        // If the C library has no environment yet, it is not initialised, and the decision is made again at
-        // the next call.
+        // If the C library has no environment yet, it is not initialised. The decision is then made again at the next
+        // call.
         if environment::is_there() {
             STATE.store(IDLE, Ordering::Relaxed);
         }

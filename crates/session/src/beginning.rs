@@ -24,8 +24,8 @@ pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Called when the process begins to use CUDA. The caller holds no lock, because a profiler that this
-/// function starts may make CUDA calls itself.
+/// Runs the actions that are due when the process begins to use CUDA. Called once, with no lock held, because a
+/// profiler that this function starts may make CUDA calls itself.
 pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
@@ -47,8 +47,8 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some CUDA calls may have arrived before the settings were read, so the hooks are asked again to
-            // record calls.
+            // Some CUDA calls may have arrived before the settings were read, so the hooks have to be told now that
+            // calls must be recorded.
             doors().record_calls();
         }
         listener().begins(settings);

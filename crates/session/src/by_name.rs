@@ -1,5 +1,5 @@
-//! Handles steps that the rule gives by name: an NVTX range, a call of a Python function, or the end of a
-//! native function.
+//! Handles steps whose rule (`TLLMPROF_STEP`) names something other than a CUDA call: an NVTX range, a Python
+//! function, or a native function.
 
 use super::calls::enter_with;
 use super::{STATE, count as add};
@@ -38,8 +38,8 @@ pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, BatchFacts::default())
 }
 
-/// Does the same as [`ask`]. `facts` describes the batch (requests and tokens) of the iteration that may
-/// begin.
+/// Handles the beginning of `what`, like [`ask`]. `facts` describes the batch (requests and tokens) of the iteration
+/// that may begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let _errno = SavedErrno::new();
@@ -47,7 +47,7 @@ pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// Called when a range or function has ended, and with it `iteration`.
+/// Called when a range or function that the rule names has ended. Ends `iteration`, which ends together with it.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = SavedErrno::new();
@@ -56,7 +56,7 @@ pub fn has_ended(iteration: u64) {
     }
 }
 
-/// Does the same as [`has_ended`], for callers that are already inside the library.
+/// Ends `iteration`, like [`has_ended`], for callers that are already inside the library.
 pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;

@@ -21,7 +21,7 @@ use super::state::{STATE, SessionState, WAITS_ENTER};
 use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
-/// Called when a thread has entered a CUDA call. The thread makes the real call when this function returns.
+/// Handles a CUDA call that a thread has entered. The thread makes the real call when this function returns.
 pub fn entered(call: Call) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::begins(),
@@ -42,8 +42,8 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// Called when a thread has entered a native function that the rule for a step names. Returns the number of
-/// the iteration that ends when the function returns, if there is one.
+/// Handles a call of a native function that the rule for a step names. Returns the number of the iteration that ends
+/// when the function returns, if there is one.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
@@ -56,13 +56,14 @@ pub fn closes_after(iteration: u64) -> bool {
         .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
-/// Called when `what` (a CUDA call, or a range or function that the rule names) has begun. Returns the number
-/// of the iteration that ends together with it, if there is one.
+/// Handles the beginning of `what`: a CUDA call, or a range or function that the rule names. Returns the number of
+/// the iteration that ends together with `what`, if there is one.
 pub(crate) fn enter(what: Counted) -> Option<u64> {
     enter_with(what, BatchFacts::default())
 }
 
-/// Does the same as [`enter`]. `facts` describes the batch of the iteration that may begin.
+/// Handles the beginning of `what`, like [`enter`]. `facts` describes the batch (requests and tokens) of the
+/// iteration that may begin.
 pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
@@ -102,8 +103,8 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     entered.ends
 }
 
-/// Called when the calling thread is about to continue to the real function. From here on its call no longer
-/// counts as one that is beginning.
+/// Notes that the calling thread is about to continue to the real function. From here on, a thread that opens or
+/// closes windows no longer waits for this call.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
@@ -122,7 +123,8 @@ fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Optio
     }
 }
 
-/// Begins the iteration `begun`. A window may open with it only if it is certain to be an iteration.
+/// Begins the iteration `begun`. A window opens with it only if the learner is certain that it is an iteration
+/// (`begun.understood`).
 fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
@@ -172,8 +174,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
     }
 }
 
-/// Begins a stretch of time if one is due. A stretch is recorded in place of iterations while no step is
-/// known. Called at a call that began no reliable iteration.
+/// Begins a stretch of time if one is due. While no step is known, stretches are recorded in place of iterations.
+/// Called at a CUDA call that did not begin an iteration for certain.
 fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;
@@ -185,7 +187,7 @@ fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     }
 }
 
-/// Called when an intercepted CUDA call has returned. `stream` is the call's first argument.
+/// Handles the return of an intercepted CUDA call. `stream` is the call's first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::began(stream, succeeded),

@@ -25,9 +25,9 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::Schedule;
 
-/// The longest time that the end of the process waits for the lock on the session's state.
+/// The maximum time for which the end of the process waits for the lock on the session's state.
 pub(crate) const ENDING: Duration = Duration::from_secs(1);
-/// The longest time that the end of the process waits for the library's own threads.
+/// The maximum time for which the end of the process waits for the library's own threads.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
 
 lifecycle::global! {
@@ -50,12 +50,12 @@ pub fn has_begun() -> bool {
     owner != 0 && owner == ids::process()
 }
 
-/// Called by the exit handler when the process exits.
+/// Ends the session when the process exits normally. Called by the exit handler.
 pub fn finish() {
     end(EndReason::Exit);
 }
 
-/// Called when the process ends immediately, maybe from a signal handler.
+/// Ends the session when the process ends immediately, perhaps from a signal handler.
 pub fn finish_at_once() {
     end(EndReason::AtOnce);
 }
@@ -90,8 +90,8 @@ fn close(by: EndReason) {
             None => return,
         }
     }
-    // If the session has not begun, nothing has to be closed. The state exists even so if a named function or
-    // range was counted in a process that does not use CUDA.
+    // If the session has not begun, nothing has to be closed. A state may exist without a session: if a named
+    // function or range was counted in a process that does not use CUDA.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
@@ -102,10 +102,10 @@ fn close(by: EndReason) {
         );
         return;
     }
-    // After this event no thread can take the turn, so no thread switches windows any more.
+    // After this event no thread can take the turn (the right to switch windows) any more.
     state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
-    // Removes the limits at which threads stop, so that calls after this one are no longer examined.
+    // Removes the limits at which threads report their calls, so that calls after this one are no longer examined.
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);

@@ -105,7 +105,7 @@ fn is_first(index: usize) -> bool {
     chosen.map_or_else(|called| called == index + 1, |_| true)
 }
 
-/// Called when Python has imported the module that contains the function with this index.
+/// Notes that Python has imported the module of the function with this index.
 pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
@@ -210,7 +210,6 @@ impl Sought {
 }
 
 /// Returns true if the executable's own symbol table has the symbol `name`. The table is read only once.
-/// Functions of the executable can be hooked before they run, even if a profiler has started threads.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]

@@ -17,7 +17,8 @@ use super::end::EndReason;
 use super::refusal::{self, SeccompWarning};
 use super::{STATE, activity, ending};
 
-/// Called on the program's thread, outside the library's code, when the program is about to install a filter.
+/// Ends the session before the program installs a filter for system calls, unless `TLLMPROF_AFTER_SECCOMP` is set.
+/// Called on the program's thread, outside the library's code.
 pub fn filter_comes() {
     let _errno = SavedErrno::new();
     // The child of a `vfork` runs in its parent's memory, but installs the filter only for itself. So it must

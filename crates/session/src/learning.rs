@@ -151,8 +151,8 @@ pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>)
     );
 }
 
-/// Describes the level of a nested loop that is not counted: the outer loop if the inner one is counted,
-/// otherwise the inner loop.
+/// Describes, for a loop within a loop, the level that is not counted as iterations: the outer loop if the inner one
+/// is counted, otherwise the inner loop.
 struct Levels<'a> {
     step: &'a Step,
     rule: &'a LearnedRule,

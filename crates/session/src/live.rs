@@ -1,9 +1,9 @@
 //! Windows on demand: handles the requests that the listening thread receives while the process runs.
 //!
-//! The listening thread does not number calls and does not switch windows. With the state locked, it takes
-//! back the threads' credit (the number of calls that each may make without asking) and changes the schedule.
-//! Then the threads get new credit up to the next opening or closing of a window. Only [`close_idle`]
-//! switches windows itself, in a process that makes no more calls.
+//! The listening thread does not number calls and does not switch windows. With the state locked, it takes back the
+//! threads' credit (the number of calls that each may make without asking) and changes the schedule. Then the threads
+//! get new credit up to the next opening or closing of a window. An exception is [`close_idle`], which switches
+//! windows itself, for a process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ lifecycle::global! {
     static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The longest time that the listening thread waits for the lock on the session's state.
+/// The maximum time for which the listening thread waits for the lock on the session's state.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request for a window in the running process.
@@ -66,7 +66,7 @@ pub enum WindowRefusal {
         first: u64,
         next: u64,
     },
-    /// The window's condition refers to batches, but with this rule for a step batches are not known.
+    /// The window's condition refers to batches, but the batch is not known when a step of this rule begins.
     NoBatches(&'static Step),
 }
 
@@ -134,7 +134,8 @@ impl WindowRefusal {
         }
     }
 
-    /// Returns the next iteration, if the request was refused because its first iteration has begun.
+    /// Returns the number of the first iteration that can still be requested, if the request was refused because its
+    /// first iteration has begun.
     pub const fn next(&self) -> Option<u64> {
         match self {
             Self::Reached { next, .. } => Some(*next),
@@ -158,7 +159,7 @@ pub struct ProcessStatus {
 impl SessionState {
     /// Gives threads credit again (calls that they may count by themselves) after it was taken back.
     fn let_run(&mut self) {
-        // A thread that is switching windows gives credit itself when it has finished.
+        // A thread that is opening or closing windows gives credit itself when it has finished.
         if !self.turn.is_taken() {
             self.run_on();
         }
@@ -208,8 +209,8 @@ impl SessionState {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = IterationRange { first, last };
-        // If a profiler is in the process, an open window is not interrupted for the requested one: the
-        // profiler captures each window that opens, and may be limited to the number of planned windows.
+        // If a profiler is in the process, an open window is not ended early for the requested one: the profiler
+        // captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule

@@ -35,7 +35,7 @@ pub(crate) struct Ended {
     pub over: u64,
     /// True if a window was open when the session ended, so that this window closes now.
     pub closes: bool,
-    /// The iterations that the last window contains, if the end of the process cut the window off.
+    /// The iterations that the last window contains, if the end of the process cut that window off.
     cut: Option<Cut>,
     /// The number of iterations missing from the last window, because it was closed for excluded iterations
     /// and has not opened again (`TLLMPROF_WHERE_SPLIT`).
@@ -54,9 +54,11 @@ pub(crate) struct Ended {
     pub another: Option<Beginning>,
     /// The state of the learner at the end; `None` if the rule is not learnt.
     learnt: Option<Learnt>,
-    /// The latest stretch of time, if the record contains stretches in place of iterations because no step
-    /// was recognized. `span_ends` is the point in the sequence of iterations at which the stretch ends.
+    /// The latest stretch of time, if the record contains stretches in place of iterations because no step was
+    /// recognized.
     span: Option<Reported>,
+    /// The point in the sequence of iterations at which the latest stretch of time ends; `None` if there is no
+    /// stretch.
     pub span_ends: Option<Point>,
     pub uses_cuda: bool,
 }

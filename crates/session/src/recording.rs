@@ -52,7 +52,7 @@ impl Beginning {
         }
     }
 
-    /// Begins the record. Returns [`Recording::Yes`] if the record was created.
+    /// Begins the record. Returns [`Recording::Yes`] if the record was created, otherwise [`Recording::No`].
     pub(crate) fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {

@@ -43,8 +43,8 @@ impl SessionState {
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
-        // Opening a sample means that stream captures no longer make counting restart. That must not happen
-        // while a planned window, which is given by iteration numbers, has yet to open.
+        // Once a sample opens, stream captures no longer restart the counting. A planned window that is given by
+        // iteration numbers relies on the restart, so no sample may open before it.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -54,7 +54,7 @@ impl SessionState {
             && !stream_capture::is_any_under_way()
     }
 
-    /// Returns true if the window `taken` is a sample of kernels.
+    /// Returns true if `taken`, a window that has opened, is a sample of kernels.
     pub(crate) fn is_sample(&self, taken: &Taken) -> bool {
         taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
@@ -70,15 +70,14 @@ impl SessionState {
         is_sample
     }
 
-    /// Called after windows were switched. Returns two flags: the first is true if a sample closed, the
-    /// second if a sample opened.
+    /// Updates the state of the kernel sample after windows were opened or closed. Returns two flags: the first is
+    /// true if a sample closed, the second if a sample opened.
     pub(crate) fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // When the sample closed, CUPTI took time to detach. This time must not count as part
-            // of the iteration.
+            // CUPTI took time to detach when the sample closed. This time must not count as part of the iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

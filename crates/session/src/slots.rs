@@ -11,7 +11,7 @@ use tllmprof_steps::step::threads::Slot;
 #[repr(transparent)]
 pub(crate) struct Counts(pub Slot);
 
-/// Returns the calling thread's slot, if it has one.
+/// Returns the calling thread's slot (the counters of its calls), if it has one.
 #[inline]
 pub fn slot() -> Option<&'static Slot> {
     thread::part::<Counts>().map(|counts| &counts.0)
@@ -37,7 +37,8 @@ pub fn count(what: Counted) -> bool {
     })
 }
 
-/// Forgets the slots in the child of a fork, because they belong to the parent's threads.
+/// Forgets the slots (each thread's counters of calls) in the child of a fork, because they belong to the parent's
+/// threads.
 pub(crate) fn forget() {
     thread::set_counting(core::ptr::null(), core::ptr::null());
     thread::forget_parts::<Counts>();

@@ -36,7 +36,7 @@ pub(crate) struct Reported {
 }
 
 impl Stretches {
-    /// Called when the process begins to use CUDA.
+    /// Stores the time at which the process begins to use CUDA.
     pub(crate) fn cuda_is_used(&mut self) {
         self.since = Some(Instant::now());
     }
@@ -78,7 +78,7 @@ impl Stretches {
         self.current.take().is_some()
     }
 
-    /// Called when the process ends. Returns the stretch to report, if there is one.
+    /// Returns the stretch to report when the process ends, if there is one.
     pub(crate) fn finish(&mut self, now: Instant) -> Option<Reported> {
         let (began, _) = self.current?;
         let length = now.saturating_duration_since(began);

@@ -1,5 +1,5 @@
-//! The state of the session, which one lock guards: the counter of iterations, the windows, and the turn (the
-//! right to switch windows).
+//! The state of the session, which one lock guards. It includes the counter of iterations, the windows, and the turn
+//! (the right to switch windows).
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -40,13 +40,13 @@ lifecycle::global! {
     /// a child after `vfork`, or a copy for which no fork handler ran.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
-    /// The calls that are counted when they enter the CUDA runtime's function, not only at the driver's. At
-    /// first this is the set of all calls, because the runtime looks up the driver's functions only in its
-    /// first call.
+    /// The calls that are counted when they enter the CUDA runtime's function. All others are counted at the driver's
+    /// function. At first this is the set of all calls, because the runtime looks up the driver's functions only in
+    /// its first call.
     #[fork(reset)]
     pub static ATTENDED: AtomicU64 = AtomicU64::new(CallSet::ALL.bits());
-    /// True if waits have to be reported when a thread enters them, and not only when they return. While
-    /// steps are learnt, only the return matters, which saves taking the lock at each wait.
+    /// True if waits have to be reported when a thread enters them, and not only when they return. While steps are
+    /// learnt, only the return matters. Not reporting the entry saves taking the lock at each wait.
     #[fork(reset)]
     pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
 }
@@ -90,8 +90,8 @@ pub(crate) struct SessionState {
     pub span: Stretches,
     /// The number of stream captures that made counting restart after iterations had already been counted.
     pub restarts: u64,
-    /// The number of iterations that began while a thread was switching windows, because the threads that
-    /// began them could not wait any longer; `None` once this has been logged.
+    /// The number of iterations that began while another thread was opening or closing windows, because the threads
+    /// that began them could not wait any longer; `None` once this has been logged.
     pub early: Option<u64>,
     /// The latest window that was requested while the process runs.
     pub demand: Option<Demand>,
@@ -109,9 +109,9 @@ pub(crate) struct SessionState {
 /// The state of the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
 pub(crate) struct Filter {
-    /// The number of iterations for which the condition held, and the number for which it did not.
+    /// The number of iterations for which the condition on batches held, and the number for which it did not.
     pub held: Held,
-    /// The latest iteration that has begun, if the condition does not hold for it.
+    /// The latest iteration that has begun, if the condition on batches does not hold for it; otherwise `None`.
     pub excluded: Option<u64>,
     /// The time when the open window was last split (closed for an excluded iteration, to be opened again).
     pub split: Option<Instant>,
@@ -119,8 +119,8 @@ pub(crate) struct Filter {
 
 /// The windows that open by themselves, for a trigger or a kernel sample.
 pub(crate) struct Automatic {
-    /// The trigger, which detects the iterations after which a window opens; `None` if no trigger
-    /// is set.
+    /// The trigger, which finds the iterations after which a window opens (`TLLMPROF_WHEN`); `None` if no trigger is
+    /// set.
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(IterationRange, Fired)>,
@@ -205,8 +205,8 @@ impl SessionState {
         })
     }
 
-    /// Returns the first limit of the cell in which thread number `thread` counts `what`. It is 0 before the
-    /// process uses CUDA, so that the first CUDA call is examined.
+    /// Returns the first limit of the cell (a counter with a limit) in which thread number `thread` counts `what`. It
+    /// is 0 before the process uses CUDA, so that the first CUDA call is examined.
     pub(crate) fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -215,9 +215,9 @@ impl SessionState {
         }
     }
 
-    /// Called when the process makes a CUDA call. Returns true if this call begins the session. In this case
-    /// the calling thread has the turn (the right to switch windows), and calls of other threads wait until
-    /// the profilers are ready.
+    /// Called when the process makes a CUDA call. Returns true if this call begins the session. The calling thread
+    /// then has the turn (the right to switch windows), and calls of other threads wait until the profilers are
+    /// ready.
     pub(crate) fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
@@ -227,8 +227,8 @@ impl SessionState {
         begins
     }
 
-    /// Notes that the process uses CUDA. Also called when a window is about to be switched in a process that
-    /// has only loaded the driver.
+    /// Notes that the process uses CUDA. Also called when a window is about to open or close in a process that has
+    /// only loaded the driver.
     pub(crate) fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -270,7 +270,8 @@ impl SessionState {
     /// an action: a window opens or closes, or the iteration is recorded.
     pub(crate) fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // If only the record needs the iterations, the hooks of the driver's calls report them.
+        // `is_each` leaves out iterations that only the record needs: they are counted at the driver's functions, so
+        // the CUDA runtime's functions need not be intercepted for them.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()
@@ -283,7 +284,8 @@ impl SessionState {
         } else {
             self.schedule.next_edge()
         };
-        // With a learnt rule, each iteration is reported anyway, and more precisely while a window is open.
+        // With a learnt rule, the learner reports each iteration anyway. While a window is open, the record needs the
+        // exact call with which it begins, so each iteration is requested.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -303,15 +305,16 @@ impl SessionState {
         }
     }
 
-    /// Returns true if no window, profiler or record has to be switched when the process reaches `point`.
+    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, no record
+    /// begins, and no profiler has to be started or stopped.
     pub(crate) fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
             && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
-        // The child of a fork inherits the loaded driver even if the child never uses it, so in a child a
-        // loaded driver does not mean that CUDA is used.
+        // The child of a fork inherits the loaded driver even if the child never uses it. So in a child, a loaded
+        // driver does not mean that CUDA is used.
         let has_driver = || !lifecycle::is_child() && driver::is_loaded();
         has_none || !(self.uses_cuda || has_driver())
     }
@@ -352,9 +355,9 @@ impl SessionState {
         }
     }
 
-    /// Returns true if the rank has to be looked up at `point`. Engines set the rank late, so it is looked up
-    /// late: when a window is switched, and at each iteration while a window waits for it. If only some ranks
-    /// open windows, it is looked up from the first iteration on, because Python may need time to answer.
+    /// Returns true if the rank has to be looked up at `point`: when a window opens or closes, and at each iteration
+    /// while a window waits for the rank. It is not looked up earlier, because engines set it late. But if only some
+    /// ranks open windows, it is looked up from the first iteration on, because Python may need time to answer.
     pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
@@ -374,8 +377,8 @@ impl SessionState {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
-    /// Stores the rank that was looked up at `point`. If the settings do not select this rank, no windows
-    /// open. If nothing indicates that the process has a rank, it is treated as rank 0 once a window is due.
+    /// Stores the rank that was looked up at `point`. If the settings do not select this rank, no windows open. If
+    /// nothing indicates that the process has a rank, it counts as rank 0 once a window is due.
     pub(crate) fn know_rank(&mut self, rank: Rank, point: Point) {
         let awaited = self.awaits_rank();
         self.rank = rank;
@@ -417,8 +420,8 @@ impl SessionState {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are recorded, if the switch `edge`
-    /// opens a window or begins the part with kernels of the open window. Otherwise returns `None`.
+    /// Returns the number of iterations in which GPU kernels are recorded from here on. Returns `None` unless the
+    /// switch `edge` opens a window, or begins the last part of the open window, in which kernels are recorded.
     pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
@@ -467,8 +470,8 @@ impl SessionState {
         self.recording.is_due() && self.uses_cuda
     }
 
-    /// Returns the number of `iterations` that have really begun when the process ends. A call that was
-    /// counted but has not continued to the real function has not begun its iteration.
+    /// Returns how many of `iterations`, the counted iterations, have really begun when the process ends. A call that
+    /// was counted but has not continued to the real function has not begun its iteration.
     pub(crate) fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
@@ -483,8 +486,8 @@ impl SessionState {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
-    /// Returns true if the open window has to be closed before `iteration`, because the condition does not
-    /// hold for the iteration. The window opens again later.
+    /// Returns true if the open window has to be closed before `iteration`, because the condition on batches does not
+    /// hold for it. The window opens again later.
     pub(crate) fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;
@@ -498,8 +501,8 @@ impl SessionState {
         splits
     }
 
-    /// Reports the point `point` (the beginning or end of an iteration) to the record, if no window is
-    /// switched there.
+    /// Reports the point `point` (the beginning or end of an iteration) to the record. Called for a point at which no
+    /// window opens or closes.
     pub(crate) fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
@@ -511,8 +514,8 @@ impl SessionState {
     }
 }
 
-/// Returns the settings for the part of a window with kernels. This part comes at the end of a window that
-/// lasts until its figures are precise enough.
+/// Returns the limits for the last part of a window, in which kernels are recorded. Only a window that lasts until
+/// its figures are precise enough has such a part.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })

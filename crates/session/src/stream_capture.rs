@@ -15,8 +15,8 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_sync::wake;
 use tllmprof_sync::{Guard, wait};
 
-/// The longest time that the beginning of a capture is delayed until the library has begun to wait for the
-/// device. Once the driver is waiting, a new capture does not disturb the wait.
+/// The maximum time for which the beginning of a capture is delayed, until the library waits for the device. Once the
+/// library waits in the driver, a new capture does not disturb that wait.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 lifecycle::global! {
@@ -31,14 +31,15 @@ lifecycle::global! {
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if any thread is capturing a stream. `will` is true if the library is about to wait for the
-/// device. The beginning of a capture is then delayed until [`drained`] is called, or for a limited time.
+/// Returns true if any thread is capturing a stream. Called before windows are opened or closed. If `will`, the
+/// library is about to wait for the device, and the beginning of a capture is delayed until [`drained`] is called, or
+/// for a limited time.
 pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
 }
 
-/// Called after the library has waited for the device.
+/// Lets captures begin again after the library has waited for the device.
 pub(crate) fn drained() {
     if DRAINING.swap(0, Ordering::SeqCst) != 0 {
         wake(&DRAINING, i32::MAX);
@@ -79,7 +80,7 @@ fn is_over(captures: i32) {
     doors().captures();
 }
 
-/// Called when a thread is about to begin a capture. Delays it while the library is about to wait for the
+/// Counts a capture that a thread is about to begin. Delays the thread while the library is about to wait for the
 /// device.
 pub(crate) fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
@@ -94,7 +95,7 @@ pub(crate) fn begins() {
     }
 }
 
-/// Called when the driver has begun to capture `stream` or has refused to.
+/// Notes that the driver has begun to capture `stream` (`succeeded`), or that it has refused to.
 pub(crate) fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
@@ -107,9 +108,8 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than the
-/// one that began it. If counting restarts, returns the locked state, so that the caller can move back to the
-/// start.
+/// Notes that a capture has ended, successfully or not. A relaxed capture may end on another thread than the one that
+/// began it. If counting restarts, returns the locked state, so that the caller can move back to the start.
 pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();

@@ -1,6 +1,6 @@
-//! One switch: at a point in the sequence of iterations, windows are opened or closed for the profilers and
-//! the record. The data for the switch are copied while the state is locked, and the switch is carried out
-//! without the lock.
+//! One switch: at a point in the sequence of iterations, windows are opened or closed for the profilers and the
+//! record. The data for the switch are copied while the state is locked. The switch is carried out without the lock,
+//! because it may take long.
 
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ pub(crate) struct Switch {
     record: Option<Beginning>,
     /// The rule for a step and its reason, if the rule has changed since the record began.
     another: Option<Beginning>,
-    /// The number of iterations in which kernels are recorded, if a window opens or the open window begins
-    /// its part with kernels.
+    /// The number of iterations in which kernels are recorded from here on. `None` unless a window opens, or the last
+    /// part of the open window begins, in which kernels are recorded.
     kernels: Option<u64>,
     opening: Opening,
 }
@@ -49,8 +49,8 @@ struct Opening {
     engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(LearnedRule, Option<Inner>)>,
-    /// The window that a trigger (a condition on iterations) has opened, and the iteration that
-    /// fired the trigger.
+    /// The window that a trigger (a condition on iterations) has opened, and data about the iteration for which the
+    /// condition held.
     triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
     /// The settings of kernel sampling, if the window that opens is a kernel sample.
@@ -111,8 +111,8 @@ impl Opening {
 }
 
 impl Switch {
-    /// Moves the schedule to `target`, and collects the data for the switch. The result is boxed because it
-    /// takes several kilobytes, and the program's thread may have a small stack.
+    /// Moves the schedule of windows to `target`, and collects the data for the switch. The result is boxed because
+    /// it takes several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
     pub(crate) fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
@@ -153,8 +153,8 @@ impl Switch {
         self.edge.open.is_some() || self.edge.close.is_some()
     }
 
-    /// Carries out the switch. The state must not be locked. If the record begins with this switch, returns
-    /// the new state of the record.
+    /// Carries out the switch: opens or closes the windows for the profilers and the record. The state must not be
+    /// locked. If the record begins with this switch, returns the new state of the record.
     pub(crate) fn carry_out(&self) -> Option<Recording> {
         // During a stream capture the library must not wait for the device, and CUPTI must not be
         // attached or detached.

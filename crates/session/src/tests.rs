@@ -56,8 +56,8 @@ struct Orders {
     /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point in the sequence of iterations at which the fake sink reports that something other
-    /// than a window has to be switched.
+    /// A point in the sequence of iterations at which the fake sink reports (`has_edge_at`) that something has to be
+    /// started or stopped, although no window opens or closes there.
     edge: Option<Point>,
     while_switching: Option<Act>,
     /// True if the fake interpreter reports that the calling thread has the GIL and that a thread
@@ -413,7 +413,7 @@ fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
-/// Makes a driver call with these arguments, which succeeds or fails.
+/// Makes a driver call with these arguments. `succeeds` is false if the driver refuses the call.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
     // A call from within another intercepted call is not reported, because it is part of the outer
     // call.

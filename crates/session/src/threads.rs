@@ -62,7 +62,7 @@ extern "C" fn exits() {
     contained((), ending::finish);
 }
 
-/// Called when the thread that used `slot` has ended. From here on another thread may use `slot`.
+/// Frees `slot`, whose thread has ended. From here on another thread may use it.
 fn leave(slot: &'static Slot) {
     let _inside = Inside::enter();
     let mut guard = STATE.lock();

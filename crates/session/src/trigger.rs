@@ -34,7 +34,7 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // If a planned window conflicts with the trigger's window, the planned window captures these
+    // If the trigger's window conflicts with a planned window, it is not opened: the planned window captures these
     // iterations anyway.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
@@ -45,7 +45,7 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
     }
 }
 
-/// Called when the current iteration has ended and the next one has not begun.
+/// Tells the trigger that the current iteration has ended and the next one has not begun.
 pub(crate) fn ends(state: &mut SessionState) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());

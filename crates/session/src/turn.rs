@@ -22,33 +22,33 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// The interval at which a waiting thread that has the GIL checks if a thread of the library needs the GIL.
+/// The interval at which a waiting thread that has the GIL checks whether a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest time that a switching thread waits for threads whose calls have a number but have not
-/// continued to the real function. Such threads hold none of the library's locks, and only have to execute
-/// some instructions or to get the GIL.
+/// The maximum time for which a thread that is about to open or close windows waits for other threads to continue to
+/// the real function, if their calls have a number already. Such threads hold none of the library's locks, and only
+/// have to execute some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The interval at which the switching thread checks whether such threads have continued.
+/// The interval at which a thread that is about to open or close windows checks whether the threads that it waits for
+/// have continued to the real function.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
     stage: Session;
 
-    /// A counter that increases each time a thread gives up the turn. Threads that wait for the end of a turn
-    /// sleep on this word (futex).
+    /// A counter that increases each time a thread gives up the turn (the right to switch windows). Threads that wait
+    /// for the end of a turn sleep on this word (futex).
     #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
-    /// The number of threads that are waiting for a turn to end.
+    /// The number of threads that wait until another thread gives up the turn (the right to switch windows).
     #[fork(reset)]
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Moves the process to `point` in the sequence of iterations, and opens or closes the windows that are due
-/// there.
+/// Moves the process to `point` in the sequence of iterations, and opens or closes the windows that are due there.
 ///
-/// If another thread has the turn, that thread switches for `point`, too, and the calling thread waits for it
-/// for a limited time. At the beginning of an iteration the calling thread does not wait, because it has
-/// already waited in [`wait_for`].
+/// If another thread has the turn (the right to switch windows), that thread also switches for `point`, and the
+/// calling thread waits for it for a limited time. At the beginning of an iteration the calling thread does not wait,
+/// because it has already waited in [`wait_for`].
 pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(TurnEvent::Reached(point)), point) {
@@ -84,8 +84,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     run(guard);
 }
 
-/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for the rank.
-/// Called by the thread that has the turn.
+/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for the rank. Called by the
+/// thread that has the turn (the right to switch windows).
 fn ask_rank(
     mut guard: Guard<'static, Option<SessionState>>,
     point: Point,
@@ -116,8 +116,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits, for a limited time, until each numbered call of another thread has continued to the real function.
-/// Called by the thread that has the turn.
+/// Waits, for a limited time, until each numbered call of another thread has continued to the real function. Called
+/// by the thread that has the turn (the right to switch windows).
 fn let_go_on(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -141,8 +141,8 @@ fn let_go_on(
     guard
 }
 
-/// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps
-/// the turn.
+/// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps the turn
+/// (the right to switch windows).
 fn unlocked<T>(
     guard: Guard<'_, Option<SessionState>>,
     act: impl FnOnce() -> T,
@@ -152,7 +152,7 @@ fn unlocked<T>(
     (STATE.lock(), result)
 }
 
-/// Switches windows until nothing is left to switch, and gives up the turn.
+/// Switches windows until nothing is left to switch, and gives up the turn (the right to switch).
 pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
     let _uncancelled = Uncancelled::new();
     loop {
@@ -195,9 +195,9 @@ pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
     }
 }
 
-/// Waits until no thread has the turn, so that the calling thread's call comes after the switch. The wait for
-/// one turn is limited by that turn's deadline. The whole wait is limited by the time that a window may take
-/// to open, even if other threads get the turn in between.
+/// Waits until no thread has the turn (the right to switch windows), so that the calling thread's call comes after
+/// the switch. The wait for one turn is limited by that turn's deadline. The whole wait is limited by the time that a
+/// window may take to open, even if other threads get the turn in between.
 pub(crate) fn wait_for(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -208,8 +208,8 @@ pub(crate) fn wait_for(
         if now >= until {
             break;
         }
-        // The deadline of a turn moves to an earlier time when a window is to be closed. So it is
-        // read again after `CLOSING`.
+        // The deadline of the other thread's turn (its right to switch windows) moves to an earlier time when a
+        // window is to be closed. So the deadline is read again after `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {
@@ -219,8 +219,9 @@ pub(crate) fn wait_for(
     guard
 }
 
-/// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if the thread must
-/// not wait: it has the GIL, and a thread of the library waits for the GIL.
+/// Unlocks the state and waits until another thread's turn (its right to switch windows) ends, but not beyond
+/// `deadline`. Returns false if the calling thread must not wait: it has the GIL, and a thread of the library waits
+/// for the GIL.
 pub(crate) fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);

@@ -12,8 +12,8 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::EndReason;
 use super::rank::Rank;
 
-/// A point in the sequence of iterations that the process moves to, with the data that profilers and the
-/// record need to switch there.
+/// A point in the sequence of iterations that the process moves to, with the data that profilers and the record need
+/// to open or close windows there.
 pub struct Place<'a> {
     pub point: Point,
     /// The rule for a step, and the rank if there is one, formatted for messages.
@@ -25,8 +25,8 @@ pub struct Place<'a> {
     pub capturing: bool,
     /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// The number of iterations in which GPU kernels are recorded, if a window opens or the open window
-    /// begins its part with kernels.
+    /// The number of iterations in which GPU kernels are recorded from here on. `None` unless a window opens, or the
+    /// last part of the open window begins, in which kernels are recorded.
     pub kernels: Option<u64>,
     /// The settings of the kernel sample, if the window that opens is a sample.
     pub sampled: Option<KernelSamples>,
@@ -62,51 +62,52 @@ pub struct SessionFacts<'a> {
 pub trait Sink: Sync {
     /// Returns true if the settings ask for a record.
     fn wants_record(&self) -> bool;
-    /// Called when the process has begun to use CUDA. Starts the profilers.
+    /// Starts the profilers. Called when the process has begun to use CUDA.
     fn start(&self, settings: &'static Settings);
     /// Returns true if GPU kernels can be recorded, according to the settings.
     fn takes_kernels(&self, settings: &Settings) -> bool;
     /// Begins the record with the data `facts`. Returns true if the record's file was created.
     fn begin_record(&self, settings: &'static Settings, facts: &SessionFacts<'_>) -> bool;
-    /// Called when the rule has changed since the record began.
+    /// Writes the rule for a step into the record again, because it has changed since the record began.
     fn rule_is_known(&self, facts: &SessionFacts<'_>);
-    /// Called when the rank becomes known after the record has begun.
+    /// Writes the rank into the record, because it became known only after the record had begun.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// Called when an iteration begins or ends and nothing is switched. If there is a record, called for each
-    /// iteration. `excluded` is true if the condition on batches does not hold for the iteration that begins.
+    /// Records that an iteration begins or ends at `point`, where no window opens or closes. If there is a record,
+    /// called for each iteration. `excluded` is true if the condition on batches does not hold for the iteration that
+    /// begins.
     fn passes(&self, point: Point, excluded: bool);
-    /// Called before a stretch of time begins that is recorded in place of an iteration while no step is
-    /// known.
+    /// Notes that a stretch of time is about to begin. It is recorded in place of an iteration, because no step is
+    /// known yet.
     fn span_begins(&self) {}
-    /// Called when the stretch of time has begun. The caller holds no lock.
+    /// Starts the measurements of a stretch of time that has begun, such as the sampling of stacks. The caller holds
+    /// no lock.
     fn span_has_begun(&self) {}
-    /// Called when the stretch of time is dropped, because a step is now known. The implementation
-    /// must not wait.
+    /// Drops the stretch of time from the record, because a step is now known. Must not wait.
     fn span_is_replaced(&self) {}
     /// Returns true if the record's counters of calls should be updated now.
     fn wants_calls(&self) -> bool;
     /// Sets the record's counters of calls. `counts` yields the count of each row of the table of calls, in
     /// order.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
-    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns
-    /// the time of the previous iteration by causes.
+    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns the
+    /// time of the previous iteration by cause, such as waits for the GPU.
     fn take_spent(&self) -> Spent;
-    /// Returns true if something other than a window has to be switched at `point`.
+    /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
+    /// such as the recording of kernels.
     fn has_edge_at(&self, point: Point) -> bool;
-    /// Moves to the point in `place`, and opens or closes the windows in `edge`.
+    /// Opens or closes the windows in `edge` for the profilers and the record, at the point in `place`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
-    /// Called when no more windows open after `iterations` iterations, for the reason `by`. Does what must be
-    /// done before the record ends.
+    /// Ends the measurements and the open iteration, before the record ends. Called when no more windows open, after
+    /// `iterations` iterations and for the reason `by`.
     fn ends(&self, iterations: u64, capturing: bool, by: EndReason);
-    /// Closes everything that is open. `drain` is true if this function may wait for the device. `here` is
-    /// true if closing work may run on the calling thread when the library has no thread for it.
+    /// Closes everything that is open. `drain` is true if this function may wait for the device. `here` is true if
+    /// closing work may run on the calling thread, in case the library has no thread for it.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
     /// Returns true if windows have closed, but no profiler or record is known to have captured any of them.
     fn is_unheard(&self) -> bool {
         false
     }
-    /// Called when no planned window will open, because this rank opens none. The implementation
-    /// must not wait.
+    /// Stops recording that only planned windows need, because this rank opens no planned window. Must not wait.
     fn plans_none(&self, _: &Settings) {}
     /// Returns the number of iterations outside windows that the record contains at the end of the process.
     fn latest_left(&self) -> u64 {
@@ -125,7 +126,7 @@ pub trait Doors: Sync {
     fn attend(&self, calls: CallSet);
     /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
-    /// Called when the number of stream captures in progress has changed.
+    /// Adapts the hooks after the number of stream captures in progress has changed.
     fn captures(&self) {}
     /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);
@@ -200,7 +201,7 @@ pub trait Interpreter: Sync {
 
 /// Listens for requests from outside, on a thread of its own.
 pub trait Listener: Sync {
-    /// Called when the process has begun to use CUDA.
+    /// Starts to listen if the settings ask for it. Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
     /// Called when the process ends. Makes the listening thread end. Neither waits nor allocates.
     fn ends(&self);
@@ -214,8 +215,9 @@ pub struct Wiring {
     pub listener: &'static dyn Listener,
 }
 
-/// The library's wiring: one entry, or none in a test of a lower layer. The linker collects it, so it exists
-/// before any code runs: another library's constructor may use CUDA before this library is initialised.
+/// The library's wiring: one entry, or none in a test of a lower layer. The linker collects the entries, so they
+/// exist before any code runs. This matters because another library's constructor may use CUDA before this library is
+/// initialised.
 #[linkme::distributed_slice]
 pub static WIRING: [Wiring];
 

@@ -289,7 +289,8 @@ fn a_value_that_is_not_text_is_reported() {
 fn the_table_lists_exactly_what_is_read() {
     let read = RefCell::new(BTreeSet::new());
     Settings::from_env(|name| {
-        // The names of launchers' variables for the job are in the table `JOB_VARIABLES`.
+        // The variables of launchers' jobs are left out, because they are listed in `JOB_VARIABLES` and not in the
+        // table of settings.
         if JOB_VARIABLES
             .iter()
             .all(|(_, names)| !names.contains(&name))
@@ -450,7 +451,7 @@ fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut value = Vec::new();
     for _ in 0..next() % 12 {
         if next() % 4 == 0 {
-            // The value of an environment variable cannot contain a zero byte.
+            // A zero byte is left out, because it cannot occur in the value of an environment variable.
             value.push((next() % 255 + 1) as u8);
         } else {
             let piece = PIECES[next() as usize % PIECES.len()];

@@ -10,9 +10,9 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread
-/// when they end, so their ends are in order. Events that are reported later, such as GPU times, may be
-/// seconds older than the event before them.
+/// An estimate of the time, in ticks, when a chunk was begun. It is based on the chunk's first event that its own
+/// thread wrote when the event ended. Events that are reported later, such as GPU times, are a worse basis: they may
+/// be seconds older than the event before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
@@ -122,10 +122,9 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Returns true if an entry is to be passed on in the second pass. Strings are not, because the first
-    /// pass has passed them on. Events outside any window and events of dropped windows are not either. An
-    /// edge (a window's opening or closing) that the first pass did not see is left out, too, because a
-    /// running process may move an edge.
+    /// Returns true if the second pass passes this entry on to the caller. It leaves out strings (the first pass has
+    /// passed them on), events outside windows, and events of dropped windows. It also leaves out edges (openings and
+    /// closings of windows) that the first pass did not see, because a running process may move an edge.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -169,8 +168,8 @@ impl Reused {
         window.is_some_and(|(_, close)| event.start < *close)
     }
 
-    /// Returns the edges (openings and closings of windows) that the first pass found and the second did not,
-    /// each with its thread.
+    /// Returns the edges (openings and closings of windows) that the first pass found and the second did not, because
+    /// the process has moved them. Each comes with its thread.
     pub(crate) fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -264,8 +263,8 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Tests records of earlier versions of the library, which wrote each stack frame once, as a lasting
-    /// event.
+    /// Tests records of earlier versions of the library, which wrote each stack frame only once. The event of a frame
+    /// must be kept although the windows of its time were dropped.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

@@ -9,7 +9,8 @@ use super::operation::{Collective, Operation};
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
 /// The version of the format. A reader refuses later versions.
 pub const RING_VERSION: u32 = 2;
-/// The first version that counts sends and receives by the other rank.
+/// The first version of the format in which sends and receives are counted separately for each other rank
+/// ([`DirectionPlace`]).
 pub(super) const COUNTS_BY_PEER: u32 = 2;
 /// The size of a ring's file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
@@ -24,7 +25,8 @@ pub(super) const MAX_COMMUNICATORS: usize = 64;
 pub(super) const STEPS: usize = 128;
 pub(super) const CAPTURED: usize = 256;
 pub(super) const COLLECTIVES: usize = 512;
-/// The number of directions between this process and other ranks whose sends or receives the ring can count.
+/// The maximum number of directions that the ring can count. A direction is the sends to one other rank, or the
+/// receives from it.
 pub(super) const DIRECTIONS: usize = 256;
 
 /// An entry of the ring for one step. `order` is 1 plus the number of earlier steps. `order` is 0
@@ -44,16 +46,17 @@ pub(super) struct StepPlace {
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
     pub(super) communicator: AtomicU64,
-    /// The sequence number in the low 48 bits, then 8 bits for the data type and 8 bits for the operation.
+    /// The sequence number of the collective in its communicator in the low 48 bits, then 8 bits for the data type
+    /// and 8 bits for the operation.
     pub(super) what: AtomicU64,
     pub(super) count: AtomicU64,
     pub(super) stream: AtomicU64,
     pub(super) begin_ns: AtomicU64,
-    /// The time when the call returned; 0 if it has not. For captured calls, the number of times in a row
-    /// that the call was captured.
+    /// The time when the call returned; 0 if it has not returned. For a call that is captured into a graph, the
+    /// number of times in a row that it was captured.
     pub(super) end_ns: AtomicU64,
-    /// The thread in the low half. In the high half, 1 plus the root rank or the other rank; 0 if there is
-    /// none.
+    /// The id of the calling thread in the low half. The high half is 1 plus the root rank of the operation, or 1
+    /// plus the other rank of a send or receive; 0 if there is neither.
     pub(super) thread: AtomicU64,
 }
 
@@ -65,7 +68,7 @@ pub(super) struct CommunicatorPlace {
     /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
     /// not known.
     pub(super) rank: AtomicU64,
-    /// The number of calls so far on this communicator that all its ranks take part in.
+    /// The number of collectives (calls in which all ranks take part) so far on this communicator.
     pub(super) sequence: AtomicU64,
     /// The number of sends and receives so far on this communicator that no [`DirectionPlace`]
     /// counts, because all entries were in use.
@@ -89,8 +92,8 @@ pub(super) struct GroupPlace {
     pub(super) rank: AtomicU64,
 }
 
-/// A ring, in memory that is mapped to a file. Times are in nanoseconds of `CLOCK_MONOTONIC`, with a
-/// resolution of some milliseconds.
+/// A ring (the latest steps and NCCL collectives of a process), in memory that is mapped to a file. Times are in
+/// nanoseconds of `CLOCK_MONOTONIC`, with a resolution of some milliseconds.
 #[repr(C)]
 pub struct RingBlock {
     /// [`RING_MAGIC`], which is written last.

@@ -1,4 +1,4 @@
-//! The operations of NCCL and their arguments, as rings contain them.
+//! The operations of NCCL and their arguments, as a ring (a process's latest steps and collectives) stores them.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl fmt::Display for Collective {
     }
 }
 
-/// The arguments of a collective.
+/// The arguments of an NCCL call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,
@@ -65,7 +65,7 @@ pub struct Operation {
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,
-    /// The root rank of the operation or the other rank, for operations that have one.
+    /// The root rank of the operation, or the other rank of a send or receive; `None` for all other operations.
     pub peer: Option<u32>,
 }
 

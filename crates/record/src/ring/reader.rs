@@ -1,4 +1,4 @@
-//! Reads a ring from the bytes of its file.
+//! Reads a ring (the latest steps and NCCL collectives of a process) from the bytes of its file.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::layout::{
 };
 use super::operation::{Collective, Operation};
 
-/// The contents of a ring, read at one moment.
+/// The contents of a ring (the latest steps and NCCL collectives of a process), read at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ring {
     pub pid: u32,
@@ -83,8 +83,8 @@ pub struct RingStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
-    /// The number of the collective in its communicator, or of the send or receive among those with the same rank, counted
-    /// from 0.
+    /// The number of the call, counted from 0: for a collective, among the communicator's collectives; for a send or
+    /// receive, among those to or from the same rank.
     pub sequence: u64,
     pub operation: Operation,
     pub stream: u64,
@@ -94,7 +94,7 @@ pub struct Called {
     pub end_ns: Option<u64>,
 }
 
-/// A series of equal collectives that were captured into graphs one after another.
+/// A series of equal collectives that were captured into graphs one after another; `times` is their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedCollective {
     pub communicator: u64,
@@ -102,7 +102,7 @@ pub struct CapturedCollective {
     pub times: u64,
 }
 
-/// The reason why a file cannot be read as a ring.
+/// The reason why a file cannot be read as a ring (the latest steps and NCCL collectives of a process).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRing {
     /// The file is not a ring, or it is too short.

@@ -185,14 +185,14 @@ fn sends_and_receives_are_counted_for_each_other_rank() {
     let first = vec![(Collective::Send, 3, 2), (Collective::Receive, 3, 1)];
     assert_eq!(counts(&ring, 0), Some(first));
     assert_eq!(counts(&ring, 1), Some(vec![(Collective::Send, 3, 1)]));
-    // A new communicator that gets the entry of a forgotten one begins at 0.
+    // A new communicator takes over the entry of a forgotten one. Its counts begin at 0.
     block.forget_communicator(1);
     let again = with(Collective::Receive, 3);
     block.call_begins(&call(5, again, false), 1, || id(b"5"));
     let second = vec![(Collective::Send, 3, 0), (Collective::Receive, 3, 1)];
     assert_eq!(counts(&memory.read(), 0), Some(second));
-    // If there are more ranks than entries, sends and receives are not all counted, so their counts
-    // are not compared.
+    // There are more ranks than entries here, so some sends are not counted. The counts of the communicator must then
+    // be reported as unknown.
     for peer in 0..=DIRECTIONS as u32 {
         let send = with(Collective::Send, peer);
         block.call_begins(&call(5, send, false), 1, || id(b"5"));

@@ -1,4 +1,4 @@
-//! Writes a ring, in the process that it is about.
+//! Writes a ring (the latest steps and NCCL collectives of a process), in the process that it is about.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use super::operation::Operation;
 use crate::groups::CommunicatorId;
 use crate::header::Ended;
 
-/// Facts about a process that its ring stores once.
+/// Facts about a process that are stored once in its ring (the file with its latest steps and NCCL collectives).
 #[derive(Clone, Copy, Debug)]
 pub struct RingFacts<'a> {
     pub pid: u32,
@@ -23,7 +23,7 @@ pub struct RingFacts<'a> {
     pub unix_ns: u64,
 }
 
-/// A call that was added to the ring and has not returned yet, as a number that is never 0.
+/// An NCCL call that was added to the ring and has not returned yet, as a number that is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenCall(u32);
 
@@ -57,7 +57,7 @@ fn store_text(words: &[AtomicU64], text: &[u8]) {
 }
 
 impl RingBlock {
-    /// Begins a ring in a block of zeros.
+    /// Begins a ring, which must consist of zeros, by storing the facts about its process.
     pub fn begin(&self, facts: &RingFacts<'_>) {
         self.version.store(RING_VERSION, Ordering::Relaxed);
         self.pid.store(facts.pid, Ordering::Relaxed);
@@ -142,8 +142,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // The key of the entry stays when its communicator is forgotten, because entries that
-            // were added later may have been placed after this one.
+            // Only the count is cleared. The key stays, because a search for a later entry passes over this one, and
+            // would stop at a free entry.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }
@@ -186,8 +186,9 @@ impl RingBlock {
         }
     }
 
-    /// Adds a call that begins now. `member` returns the id, rank and size of a communicator that is not in
-    /// the ring yet. A call that is captured into a graph is only listed.
+    /// Adds a call that begins now, and returns a value to pass to [`RingBlock::call_ends`]. `member` returns the id,
+    /// rank and size of a communicator that is not in the ring yet. If the call is captured into a graph, it is only
+    /// listed, and the result is `None`.
     #[inline]
     pub fn call_begins(
         &self,

@@ -124,8 +124,8 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
             seen.push(whole);
         }
     }
-    // In the three cases, the process changes the record before, during or after the copy. If it
-    // does so during the copy, window 4 may be missing in the copy.
+    // The process changes the record before, during or after the copy. If it does so during the copy, window 1 is
+    // already dropped in the copy, but window 4 may still be missing.
     seen.sort();
     assert_eq!(seen, [vec![1, 2, 3], vec![2, 3], vec![2, 3, 4]]);
 }
@@ -215,15 +215,15 @@ fn the_record_of_a_process_that_runs_is_copied_and_that_of_one_that_is_gone_is_n
     let path = bounded(folder.path());
     let itself = fs::metadata(&path).unwrap();
     let is_itself = || open_still(&path).unwrap().metadata().unwrap().ino() == itself.ino();
-    // In this case the process was killed: the header does not state an end, but no process has
-    // locked the file.
+    // Nothing holds a lock on this record, although its header does not state an end. So the process counts as
+    // killed, and no copy is needed.
     assert!(is_itself());
     let process = File::open(&path).unwrap();
     process.lock().unwrap();
     let scratch = without_name(folder.path()).unwrap();
     assert_eq!(is_itself(), !has_room(&scratch, itself.len()));
-    // No disk has free space for this number of bytes, so no copy is made. The attempt must leave
-    // no file in the folder.
+    // No disk has free space for this number of bytes. The copies above were unnamed, so they must have left no file
+    // in the folder.
     assert!(!has_room(&scratch, u64::MAX / 4));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     drop(process);

@@ -79,8 +79,8 @@ fn an_earlier_record_is_kept_under_the_next_free_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
     let kept = |number: u8| folder.path().join(format!("a-{number}.tlm"));
-    // This file is not a record, so it must not be changed or replaced, although it has a name that
-    // a record could get.
+    // This file has a name that a renamed record could get, but it is not a record. So it must not be changed or
+    // replaced.
     fs::write(kept(2), "mine").unwrap();
     for (number, earlier) in [(1, record(1)), (3, record(3))] {
         fs::write(&path, &earlier).unwrap();
@@ -149,8 +149,8 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Many processes want one name at the same time, and every second one ends at once. Each must get its own
-/// file, and no record may be lost.
+/// Tests processes that want the same name at the same time, every second of which ends at once. Each must get its
+/// own file, and no record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {
     const AT_ONCE: u8 = 16;

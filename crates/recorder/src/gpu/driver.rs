@@ -39,7 +39,7 @@ functions! {
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
-/// The events before and after a span (the work of one stream in one iteration).
+/// The CUDA events before and after a span (the work of one stream in one iteration).
 #[derive(Clone, Copy, Default)]
 pub struct Pair {
     pub start: EventHandle,
@@ -56,8 +56,8 @@ impl DriverError {
     /// `CUDA_ERROR_NOT_SUPPORTED`, also used for a function that this driver lacks.
     const NOT_SUPPORTED: Self = Self(801);
 
-    /// Returns true if the call failed only because the program has destroyed the context or shut the driver
-    /// down.
+    /// Returns true if the call failed only because the program has destroyed the context or shut the driver down.
+    /// Such an error is not worth a warning.
     pub const fn is_of_an_end(self) -> bool {
         const DEINITIALIZED: c_int = 4;
         const INVALID_CONTEXT: c_int = 201;
@@ -97,7 +97,7 @@ fn handle(address: usize) -> Handle {
     core::ptr::with_exposed_provenance_mut(address)
 }
 
-/// A driver's event handle; 0 means none.
+/// The driver's handle of a CUDA event; 0 for none.
 pub(crate) type EventHandle = usize;
 
 lifecycle::global! {
@@ -180,7 +180,7 @@ impl Driver {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // The context still exists, because the program has work in it. It is popped again after `act`.
+        // The context still exists, because the program has work in it. It is made current only for `act`.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -206,35 +206,34 @@ impl Driver {
         Ok(event.expose_provenance())
     }
 
-    /// Destroys an event, even if the GPU has not reached it yet.
+    /// Destroys a CUDA event, even if the GPU has not reached it yet.
     fn destroy(self, event: EventHandle) {
         if let Some(destroy) = self.0.destroy {
             destroy(handle(event));
         }
     }
 
-    /// Creates two events, like [`Self::create`].
+    /// Creates two CUDA events, like [`Self::create`].
     pub fn create_pair(self) -> Result<Pair, DriverError> {
         let start = self.create()?;
         let end = self.create().inspect_err(|_| self.destroy(start))?;
         Ok(Pair { start, end })
     }
 
-    /// Destroys both events, like [`Self::destroy`].
+    /// Destroys both CUDA events, like [`Self::destroy`].
     pub fn destroy_pair(self, pair: Pair) {
         self.destroy(pair.start);
         self.destroy(pair.end);
     }
 
-    /// Records an event in a stream. The GPU notes the time when the stream reaches the event.
+    /// Records a CUDA event in a stream. The GPU notes the time when the stream reaches the event.
     pub fn record(self, event: EventHandle, stream: usize) -> Result<(), DriverError> {
         let record = self.0.record.ok_or(DriverError::NOT_SUPPORTED)?;
         check(record(handle(event), handle(stream)))
     }
 
-    /// Returns the nanoseconds between two events, accurate to about half a microsecond. Returns
-    /// [`DriverError::NOT_READY`] if the GPU has not reached one of them ("CUDA Driver API",
-    /// `cuEventElapsedTime`).
+    /// Returns the nanoseconds between two CUDA events, accurate to about half a microsecond. Returns
+    /// [`DriverError::NOT_READY`] if the GPU has not reached one of them ("CUDA Driver API", `cuEventElapsedTime`).
     pub fn elapsed(self, from: EventHandle, to: EventHandle) -> Result<f64, DriverError> {
         let elapsed = self.0.elapsed.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
@@ -272,8 +271,8 @@ impl Driver {
     }
 }
 
-/// A fake driver for tests. Its GPU reaches each recorded event at once, one microsecond after the previous
-/// event.
+/// A fake driver for tests. Its GPU reaches each CUDA event at the moment when the event is recorded. Its clock
+/// advances by one microsecond per recorded event.
 #[cfg(test)]
 pub(crate) mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -285,15 +284,15 @@ pub(crate) mod made {
     };
     use tllmprof_platform::libcuda::DriverLocation;
 
-    /// The state of the fake driver's events.
+    /// The state of the fake driver's CUDA events.
     pub(crate) struct State {
         /// The handle of the CUDA event that was created last.
         last: EventHandle,
         pub alive: BTreeSet<EventHandle>,
-        /// The time in microseconds when each event was recorded, and the stream it was recorded in.
+        /// The time in microseconds when each CUDA event was recorded, and the stream it was recorded in.
         pub recorded: BTreeMap<EventHandle, (u32, usize)>,
         now: u32,
-        /// The number of times that the fake driver has recorded an event.
+        /// The number of times that the fake driver has recorded a CUDA event.
         pub recordings: u32,
     }
 
@@ -306,16 +305,16 @@ pub(crate) mod made {
     });
     /// The fake driver's current context.
     pub(crate) static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-    /// The status that the fake driver returns when an event is recorded; 0 for success.
+    /// The status that the fake driver returns when a CUDA event is recorded; 0 for success.
     pub(crate) static REFUSES: AtomicI32 = AtomicI32::new(0);
     /// True if the fake driver reports that a stream is being captured.
     pub(crate) static CAPTURES: AtomicBool = AtomicBool::new(false);
-    /// True if the fake GPU is busy: then it has not reached any event yet.
+    /// True if the fake GPU is busy: then it has not reached any CUDA event yet.
     pub(crate) static IS_BUSY: AtomicBool = AtomicBool::new(false);
     /// The calling thread's stream capture mode in the fake driver.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
-    /// The ordinal and the name of the fake driver's only device, and the driver's version.
+    /// The ordinal of the fake driver's only device.
     pub(crate) const DEVICE: u8 = 3;
     pub(crate) const NAME: &str = "Made GPU";
     pub(crate) const VERSION: u64 = 12_040;

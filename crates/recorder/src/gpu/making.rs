@@ -1,5 +1,5 @@
-//! Decides whether the worker (a thread of this library that creates CUDA events in advance) may create
-//! events. The worker must not use a context that is about to be destroyed.
+//! Decides whether the worker (a thread of this library that creates CUDA events in advance) may create events. The
+//! worker must not use a context that is about to be destroyed.
 //!
 //! | state         | `Begins` | `Ends`      | `Dooms`         | `Gone`                      |
 //! |---------------|----------|-------------|-----------------|-----------------------------|
@@ -8,18 +8,18 @@
 //! | `Stopping(n)` |          | `Barred(n)` | `Stopping(n+1)` | `Stopping(n-1)` or `Busy`   |
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
-//! In an empty field the state does not change. A thread that destroys a context waits until the state is no
-//! longer `Stopping`, but only for a limited time. If `Gone` arrives while the worker is still creating
-//! events in another context, the worker continues.
+//! In an empty field the state does not change. A thread that destroys a context waits, for a limited time, until the
+//! state is no longer `Stopping`. If it stops waiting, `Gone` may arrive while the worker is still creating events in
+//! another context; the worker then continues.
 
 use tllmprof_sync::States;
 
 /// A state of the worker, which creates CUDA events in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// The worker is creating no events, and may begin to.
+    /// The worker is creating no CUDA events, and may begin to.
     Idle,
-    /// The worker is creating events.
+    /// The worker is creating CUDA events, and may continue to.
     Busy,
     /// The worker has to stop, because this number of contexts are about to be destroyed.
     Stopping(u32),
@@ -30,9 +30,9 @@ pub(crate) enum Making {
 /// An occurrence that changes the worker's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreationEvent {
-    /// The worker is about to create events.
+    /// The worker is about to create CUDA events.
     Begins,
-    /// The worker has finished creating events.
+    /// The worker has finished creating CUDA events.
     Ends,
     /// A context is about to be destroyed.
     Dooms,
@@ -41,12 +41,12 @@ pub(crate) enum CreationEvent {
 }
 
 impl Making {
-    /// Returns true if the worker may create one more event.
+    /// Returns true if the worker may create one more CUDA event.
     pub(crate) const fn goes_on(self) -> bool {
         matches!(self, Self::Busy)
     }
 
-    /// Returns true if the worker may be creating an event.
+    /// Returns true if the worker may be creating a CUDA event.
     pub(crate) const fn is_under_way(self) -> bool {
         matches!(self, Self::Busy | Self::Stopping(_))
     }

@@ -1,30 +1,28 @@
 //! Measures the GPU time of an iteration, using a pair of driver events around each stream's work.
 //!
-//! One event is recorded in a stream before the first work of an iteration and another after the last. The
-//! work between them is a *span*.
+//! One event is recorded in a stream before the first work of an iteration and another after the last. The work
+//! between them is a *span*.
 //!
-//! The last launch is known only after the iteration has ended. If the second event were recorded then, on a
-//! stream that has run out of work, it would include idle time. So it is recorded after the launch that was
-//! the last of the same span in the previous iteration. If more launches follow, the event is recorded again
-//! when the program is about to wait, because the stream is still busy then in most programs. Otherwise it is
-//! recorded again at the thread's first call in the next iteration.
+//! The last launch is known only after the iteration has ended. If the second event were recorded then, on a stream
+//! that has run out of work, it would include idle time. So it is recorded after the launch that was the last one of
+//! the same span in the previous iteration. If more launches follow, it is recorded again: when the program is about
+//! to wait, while the stream is still busy in most programs, or else at the thread's first call in the next
+//! iteration.
 //!
-//! Work after a wait is a new span, so an iteration may have many spans, each between two waits for their
-//! stream. In that case all but the first are timed with the host's clock, without events: from the first
-//! launch to the end of the wait.
+//! Work after a wait for the stream is a new span. If an iteration has many spans, all but the first are timed with
+//! the host's clock: from the first launch to the end of the wait.
 //!
-//! A thread uses only the stream that it launched into last, or that a call names, because other threads may
-//! do anything with their streams at the same time.
+//! A thread uses only the stream that it launched into last, or that a call names, because other threads may do
+//! anything with their streams at the same time.
 //!
-//! [`streams`] stores the open span of each stream, from the window's opening until the last times are read
-//! after the window has closed ([`end`]). [`pool`] stores the events. A stream or context that the program
-//! destroys is forgotten first ([`before_destroy`]), because the driver must not get handles of destroyed
-//! objects.
+//! [`streams`] stores the open span of each stream, from the window's opening until the last times are read after the
+//! window has closed ([`end`]). [`pool`] stores the events. A stream or context that the program destroys is
+//! forgotten first ([`before_destroy`]), because the driver must not get handles of destroyed objects.
 //!
 //! The state machines are in separate modules, because they need neither the driver nor a lock: [`phase`] and
 //! [`making`] (one per process), [`span`] (one per stream) and [`supply`] (one per pool).
 //!
-//! While any thread captures a stream, the callers call nothing here.
+//! While any thread captures a stream, launches and waits are not reported to this module.
 
 pub(crate) mod driver;
 mod making;
@@ -84,33 +82,33 @@ lifecycle::global! {
     /// object through which a thread records events). For other threads the writer holds the number.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
-    /// Decides in which iterations GPU times are measured. The second variable is the latest of these
-    /// iterations.
+    /// Decides in which iterations GPU times are measured.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
+    /// The latest iteration, if its GPU times are measured; otherwise [`NONE`].
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// The numbers of spans (a stream's work in one iteration) that have begun: `PAIRS` counts those timed
-    /// with a pair of events, `BY_CLOCK` those timed with the host's clock.
+    /// The number of spans (a stream's work in one iteration) so far that were timed with a pair of CUDA events.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
+    /// The number of spans so far that were timed with the host's clock.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
-    /// The number of threads that may be using an event or a stream's handle now, not counting threads with a
-    /// writer.
+    /// The number of threads that may be using a CUDA event or a stream's handle now. A thread that has a writer is
+    /// counted in its writer instead.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
-/// The allowed host time per launch, in ns. A span is timed with the host's clock only if the host starts to
-/// wait for the span within this time for each launch, because the GPU cannot have been idle for long by
-/// then.
+/// The allowed host time per launch, in nanoseconds. If the host launches a span's work and starts to wait for it
+/// within this time per launch, the GPU cannot have been idle for long. Only then is the span timed with the host's
+/// clock.
 const AT_ONCE_NS: f64 = 10_000.0;
-/// The longest wait for other threads to finish their driver calls for GPU timing.
+/// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
-/// The longest wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
+/// The maximum time to wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
 /// program's own call waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -130,7 +128,7 @@ pub fn start(mode: GpuTimes) {
     }
 }
 
-/// Called when a window is about to open. `capturing` is true if a stream capture is in progress.
+/// Prepares GPU timing for a window that is about to open. `capturing` is true if a stream capture is in progress.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
     if !is_on() || phase.is_over() {
@@ -170,8 +168,8 @@ pub fn make_events() {
     }
 }
 
-/// Called when iteration `n` begins: GPU work launched from here on belongs to it. `excluded` is true if the
-/// condition on batches (`TLLMPROF_WHERE`) does not hold for the iteration.
+/// Begins iteration `n`: GPU work that is launched from here on belongs to it. Also decides if its GPU times are
+/// measured. `excluded` is true if the condition on batches (`TLLMPROF_WHERE`) does not hold for the iteration.
 pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == SamplingPhase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
@@ -192,36 +190,36 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// Stops the inspection of calls until GPU times are measured again, if no stream has an open span.
+/// Makes calls run without inspection until GPU times are measured again. Does nothing while a stream has an open
+/// span.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
         return;
     }
     look_for(Looks::GpuTimes, false);
-    // A thread that opens a span at this moment stores in the opposite order (see `follow`). So either the
-    // check below finds that thread's span, or that thread sets the flag after the line above has cleared it.
+    // A thread that opens a span at this moment stores the span first and the flag second (see `follow`). So either
+    // the check below finds that thread's span, or that thread sets the flag after the line above has cleared it.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
         look_for(Looks::GpuTimes, true);
     }
 }
 
-/// Turns on the inspection of calls for GPU times. Called when a span has been opened, even if the iteration
-/// has ended in the meantime.
+/// Turns on the inspection of calls for GPU times. Called after a span has been opened, because its end must be seen
+/// even if the iteration has ended in the meantime.
 fn follow() {
     fence(Ordering::SeqCst);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Called when an iteration has ended. GPU work that is launched before the next one begins belongs to no
-/// iteration.
+/// Ends the current iteration: GPU work that is launched before the next one begins belongs to no iteration.
 pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
-/// Returns true if the GPU times of this iteration are measured. The iteration is a parameter because another
-/// thread may have begun the next one.
+/// Returns true if the GPU times of `iteration` are measured. The caller names its iteration, because another thread
+/// may have begun the next one.
 pub fn is_taken(iteration: u64) -> bool {
     TAKEN.load(Ordering::Relaxed) == iteration
 }
@@ -246,8 +244,8 @@ pub fn is_timing() -> bool {
     looks_for(Looks::GpuTimes) && PHASE.peek() == SamplingPhase::Timing && is_recording()
 }
 
-/// Called when a call is about to enqueue work on the GPU. Returns true if this is expected to be the last
-/// work of the stream's span, so that the caller has to call [`after_last`].
+/// Called when a call is about to enqueue work on the GPU. Begins the stream's span if it has not begun. Returns true
+/// if this is expected to be the last work of the span, so that the caller has to call [`after_last`].
 // SAFETY: the attribute only chooses the code section for this function, next to other code that runs in each
 // recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
@@ -309,8 +307,8 @@ fn before_other_work(target: StreamArgument, iteration: u64) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// Called when the driver has accepted the launch that is expected to be the last of its span. Records the
-/// span's second event.
+/// Called when the driver has accepted the launch that is expected to be the last of its span. Records the span's
+/// second CUDA event.
 #[cold]
 pub fn after_last(target: StreamArgument) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
@@ -325,7 +323,7 @@ pub fn after_last(target: StreamArgument) {
     });
 }
 
-/// Called when the driver has refused a launch. The launch is then not counted.
+/// Takes back the count of a launch, because the driver has refused it.
 #[cold]
 pub fn refused(target: StreamArgument) {
     if let Some(stream) = known(target) {
@@ -344,7 +342,8 @@ pub enum Wait {
     All,
 }
 
-/// Called when a call is about to wait for the GPU. Returns true if the caller has to call [`after_wait`].
+/// Called when a call is about to wait for the GPU. Ends the spans that the call waits for. Returns true if the
+/// caller has to call [`after_wait`].
 // SAFETY: the attribute only chooses the code section for this function, next to other code that runs in each
 // recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
@@ -366,8 +365,8 @@ pub fn before_wait(wait: Wait) -> bool {
     }
 }
 
-/// Ends the calling thread's open spans. The legacy default stream is included only if `on_legacy`, because
-/// an event on it would make other streams wait.
+/// Ends the open spans of streams that the calling thread launched into last. The legacy default stream is included
+/// only if `on_legacy`, because a CUDA event on it would make other streams wait.
 #[cold]
 fn end_ours(on_legacy: bool) {
     let Some(driver) = Driver::get() else { return };
@@ -399,8 +398,8 @@ fn end_by_wait(stream: &Stream) -> bool {
     false
 }
 
-/// Returns true if the host starts to wait for a span soon enough: `ns` nanoseconds after the span began, at
-/// most [`AT_ONCE_NS`] for each launch. The end of the wait is then close to the end of the span's work.
+/// Returns true if the host starts to wait for a span soon after launching its work: `ns`, the nanoseconds since the
+/// span began, is at most [`AT_ONCE_NS`] per launch. The end of the wait is then close to the end of the span's work.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
@@ -447,8 +446,8 @@ pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     stream.end(&mut open);
 }
 
-/// Called when the program is about to destroy a stream or a context, even if no window is open. `capturing`
-/// is true if a stream capture is in progress.
+/// Forgets a stream or a context that the program is about to destroy, and the CUDA events in it. Called even if no
+/// window is open. `capturing` is true if a stream capture is in progress.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !PHASE.state().has_events() {
         return;
@@ -461,8 +460,8 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
-    // This is retried, because another thread may be closing the window. While it does, no other
-    // thread may use events.
+    // `timed` fails while another thread is closing the window, because no other thread may use CUDA events then. So
+    // it is retried.
     let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
@@ -507,7 +506,7 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// Called when the window has closed and no more spans begin. Records an event after the last work of each
+/// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each
 /// stream. `capturing` is true if a stream capture is in progress.
 pub fn work_ends(capturing: bool) {
     between_iterations();
@@ -522,11 +521,11 @@ pub fn work_ends(capturing: bool) {
     }
 }
 
-/// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window
-/// has closed, when the device is most likely idle.
+/// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window has
+/// closed, when the device is most likely idle.
 ///
-/// First waits for threads that may still be recording an event from before the window closed, because events
-/// may be reused from here on.
+/// First waits for threads that may still be recording a CUDA event from before the window closed, because events may
+/// be reused from here on.
 pub fn end() {
     if !PHASE.state().is_open() {
         return;
@@ -537,7 +536,7 @@ pub fn end() {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
-            // Another thread is still inside the driver, and it is not known when its call returns. So the
+            // Another thread is still inside the driver, and it is not known when its call returns. So the CUDA
             // events are neither destroyed nor used again.
             give_up();
         }
@@ -574,9 +573,9 @@ pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst) + writers::timing()
 }
 
-/// Runs `act`, which uses CUDA events, and returns true. Returns false without running it while the window's
-/// last times are read, after timing has stopped, or while the driver's gate is closed. The time that `act`
-/// takes counts as the library's own overhead.
+/// Runs `act`, which uses CUDA events, and returns true. Returns false without running it if events must not be used
+/// now: the window's last times are being read, timing has stopped, or the driver's gate is closed. The time that
+/// `act` takes counts as the library's own overhead.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = SavedErrno::new();
     let since = clock::ticks();
@@ -605,8 +604,8 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The legacy default stream is left out, because an event in it would make other streams wait. Its span
-    // ends at the next launch into it.
+    // The legacy default stream is left out, because a CUDA event in it would make other streams wait. Its span ends
+    // at the next launch into it.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

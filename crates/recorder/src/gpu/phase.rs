@@ -17,27 +17,26 @@ use tllmprof_sync::States;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum SamplingPhase {
-    /// No window has opened yet: no events exist, and the driver's version is not yet in the record.
+    /// No window has opened yet: no CUDA events exist, and the driver's version is not yet in the record.
     Unused,
-    /// Between windows: events exist, but no streams are known.
+    /// Between windows: CUDA events exist, but no streams are known.
     Resting,
     /// A window is open, and GPU times are measured in it.
     Timing,
-    /// The window's last times are being read. No other thread may use an event.
+    /// The window's last times are being read. No other thread may use a CUDA event.
     Reading,
-    /// A thread has given up before the end of the window. GPU timing has stopped.
+    /// A thread has given up waiting for the driver before the end of the window, so GPU timing has stopped.
     Failing,
-    /// Like `Failing`, but the window has closed: GPU timing has stopped for the rest of the
-    /// process.
+    /// GPU timing has stopped for the rest of the process, and the window in which it stopped has closed.
     Over,
 }
 
 /// An occurrence that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PhaseEvent {
-    /// A window opens.
+    /// A window opens. GPU times are measured from here on.
     Opens,
-    /// The window has closed.
+    /// The window has closed. Its last times are read next.
     Closes,
     /// The window's last times have been read, as far as possible.
     AllRead,
@@ -52,8 +51,8 @@ impl SamplingPhase {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
-    /// Returns true if CUDA events may exist and are still in use. Events of a destroyed context no longer
-    /// count.
+    /// Returns true if CUDA events may exist that are still in use. After GPU timing has stopped, no event is used
+    /// any more.
     pub(crate) const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }

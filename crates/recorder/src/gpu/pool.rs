@@ -1,10 +1,10 @@
-//! The driver events of each context, and the spans whose times have not been read yet.
+//! The CUDA events of each context, and the spans whose times have not been read yet.
 //!
-//! The worker creates events when a window opens. They are reused in later windows until their context is
-//! destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if other
-//! threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
-//! limit, and what is not finished in time is skipped. A span's times are read once its last event has
-//! happened, without waiting for it.
+//! The worker (a thread of the library) creates events when a window opens. They are reused in later windows until
+//! their context is destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if
+//! other threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
+//! limit, and what is not finished in time is skipped. A span's times are read once the GPU has reached its last
+//! event, without waiting for that.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -25,39 +25,40 @@ const CONTEXTS: usize = 16;
 /// The largest number of a context's spans that may be in progress or whose times have not been read yet.
 /// These spans are lost if the process is killed.
 const MAX_PAIRS: usize = 1024;
-/// The number of event pairs per context that the worker (a thread of the library) creates in advance.
+/// The number of pairs of CUDA events per context that the worker (a thread of the library) creates in advance.
 const PAIRS_AHEAD: usize = 512;
-/// The number of event pairs that a thread of the program creates when no pair is free.
+/// The number of pairs of CUDA events that a thread of the program creates when no pair is free.
 const PAIRS_AT_A_TIME: usize = 8;
 /// The number of spans whose times are read in one go, once many spans are unread.
 const SPANS_AT_A_TIME: usize = 16;
-/// Time limits for creating and reading events: in a call of the program, at the end of a window or a
-/// context, and on the worker.
+/// The time limit for creating and reading CUDA events in a call of the program.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
+/// The time limit for reading and destroying CUDA events at the end of a window or a context.
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
+/// The time limit for creating CUDA events in advance on the worker (a thread of the library).
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
-/// If creating two events takes this long, the worker stops creating events, because other threads wait for
-/// the driver meanwhile.
+/// If creating two CUDA events takes this long, the worker (a thread of the library) stops creating them, because
+/// other threads wait for the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
-/// The longest time that a thread waits for another thread that has locked a pool of events.
+/// The maximum time that a thread waits for another thread that has locked a pool of CUDA events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
-/// The largest relative difference between the speeds of the GPU's clock and the host's clock.
+/// The largest relative difference between the speeds of the GPU's clock and the host's clock: 100 µs per second.
 const DRIFT: f64 = 1e-4;
 
-/// The index of a pair of events in the pool of their context.
+/// The index of a pair of CUDA events in the pool of their context.
 pub(crate) type Index = u16;
 
-/// A span: the work of one stream in one iteration. Both of its events have been recorded.
+/// A span (the work of one stream in one iteration) whose two CUDA events have been recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamSpan {
     pub pair: Index,
-    /// The number that the record has for the span's stream.
+    /// The number that the recorder assigned to the span's stream.
     pub stream: u16,
-    /// True if the span's last event was recorded late, so that work outside the span may have run
-    /// before that event.
+    /// True if the span's last CUDA event was recorded late, so that work outside the span may have run before that
+    /// event.
     pub cut: bool,
     pub iteration: u64,
-    /// The time in ticks, taken right after the span's first event was recorded.
+    /// The time in ticks, taken right after the span's first CUDA event was recorded.
     pub since: u64,
 }
 
@@ -70,7 +71,8 @@ struct Context {
     pool: Lock<Pool>,
 }
 
-/// The events of a context. The fields that each span needs come first, in one cache line with the lock.
+/// The CUDA events of a context, and its spans whose times have not been read yet. The fields that are used for each
+/// span come first, in one cache line with the lock.
 #[repr(C)]
 pub(crate) struct Pool {
     made: usize,
@@ -79,7 +81,7 @@ pub(crate) struct Pool {
     unread_count: usize,
     pub device: u8,
     supply: Supply,
-    /// The span that was read last: the index of its event pair, and the time of its first event in ticks.
+    /// The span that was read last: the index of its pair of CUDA events, and the time of its first event in ticks.
     /// The start of the next span is computed from that time.
     last: Option<(Index, f64)>,
     pairs: [Pair; MAX_PAIRS],
@@ -99,7 +101,7 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while an entry of the table of pools is assigned to a context.
+    /// Held while an entry of the table [`ALL`] is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
     /// The devices whose names are already in the record: bit n stands for device n.
@@ -149,7 +151,8 @@ fn entry(context: usize) -> Option<&'static Context> {
 }
 
 impl Context {
-    /// Locks and returns the pool, unless the entry has been assigned to another context meanwhile.
+    /// Locks and returns the pool. Returns `None` if the lock is not free in time, or if the entry has been assigned
+    /// to another context meanwhile.
     fn pool_of(&'static self, context: usize) -> Option<Guard<'static, Pool>> {
         let pool = self.pool.lock_for(POOL_TIMEOUT)?;
         (self.handle.load(Ordering::Relaxed) == context).then_some(pool)
@@ -161,7 +164,7 @@ pub(crate) fn expect(driver: Driver, context: usize) {
     drop(get_or_create(driver, context));
 }
 
-/// Returns true if any context has fewer events than should be created in advance.
+/// Returns true if any context has fewer CUDA events than should be created in advance.
 pub(crate) fn wants_more() -> bool {
     let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
     let mut pools = ALL.iter().filter(is_there);
@@ -171,12 +174,12 @@ pub(crate) fn wants_more() -> bool {
     })
 }
 
-/// Creates events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
+/// Creates CUDA events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
 /// thread.
 pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
-        // This check must precede reading the handle: a thread that destroys a context first makes `goes_on`
+        // This check must come before the handle is read: a thread that destroys a context first makes `goes_on`
         // return false, and then waits for this worker.
         if !goes_on() {
             return;
@@ -196,7 +199,7 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
                 let is_there = || entry.handle.load(Ordering::SeqCst) == context;
                 let pool = entry.pool.lock_for(MAX_TIME_AHEAD).filter(|_| is_there());
                 let Some(mut pool) = pool else {
-                    // If the context has been destroyed in the meantime, its events were destroyed with it.
+                    // If the context has been destroyed in the meantime, its CUDA events were destroyed with it.
                     if let Ok(pair) = made
                         && is_there()
                     {
@@ -218,8 +221,8 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as
-/// lost, and all events become free.
+/// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as lost, and
+/// all CUDA events become free.
 pub(crate) fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
@@ -233,17 +236,16 @@ pub(crate) fn rest(driver: Driver) {
     }
 }
 
-/// Like [`rest`], for the contexts for which `ends` returns true. `ends` gets the context's handle and
-/// device. Also destroys the contexts' events.
+/// Reads the times of finished spans, like [`rest`], and destroys the CUDA events, in each context for which `ends`
+/// returns true. `ends` gets the context's handle and device.
 pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The context's handle is removed from the entry before the lock is taken. A thread
-            // that holds the pool's lock checks the handle again, and finds that the entry no
-            // longer belongs to the context.
+            // The pool is locked by another thread. The context's handle is removed from the entry all the same: the
+            // other thread checks the handle again and finds that the entry no longer belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -260,7 +262,7 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     }
 }
 
-/// Removes the pools of all contexts. Their events are not destroyed.
+/// Removes the pools of all contexts. Their CUDA events are not destroyed.
 pub(crate) fn abandon() {
     for entry in &ALL {
         entry.handle.store(0, Ordering::SeqCst);
@@ -342,8 +344,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Called when events have been created. `long` is true if the driver was slow. After the
-    /// second time that it was slow, no more events are created.
+    /// Notes that CUDA events have been created. `long` is true if the driver was slow. After the driver has been
+    /// slow twice, no more events are created.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);
@@ -356,7 +358,7 @@ impl Pool {
         self.put_back((self.made - 1) as Index);
     }
 
-    /// Creates up to [`PAIRS_AT_A_TIME`] pairs on a thread of the program, within a time limit.
+    /// Creates up to [`PAIRS_AT_A_TIME`] pairs of CUDA events on a thread of the program, within a time limit.
     fn grow(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();
@@ -376,13 +378,13 @@ impl Pool {
         });
     }
 
-    /// Returns a free pair of events for a new span.
+    /// Returns a free pair of CUDA events for a new span (the work of one stream in one iteration).
     pub(crate) fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;
         }
-        // Creating events is preferred to reading spans, because events can be reused. Later windows then
-        // need not read times while the program works.
+        // If no pair is free, creating new CUDA events is preferred to reading the times of spans. The new events can
+        // be reused, so that in later windows no times have to be read while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
@@ -394,9 +396,9 @@ impl Pool {
         Some((index, self.pairs[usize::from(index)]))
     }
 
-    /// Makes an event pair free for another span.
+    /// Makes a pair of CUDA events free for another span.
     pub(crate) fn put_back(&mut self, index: Index) {
-        // A pair of a destroyed context does not belong to this pool, and its index may be out of range.
+        // An index from a destroyed context does not belong to this pool, and may be out of range.
         if usize::from(index) < self.made
             && let Some(place) = self.free.get_mut(self.free_count)
         {
@@ -405,8 +407,8 @@ impl Pool {
         }
     }
 
-    /// Adds a span whose two events have been recorded. If many spans are unread, reads some of them. The
-    /// host has time for this now, because it is about to wait or the GPU has work.
+    /// Adds a span whose two CUDA events have been recorded. If many spans are unread, reads some of them. The host
+    /// has time for this now, because it is about to wait or the GPU has work.
     pub(crate) fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
@@ -421,15 +423,15 @@ impl Pool {
         }
     }
 
-    /// Called when the driver has refused to record an event in a stream. Stops timing in this context,
-    /// unless the error concerns only the stream.
+    /// Stops timing in this context after the driver has refused to record a CUDA event in a stream, unless the error
+    /// concerns only that stream.
     pub(crate) fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }
     }
 
-    /// Called when the driver has refused a call. Stops timing in this context.
+    /// Stops timing in this context, because the driver has refused a call.
     fn fail(&mut self, status: DriverError) {
         self.supply = self.supply.next(supply::SupplyEvent::Refused);
         if !status.is_of_an_end() {
@@ -511,8 +513,7 @@ impl Pool {
         }
     }
 
-    /// Destroys the events within a time limit. The remaining events are destroyed together with their
-    /// context.
+    /// Destroys the CUDA events within a time limit. The remaining events are destroyed together with their context.
     fn give_back(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();

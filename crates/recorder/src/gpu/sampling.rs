@@ -1,11 +1,12 @@
-//! Chooses the iterations whose GPU times are measured: all of them if the measurement takes at most 1/400 of
-//! a step's time, otherwise only some.
+//! Chooses the iterations whose GPU times are measured: all of them if the measurement takes at most 1/400 of a
+//! step's time, otherwise only some.
 //!
-//! Iterations are measured in blocks, one block in every N, starting with the window's first iteration.
-//! Blocks are used because work of one iteration may run in the next, and because steps of two kinds may
-//! alternate. Iterations that the condition of `TLLMPROF_WHERE` excludes belong to no block, so that the
-//! remaining iterations are measured as often as without a condition. Excluded iterations are measured only
-//! if all iterations are.
+//! Iterations are measured in blocks of [`BLOCK`] consecutive iterations. One block in every N is measured, starting
+//! with the window's first. Single iterations would not do: work of one iteration may run in the next, and steps of
+//! two kinds may alternate.
+//!
+//! Iterations that the condition of `TLLMPROF_WHERE` excludes belong to no block, so that the remaining iterations
+//! are measured as often as without a condition. Excluded iterations are measured only if all iterations are.
 
 use tllmprof_config::GpuTimes;
 
@@ -13,11 +14,13 @@ use crate::clock;
 
 /// The number of consecutive iterations in a block.
 pub(crate) const BLOCK: u64 = 8;
-/// The assumed costs, in nanoseconds by which a step gets longer: for each pair of events, and for each span
-/// timed with the host's clock. Both were measured on an H100 whose host had no time to spare.
+/// The assumed cost of one pair of CUDA events: the number of nanoseconds by which a step gets longer. Measured on an
+/// H100 with a program that is limited by its host thread.
 const PAIR_NS: u64 = 3_500;
+/// The assumed cost of a span that is timed with the host's clock: the number of nanoseconds by which a step gets
+/// longer.
 const CLOCK_NS: u64 = 300;
-/// The share of a step's time that measuring may cost, as a divisor: 1/400.
+/// The maximum cost of measuring, as a divisor of a step's time: 1/400.
 const PART: u64 = 400;
 /// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
@@ -35,16 +38,17 @@ pub(crate) struct Sampling {
     /// The mode of measuring GPU times that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
-    /// The number of iterations that have begun in the open window, not counting those that the condition
-    /// excludes.
+    /// The number of iterations that have begun in the open window, not counting those that the condition of
+    /// `TLLMPROF_WHERE` excludes.
     place: u64,
     /// The tick when the latest iteration began; `None` if the GPU times of this iteration are not
     /// measured.
     since: Option<u64>,
-    /// The durations in ticks of the iterations measured since the last decision about `every`, the number of
-    /// these durations, and the number of spans at that decision.
+    /// The durations in ticks of the iterations measured since the last decision about `every`. Only the first
+    /// `known` entries are valid.
     took: [u64; BLOCK as usize],
     known: usize,
+    /// The number of spans that had begun at the last decision about `every`.
     spans: SpanCount,
 }
 
@@ -64,7 +68,7 @@ impl Sampling {
         }
     }
 
-    /// Called when a window opens. Keeps the value of `every` that earlier windows have led to.
+    /// Resets the counts for a window that opens, but keeps the value of `every` that earlier windows have led to.
     pub(crate) const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;
@@ -110,7 +114,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// Simulates a window and returns the iterations that are measured. Each iteration takes `ns`
+    /// Simulates a window of `iterations` iterations, and returns those that are measured. Each iteration takes `ns`
     /// nanoseconds, and has `of` spans if it is measured.
     fn taken(
         sampling: &mut Sampling,
@@ -214,7 +218,7 @@ mod tests {
         let short = taken(&mut sampling, GpuTimes::Auto, 8 * 33, 1_000, ONE);
         let blocks: Vec<_> = short.iter().step_by(8).map(|n| n / 8).collect();
         assert_eq!(blocks, [0, 16, 32]);
-        // The first block shows that iterations take longer now, so that all can be measured.
+        // The first block shows that iterations take longer than before, so that measuring all of them costs little.
         let long = taken(&mut sampling, GpuTimes::Auto, 40, 10_000_000, ONE);
         assert_eq!(long.len(), 40);
     }

@@ -18,7 +18,7 @@ pub(crate) enum Has {
     Nothing,
     /// A span of the iteration with this number is open.
     Open(u64),
-    /// A span of the iteration with this number could not begin. It is not tried again.
+    /// A span of the iteration with this number could not begin. No further attempt is made in this iteration.
     Missed(u64),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum SpanEvent {
     Begins(u64),
     /// A span of the iteration with this number could not begin.
     Fails(u64),
-    /// The open span ends.
+    /// The open span ends: no later work belongs to it.
     Ends,
     /// The program has destroyed the stream.
     Forgotten,
@@ -82,14 +82,15 @@ impl Has {
 pub(crate) enum Why {
     /// The program is about to wait for the work of the span.
     Wait,
-    /// Another iteration has begun, and work is about to be launched into the same stream.
+    /// Work of another iteration is about to be launched into the same stream.
     Next,
     /// Another iteration has begun, and the thread that launched the span's work now ends its spans of
     /// earlier iterations.
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
-    /// Like `End`, while a stream is being captured, so that no event may be enqueued.
+    /// The window has closed, or the stream is destroyed, while a stream is being captured. So no CUDA event may be
+    /// enqueued.
     Capture,
 }
 
@@ -98,28 +99,28 @@ pub(crate) enum Why {
 pub(crate) struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// The number of launches that precede the latest recording of the span's last event.
+    /// The number of launches that precede the latest recording of the span's last CUDA event.
     pub covered: u32,
     pub iteration: u64,
     /// The number of the latest iteration that has begun.
     pub latest: u64,
-    /// True if the stream is the legacy default stream, in which an event would make other streams wait.
+    /// True if the stream is the legacy default stream, in which a CUDA event would make other streams wait.
     pub is_legacy: bool,
 }
 
-/// The fate of a span that ends: if its time can be read, is lost, or needs one more event.
+/// The result of ending a span: its time can be read, is lost, or needs one more CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The span stays open: it has no launch yet, but another thread is about to launch.
+    /// The span stays open: another thread has begun it and is about to make its first launch.
     Stays,
-    /// The span has no work, so its events can be reused.
+    /// The span has no work, so its CUDA events can be reused.
     Empty,
-    /// The span's last event comes after all of its work, so its time can be read later.
+    /// The span's last CUDA event comes after all of its work, so its time can be read later.
     Whole,
-    /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
+    /// The span's second CUDA event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
     /// true if work outside the span may have run before that event.
     GiveLast { cut: bool },
-    /// The span's end can no longer be determined.
+    /// The span's end can no longer be determined, so its time is lost.
     Lost,
 }
 
@@ -136,14 +137,13 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // The iteration ended long ago, so an event recorded now would give no useful time.
+        // More than one iteration has begun since this one, so a CUDA event recorded now would give no useful time.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // The program's next work goes into the same stream, so an event there delays no other stream.
+            // The program's next work goes into the same stream, so a CUDA event there delays no other stream.
             Why::Next => !is_past,
-            // An event on the legacy stream would make other streams wait, so none is recorded
-            // there now.
+            // A CUDA event on the legacy stream would make other streams wait, so none is recorded there now.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,
             Why::Capture => false,
         };

@@ -37,7 +37,7 @@ pub(crate) fn begin(
     });
 }
 
-/// Begins a span without events, on a stream that has no open span. Returns true if no events are needed: the
+/// Begins a span without CUDA events, on a stream that has no open span. Returns true if no events are needed: the
 /// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
@@ -90,7 +90,7 @@ fn begun(
     begun.map(drop)
 }
 
-/// Records the first event of a span in its stream.
+/// Records the first CUDA event of a span in its stream.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     let (index, pair) =
         pool::get_or_create(driver, stream.context())?.take(driver, stream.context())?;
@@ -111,13 +111,13 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     }
 }
 
-/// Records the span's last event in its stream. Returns true if the event comes after all launches.
+/// Records the span's last CUDA event in its stream. Returns true if the event comes after all launches.
 pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {
         return true;
     }
-    // The handle is 0 if the program has destroyed the stream in the meantime.
+    // The handle is 0 if the program has destroyed the stream since the span began.
     let handle = stream.handle();
     if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
@@ -148,7 +148,8 @@ pub(crate) fn end_span(driver: Driver, stream: &Stream, why: Why) {
 
 pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
-        // A span timed with the host's clock can end only when a wait for its stream ends.
+        // A span timed with the host's clock ends only with a wait for its stream. If it has to end for another
+        // reason, its time is lost.
         if why != Why::Wait {
             pool::lose(usize::from(stream.launches() > 0));
             stream.end(open);
@@ -173,8 +174,7 @@ pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, O
         }
         Fate::Lost => (false, false, 1),
     };
-    // The span ends here: a launch that another thread makes after this line belongs to the next
-    // span.
+    // The span ends here: a launch that another thread makes after this line belongs to the stream's next span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

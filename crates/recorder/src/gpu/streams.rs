@@ -1,7 +1,7 @@
-//! The streams that a window's work is launched into, and the open span of each.
+//! The streams that a window's work is launched into, and the open span (the work in one iteration) of each.
 //!
-//! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take
-//! the lock, and calls of the program never wait for it.
+//! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take the
+//! stream's lock, and calls of the program never wait for it.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -21,15 +21,17 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// The number of spans per iteration from which on a pair of events for each would cost too much. With that
-/// many spans, most end in a wait of the host, so the host's clock is accurate enough.
+/// The number of spans in an iteration from which on the host's clock is used, because a pair of CUDA events for each
+/// span would cost too much. With that many spans, most end in a wait of the host, so the host's clock is accurate
+/// enough.
 const TOO_MANY: usize = 4;
 /// A stream counts as shared among threads once the launching thread has changed this number of times. Each
 /// span halves the number of changes, so the threads must alternate more than half that often in every span.
 const SHARED_AFTER: u32 = 32;
 
-/// The driver's handles of the legacy default stream, and of the calling thread's per-thread default stream.
+/// The driver's handle of the legacy default stream (`CU_STREAM_LEGACY`).
 const LEGACY: usize = 1;
+/// The driver's handle of the calling thread's per-thread default stream (`CU_STREAM_PER_THREAD`).
 const PER_THREAD: usize = 2;
 
 /// The stream that a call names in its arguments.
@@ -104,10 +106,10 @@ pub(crate) struct Stream {
     /// The state of the stream's span ([`Has`]), encoded as a word. Written with the lock on the span held,
     /// and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches that the span had the last time: in the previous iteration with a span at the
-    /// same position. The last launch of the open span is predicted from this number.
+    /// The number of launches of the previous span at the same position (counted within an iteration). It predicts
+    /// which launch is the last of the open span.
     expected: AtomicU32,
-    /// The number of launches that precede the latest recording of the span's last event.
+    /// The number of launches that precede the latest recording of the span's last CUDA event.
     settled: AtomicU32,
     /// True if many threads launch into this stream in turn. Launches are then not counted, because all
     /// threads would write to one cache line: a launch only marks the number as greater than `settled`.
@@ -122,7 +124,8 @@ pub(crate) struct Stream {
 struct LaunchCounts {
     /// The number of launches in the stream's current span so far.
     launches: AtomicU32,
-    /// The number of recent launches whose thread was not the thread of the previous launch.
+    /// The number of recent launches that were made by another thread than the launch before, halved at each new
+    /// span.
     turns: AtomicU32,
     /// The address of the block (thread-local words) of the thread that launched last into this
     /// stream.
@@ -133,22 +136,22 @@ struct LaunchCounts {
 pub(crate) struct Open {
     pub pair: Index,
     pub events: Pair,
-    /// The span's iteration plus one; 0 if no span has begun. This encoding makes an unused stream all zeros,
+    /// The span's iteration plus one; 0 if no span has begun. With this encoding, an unused stream consists of zeros,
     /// which take no space in the library's file.
     begun: u64,
-    /// The time in ticks, taken right after the span's first event was recorded.
+    /// The time in ticks, taken right after the span's first CUDA event was recorded.
     pub since: u64,
-    /// The number of the span's launches that precede the latest recording of its last event.
+    /// The number of the span's launches that precede the latest recording of its last CUDA event.
     pub covered: u32,
-    /// True if the span has no events and is timed with the host's clock.
+    /// True if the span has no CUDA events and is timed with the host's clock.
     pub by_clock: bool,
-    /// The index of this span among the spans that the stream has in this iteration.
+    /// The index of this span among the spans of the stream in this iteration.
     place: usize,
     /// The number of launches of each span, by the span's index in an iteration.
     counts: [u32; REMEMBERED],
     /// Bit n is set if the host waited for the stream right after the launches of span n of an iteration.
     waited: u8,
-    /// The number of spans that the stream had in the previous iteration.
+    /// The number of spans that the stream had in the latest earlier iteration that had any.
     before: usize,
 }
 
@@ -267,8 +270,8 @@ impl Stream {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
-    /// Stores and returns the number of launches so far. Called when an event is about to be recorded after
-    /// them.
+    /// Stores and returns the number of launches so far. Called when a CUDA event is about to be recorded in the
+    /// stream after these launches.
     pub(crate) fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);
@@ -291,7 +294,7 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // Each span that begins halves the number of changes. In iterations that are not measured no span
+            // The number of changes is halved only when a span begins. In iterations that are not measured no span
             // begins, so the number must not grow there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
@@ -304,7 +307,7 @@ impl Stream {
         launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
     }
 
-    /// Called when the driver has refused a launch that was already counted.
+    /// Takes back the count of a launch that the driver has refused.
     pub(crate) fn launches_one_less(&self) {
         if !self.is_shared.load(Ordering::Relaxed) {
             let launches = self.launches().saturating_sub(1);
@@ -318,7 +321,7 @@ impl Stream {
         self.counted.owner.load(Ordering::Relaxed) == thread::address()
     }
 
-    /// Returns true if this entry still holds the stream with this key. The entry may have been reused for
+    /// Returns true if this entry still holds the stream with the key `key`. The entry may have been reused for
     /// another stream.
     pub(crate) fn is(&self, key: StreamKey) -> bool {
         self.name.load(Ordering::Acquire) == key.name
@@ -401,7 +404,7 @@ impl Open {
         place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
     }
 
-    /// Called when the host has launched all work of the span and waits for the stream right afterwards.
+    /// Notes that the host waited for the stream right after the launches of this span.
     pub(crate) const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
@@ -415,8 +418,8 @@ pub(crate) fn stream_at(place: u8) -> &'static Stream {
 }
 
 fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
-    // The rotation puts the context into the high bits of the key, so only the highest bits of the hash
-    // depend on the context. These bits select the first entry.
+    // The rotation puts the context into the high bits of the key. So the context changes only the highest bits of
+    // the hash, which select the first entry to look at.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }
@@ -455,13 +458,13 @@ pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> 
     Some(stream)
 }
 
-/// Returns true if any stream has an open span.
+/// Returns true if any stream has an open span (work of the current iteration whose end is not yet known).
 #[inline]
 pub(crate) fn is_any_open() -> bool {
     OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
 }
 
-/// Returns the streams that have an open span.
+/// Returns the streams that have an open span (work of an iteration whose end is not yet known).
 pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     OPEN.iter().enumerate().flat_map(|(word, bits)| {
         let mut left = bits.load(Ordering::Relaxed);
@@ -473,7 +476,7 @@ pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets all streams of the contexts for which `ends` returns true. None of these streams has an open span.
+/// Forgets all streams of the contexts for which `ends` returns true. None of these streams may have an open span.
 pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
@@ -483,7 +486,7 @@ pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// Forgets a stream that no longer exists, together with the events of its open span.
+    /// Forgets a stream that no longer exists, and its open span.
     pub(crate) fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::SpanEvent::Forgotten);

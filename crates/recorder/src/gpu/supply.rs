@@ -10,15 +10,15 @@
 //! A pool that is assigned to another context starts again as `Growing`. In an empty field the state does not
 //! change.
 
-/// The state of a context's pool of events.
+/// The state of a context's pool of CUDA events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
-    /// More events are created when there are too few.
+    /// More CUDA events are created when there are too few.
     Growing,
-    /// Like `Growing`, but the driver was slow to create events once, perhaps because the machine was under
-    /// load.
+    /// The driver was slow to create CUDA events once, perhaps because the machine was under load. More events are
+    /// still created.
     Wary,
-    /// The driver was slow a second time, so no more events are created. The existing events are still used.
+    /// The driver was slow a second time, so no more CUDA events are created. The existing events are still used.
     Full,
     /// The driver has refused a call, so timing has stopped in this context.
     Dead,
@@ -27,9 +27,9 @@ pub(crate) enum Supply {
 /// An occurrence that changes the state of a context's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SupplyEvent {
-    /// The driver was slow to create events.
+    /// The driver was slow to create CUDA events.
     TookLong,
-    /// The driver has refused a call.
+    /// The driver has refused a call that concerns CUDA events.
     Refused,
 }
 
@@ -43,7 +43,7 @@ impl Supply {
         }
     }
 
-    /// Returns true if more events may be created.
+    /// Returns true if more CUDA events may be created in the context.
     pub(crate) const fn may_grow(self) -> bool {
         matches!(self, Self::Growing | Self::Wary)
     }

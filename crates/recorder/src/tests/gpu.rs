@@ -340,7 +340,7 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // An error that one stream causes must not stop the timing in another context.
+    // In another context, an error that concerns only one stream must not stop the timing.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -437,8 +437,8 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
             recorded.push(made::state().recordings - before);
         }
     });
-    // On a busy machine a wait may begin late. The next span is then timed with events, so not all
-    // spans use the host's clock.
+    // On a busy machine a wait may begin late. The next span is then timed with events, so a few spans do not use the
+    // host's clock.
     assert_eq!(by_clock[0], 0);
     assert!(by_clock[1..].iter().all(|&n| n >= 10), "{by_clock:?}");
     assert!(recorded[1] < recorded[0] / 2, "{recorded:?}");

@@ -78,7 +78,7 @@ fn lost(header: &Header) -> u64 {
     header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
 }
 
-/// Uses numbered names, like those of requests, so that each name occurs in only one window.
+/// Tests names that occur in only one window, like those of requests: they must be dropped together with that window.
 #[test]
 fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
     const WINDOWS: u64 = 40;
@@ -158,7 +158,8 @@ fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
 }
 
-/// Tests the name of a thread that records no event that would cause its name to be looked up again.
+/// Tests thread names that Python sets: a name is lasting while there is room for lasting texts, and later names are
+/// dropped with their windows.
 #[test]
 fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
     const WINDOWS: u64 = 60;

@@ -10,8 +10,8 @@ use tllmprof_record::{Used, What};
 use super::record;
 use crate::{iteration_begins, iteration_ends, window_closes, window_opens};
 
-/// Tests iterations that are similar, of which only some are fully measured. The page faults of the
-/// others are recorded together with a later, measured iteration.
+/// Tests similar iterations, of which only some are fully measured. The page faults of the iterations in between are
+/// recorded together with a later, measured iteration.
 #[test]
 fn page_faults_of_all_iterations_are_in_the_record() {
     const WORDS: usize = 1 << 15;

@@ -1,7 +1,8 @@
-//! Chunks for strings and data about the process that stay as long as the record, while other chunks are
-//! overwritten. If a name that stays were in a thread's chunk, the whole chunk could not be overwritten. If
-//! the record drops the oldest windows, the lasting chunks may take only a fraction of it. Strings that no
-//! longer fit are then dropped together with the windows of their time.
+//! Chunks for strings and data about the process that stay as long as the record, while other chunks are overwritten.
+//! A thread's own chunk could never be overwritten if it held a name that stays.
+//!
+//! If the record drops the oldest windows, the lasting chunks may take only a fraction of it. Strings that no longer
+//! fit are then dropped together with the windows of their time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -13,12 +14,13 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// The time a thread waits for the lock on the lasting chunk, which all threads share. After a time-out it
-/// writes into its own chunk.
+/// The maximum time for which a thread waits for the lock on the lasting chunk, which all threads share. After a
+/// time-out it writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The lasting chunks may take one `SHARE`th of all chunks, but at least `LEAST` chunks.
+/// The lasting chunks may take one `SHARE`th of all chunks.
 const SHARE: u64 = 8;
+/// The lasting chunks may take at least this number of chunks, even if that is more than one `SHARE`th.
 const LEAST: u32 = 2;
 
 lifecycle::global! {
@@ -26,7 +28,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
-    /// One more than the number of lasting chunks that may still be begun; 0 once the last of them is full.
+    /// One more than the number of lasting chunks that may still be begun; 0 once the last one is full.
     #[fork(keep = "stored where a record begins")]
     static LEFT: AtomicU32 = AtomicU32::new(0);
 }
@@ -52,8 +54,8 @@ impl Lasting {
     }
 }
 
-/// Called when a record begins. `keep` is the size limit in bytes if the oldest windows are dropped, else
-/// `None`.
+/// Sets the limit on lasting chunks. Called when a record begins. `keep` is the record's size limit in bytes if the
+/// oldest windows are dropped; `None` if none are dropped.
 pub(crate) fn begin(keep: Option<u64>) {
     let chunks = keep.map_or(u32::MAX - 1, |bytes| {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
@@ -64,7 +66,7 @@ pub(crate) fn begin(keep: Option<u64>) {
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 
-/// Returns true if more lasting strings may fit.
+/// Returns true if more strings that stay as long as the record may fit into lasting chunks.
 pub(crate) fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }
@@ -83,7 +85,7 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
     if chunk.as_mut().is_some_and(push) {
         return true;
     }
-    // The current chunk is full. If the limit on lasting chunks is used up, no further chunk is begun.
+    // The current chunk is full. If no more lasting chunks may be begun, the string is not written.
     let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
     if left == 0 {
         LEFT.store(0, Ordering::Relaxed);

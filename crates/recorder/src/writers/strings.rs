@@ -1,14 +1,13 @@
 //! The strings of a record: each text is written once, and events refer to it by its number from then on.
 //!
-//! The numbers are in a hash table with open addressing, without locks or allocations. A text that finds no
-//! free entry is written each time it occurs. If there are more texts than a reader would keep, the remaining
-//! ones are only counted. Two texts with the same 64-bit hash would be confused, which is not expected to
-//! happen.
+//! The numbers are in a hash table with open addressing, without locks or allocations. A text that finds no free
+//! entry is written each time it occurs. If there are more texts than a reader would keep, further texts are only
+//! counted. Two texts with the same 64-bit hash would be confused, which is not expected to happen.
 //!
-//! If the record drops the oldest windows (`TLLMPROF_KEEP`), the names that these windows use are dropped
-//! with them. For this a text is written into the chunk of the thread that needs it, and the table forgets it
-//! when the next window opens, which begins a new era. The chunks with a window's names are dropped no sooner
-//! than the window. A table entry of an earlier era is free again.
+//! If the record drops the oldest windows (`TLLMPROF_KEEP`), their names have to be dropped with them. So a name is
+//! written into the chunk of the thread that uses it, and again in each window: when a window opens, a new era
+//! begins, and the table forgets the names of earlier eras. The chunks with a window's names are dropped no sooner
+//! than the window.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,11 +26,11 @@ const REACH: usize = 16;
 /// The number of ids for strings that are dropped with their windows. After the last id, numbering starts
 /// again from the first, whose string is no longer in the record by then.
 const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
-/// The largest length in bytes of a program's name. Longer ones are cut.
+/// The maximum length in bytes of a name that the program chose. Longer names are cut.
 pub const LONGEST: usize = 512;
 
-/// An entry of the hash table of texts. The entry's era never decreases, so it holds at most one text in each
-/// era.
+/// An entry of the hash table of texts. It belongs to an era (a number that changes when texts are forgotten), which
+/// never decreases. So it holds at most one text in each era.
 struct TextEntry {
     /// The hash of the text and of its era; 0 if the entry was never used.
     hash: AtomicU64,
@@ -103,8 +102,8 @@ impl Label {
         }))
     }
 
-    /// Like [`Label::new`], but safe to call inside a hooked call, where nothing may be allocated. Returns
-    /// `None` if the memory for texts is used up.
+    /// Stores a text permanently, like [`Label::new`], but without the allocator, so that it can be called inside a
+    /// hooked call. Returns `None` if the memory for texts is used up.
     pub fn keep<T: Iterator<Item = u8>>(text: impl Fn() -> T) -> Option<&'static Self> {
         let _errno = SavedErrno::new();
         let length = text().take(LONGEST).count();
@@ -138,7 +137,7 @@ impl Label {
         }
     }
 
-    /// Returns the same as [`Label::id`], but uses a writer that the caller has already taken.
+    /// Returns the text's number, like [`Label::id`], using a writer that the caller has already taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         let era = era();
@@ -148,7 +147,8 @@ impl Label {
         }
     }
 
-    /// Returns the text's number like [`Label::id`], for a text that events outside windows refer to as well.
+    /// Returns the text's number, like [`Label::id`], for a text to which events outside windows refer as well. So
+    /// the number stays valid when a window opens.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -191,17 +191,18 @@ lifecycle::global! {
             known: AtomicU64::new(0),
         }
     }; PLACES];
-    /// The last number given to a lasting text, and the count of numbers given to texts that are dropped with
-    /// windows.
+    /// The last number that was given to a lasting text (one that stays as long as the record).
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
+    /// The count of numbers that were given to texts that are dropped with windows.
     #[fork(reset)]
     static PASSED: AtomicU64 = AtomicU64::new(0);
     /// The current era, which is part of every hash. The child of a fork gets a different era, because the
     /// parent's texts are not in the child's record.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of lasting texts. It never equals the era of a text that is dropped with its window.
+    /// The era of lasting texts, which stay as long as the record. It never equals the era of a text that is dropped
+    /// with its window.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
@@ -244,8 +245,8 @@ pub fn lasting_id_of(text: &str) -> StringId {
     }
 }
 
-/// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if the
-/// record overwrites no chunks.
+/// Returns the number of a text like [`lasting_id_of`], but [`NO_STRING`] if there is no more room for texts that
+/// stay as long as the record, or if the record overwrites no chunks.
 pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;
@@ -255,14 +256,14 @@ pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     })
 }
 
-/// Like [`id_of`], using a writer that the caller has taken. For a name that the program chose, which is cut
-/// to [`LONGEST`] bytes.
+/// Returns the number of a name that the program chose, like [`id_of`], using a writer that the caller has already
+/// taken. The name is cut to [`LONGEST`] bytes.
 #[inline]
 pub(crate) fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
     id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
-/// Like [`id_of`], using a writer that the caller has already taken.
+/// Returns the number of a text, like [`id_of`], using a writer that the caller has already taken.
 #[inline]
 pub(crate) fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     id_by_in(writer, text, era())
@@ -286,9 +287,9 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
-    // A lasting text must not claim an entry that a text of the current era uses. The whole range
-    // is searched before an entry is claimed, because the text may be stored in a later entry of
-    // the range.
+    // A lasting text (one that stays as long as the record) must not claim an entry that a text of the current era
+    // uses. The entries within reach are all searched before one is claimed, because the text may already be in a
+    // later one.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
@@ -298,8 +299,8 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let known = known.flatten().or_else(|| {
         places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
     });
-    // Another thread may have claimed the entry but not yet written the text. In this case this
-    // thread writes the text, too, so that the text has two numbers.
+    // Another thread may have claimed the entry without having written the text yet. Then this thread writes the
+    // text, too, and the text gets two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
         id => id,
@@ -332,8 +333,8 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     if is_there {
         return id;
     }
-    // No number could be written. For a lasting text the caller tries again with a number that is dropped
-    // with its window, so only a text that is not lasting counts as dropped.
+    // No number could be written. For a lasting text this is no loss: the caller tries again with a number that is
+    // dropped with its window. Otherwise the text counts as dropped.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);
     }

@@ -99,7 +99,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // The log mentions a condition on batches also if no step was recognized.
+    // If no step was recognized, the last line gives this reason, and no note about the condition follows.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -161,8 +161,7 @@ fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
     };
     let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
     (0..200).for_each(|_| step());
-    // In this test the capture comes before the first step, because an engine captures its CUDA
-    // graphs before its first step.
+    // The capture comes before the first step, as in an engine that captures its CUDA graphs when it starts.
     call_with(StreamBeginCapture, &[7], true);
     call_with(StreamEndCapture, &[7], true);
     let index = engines::in_python()

@@ -177,8 +177,8 @@ fn a_capture_that_begins_while_a_window_closes_waits_for_it() {
             capture_begins();
             since.elapsed()
         });
-        // The beginning of a capture is delayed only while a window closes, because only then does
-        // the library wait for the device.
+        // The beginning of a capture is delayed only if a window closes at that point, because only then does the
+        // library wait for the device.
         let waits = point == Point::In(1);
         assert!(!waits || began >= Duration::from_millis(50), "{began:?}");
     });

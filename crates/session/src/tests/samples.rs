@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // No window is planned by iteration numbers, so the first kernel sample need not wait for one.
+    // No window is planned by iteration numbers, so a kernel sample may open at once.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

@@ -58,8 +58,8 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    // Only openings and closings of windows are compared: the thread with the turn may also move to
-    // points where no window is switched.
+    // Only openings and closings of windows are compared: the process may also be moved to points at which no window
+    // opens or closes.
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
@@ -75,8 +75,8 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
     const THREADS: usize = 300;
     let process = Process::new("TLLMPROF_START_STOP=15 TLLMPROF_STEP=cudaGraphLaunch");
     (0..THREADS).for_each(|_| on_thread(|| calls(4, GraphLaunch)));
-    // Only an upper limit can be checked, because threads of other tests that end at the same time
-    // leave their slots, too.
+    // Threads of other tests may end at the same time and leave slots (counters of calls) as well, so only an upper
+    // limit can be checked.
     let slots = STATE.lock().as_ref().map(|state| state.slots.len());
     assert!(slots.is_some_and(|slots| slots < THREADS), "{slots:?}");
     assert_eq!(process.switches(), ["In(15): open 15", "In(16): close 15"]);
@@ -113,7 +113,7 @@ fn waits_for_the_window(variables: &str, iteration: u64) {
             is_open.load(Ordering::SeqCst) || since.elapsed() >= OPENING
         }
     });
-    // Gives the other thread time to reach its call, which must not continue before the window is open.
+    // Gives the waiting thread time to reach its call, which must not continue before the window is open.
     std::thread::sleep(Duration::from_millis(100));
     is_open.store(true, Ordering::SeqCst);
     go_on.send(()).expect("the sink waits");
@@ -242,8 +242,8 @@ fn the_sinks_own_calls_count_for_nothing() {
 #[test]
 fn a_thread_of_the_sinks_may_make_calls_while_it_switches() {
     let act: Act = Arc::new(|point| {
-        // At this point the window is being closed. The other thread's call waits up to its time limit and
-        // then continues.
+        // The window is being closed at this point. The other thread's call waits up to its time limit and then
+        // continues.
         if point == Point::In(2) {
             on_thread(|| call(GraphLaunch));
         }
@@ -425,8 +425,8 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // The switch waits for the slow thread, but at most for `CLOSING`. On a busy machine this limit
-    // may be reached.
+    // The thread that opens the window waits for the slow thread, but at most for `CLOSING`. On a busy machine this
+    // limit may be reached.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");

@@ -362,8 +362,8 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    // Repeated if the machine was so busy that the second split came long enough after the first to
-    // be allowed.
+    // The steps are repeated if the machine was so busy that enough time passed between the first and the second
+    // split for the second one to be allowed.
     let process = loop {
         let process = Process::ordered(variables, RECORD);
         call(StreamSynchronize);
@@ -375,7 +375,7 @@ fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
             break process;
         }
     };
-    // A window is not split again soon after a split. So it stays open, and the excluded iteration is marked.
+    // The window may not be split again so soon. So it stays open, and the excluded iteration is marked.
     let expected = [
         "In(1): open 1-5",
         "In(2): close 1",

@@ -59,8 +59,8 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
     });
     let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
     let later = spans.iter().filter(is_later).map(|span| span.cut);
-    // Iteration 50's last launch is predicted from the iteration that was measured before it, so its span is
-    // not cut.
+    // The last launch of iteration 50 is predicted from the latest iteration that was measured before it, so its span
+    // is not cut.
     assert_eq!(later.collect::<Vec<_>>(), [false]);
     assert_eq!(spans.len(), 2);
 }
@@ -139,8 +139,8 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that still works on iteration 5 must not measure it, although iteration 6, which
-        // has begun, is measured.
+        // A thread that still works on iteration 5 must not have it measured, although iteration 6, which another
+        // thread has begun, is measured.
         assert!(is_taken(6) && !is_taken(5));
     });
 }
