@@ -1,7 +1,8 @@
-//! The exported functions, to which callers bind when they are linked.
+//! The exported functions, to which the loader binds callers that are linked against CUDA.
 //!
-//! Each export is a stub that compares the caller's module with the first of the export's four bindings (remembered
-//! modules with their thunks). The assembly code compares the other three, and [`bind`] makes new ones.
+//! The real function to call depends on the caller's module. Each export remembers four bindings: modules and the
+//! thunk for each. The stub compares the caller with the first binding, other assembly code with the remaining three,
+//! and [`bind`] makes a new one.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -24,7 +25,8 @@ use tllmprof_sync::Published;
 /// searched again at each call.
 const MAX_BINDINGS: usize = 1024;
 
-/// The real function that an export stands for in one module: its thunk, for callers from `start` to `start + length`.
+/// The real function that an export stands for in one module. `thunk` describes it; callers from `start` to `start +
+/// length` are in the module.
 #[repr(C)]
 pub struct Binding {
     start: AtomicUsize,

@@ -1,5 +1,5 @@
-//! Handles a call after its real function has returned: the call is recorded, and the step rule is notified if it needs
-//! the end of the call.
+//! Handles a call after its real function has returned: records the call, and notifies the session if an iteration
+//! may end with the call.
 
 use tllmprof_calls::{CallPurpose, NcclCall};
 
@@ -211,7 +211,7 @@ mod tests {
                 // SAFETY: the stub leads to `launch`, which has this type.
                 let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
                 let stub = stub.unwrap();
-                // A thread's first call takes the slow path. Its later calls go through the handler `record`.
+                // A thread's first call takes the slow path. The handler `record` handles its later calls.
                 for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
                     assert_eq!(stub(result, stream), result);
                 }

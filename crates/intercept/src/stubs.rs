@@ -1,5 +1,5 @@
-//! The pool of stubs, which the assembly code defines. Callers get a stub's address in place of a real function's
-//! address.
+//! The pool of stubs, which are short functions in assembly code. Callers get a stub's address in place of a real
+//! function's address.
 
 use core::ffi::c_void;
 
@@ -23,13 +23,14 @@ unsafe extern "C" {
     static tllmprof_counting_stubs_end: u8;
 }
 
-/// Returns the address that callers get for thunk `index`: a stub that jumps to the thunk's handler.
+/// Returns the address that callers get for the real function of thunk `index`: a stub that jumps to the thunk's
+/// handler.
 pub(crate) fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
-/// Returns the address that callers get for thunk `index` if the thunk's calls are only counted, during the whole life
-/// of the process.
+/// Returns the address that callers get for the real function of thunk `index`, if its calls are only counted during
+/// the whole life of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembly code chooses the length of its jumps. If a stub became longer than expected, use the plain stub

@@ -79,8 +79,8 @@ impl ThreadLaunches {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens in a trail, a power of two. A trail has room for a call site with its longest
-    /// context. It also has room for a few calls of another thread that uses the same trail at the same time.
+    /// Number of tokens in a trail, a power of two. A trail has room for a call with its longest context of eight
+    /// calls, and for some calls of another thread that shares the trail.
     pub const LENGTH: usize = 16;
     /// Offset of the tokens in a trail, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);

@@ -1,5 +1,5 @@
-//! Replays call streams of real processes, recorded on an NVIDIA H200. The streams contain marks at their
-//! true iterations, which the learner never receives.
+//! Replays call streams of real processes, recorded on an NVIDIA H200. Marks in the streams show where the true
+//! iterations begin; the learner never receives them.
 
 mod judged;
 mod recorded;
@@ -43,8 +43,8 @@ streams! {
     tp_leader_rank0 tp_leader_rank1 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// In this stream a step has equal parts. The learner recognizes the whole step only after about nine steps; a window
-/// that opens earlier captures parts, so windows are not checked.
+/// In these streams a step has equal parts. The learner recognizes the whole step only after about nine steps. A
+/// window that opens earlier captures parts, so windows are not checked.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -56,8 +56,8 @@ fn equal_parts_are_counted_together() {
     }
 }
 
-/// In this stream other threads read each token several steps late. The boundaries of an early window are
-/// wherever those threads happen to read, so windows are not checked.
+/// In this stream other threads read each token several steps late. An early window opens and closes wherever those
+/// threads happen to read, so windows are not checked.
 #[test]
 fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));

@@ -26,8 +26,8 @@ lifecycle::global! {
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
-/// The ids of frames, by the id of the caller's frame and the id of the record's string for the
-/// function.
+/// The known frames. The table finds a frame's id by the id of the caller's frame and the id of the function's name
+/// in the record.
 #[derive(Default)]
 pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
@@ -95,11 +95,10 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // In this case a function calls itself.
+        // This function calls itself, so it has two frames.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // In this case the name of one function could not be written to the record, so there is no
-        // frame id.
+        // If the name of a function could not be written to the record (`NO_STRING`), the stack has no frame id.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
         // A new table continues with the next frame id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);

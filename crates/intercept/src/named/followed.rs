@@ -67,7 +67,8 @@ pub(crate) struct NamedRules {
     pub unsearched: Unsearched,
     /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
-    /// Number of functions that have matched a scope rule so far. The next field counts the modules that were searched.
+    /// Number of functions that have matched a scope rule so far. The field below counts the modules that were
+    /// searched for them.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
     /// Number of functions that match the scope rules, if more match than can be hooked at once.

@@ -73,8 +73,8 @@ lifecycle::global! {
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
-    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if an
-    /// allocator of the program looks something up while the lock is held.
+    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if the
+    /// program's allocator looks up a function meanwhile. Then it must not wait for its own lock.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
     /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
@@ -164,8 +164,8 @@ pub(crate) fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // Nearly always this branch runs: no known engine is loaded. The check for an engine is cheaper than the
-        // check of the remaining stack.
+        // No known engine is loaded, as in most processes, so there is nothing to search. This check comes first
+        // because it is cheaper than the check of the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);
@@ -180,16 +180,16 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if modules are watched for other reasons than rules: an engine is still sought, a watcher is
-/// registered, or the library is attached. Then it is normal that there are no rules yet.
+/// Returns true if modules are watched although there are no rules yet: an engine is still sought, a watcher is
+/// registered, or the library is attached.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
 /// Runs `act` on the rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
-    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled: it would need the
-    // locks that are held here.
+    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled, because the
+    // handler would wait for a lock that this thread holds.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
@@ -202,8 +202,9 @@ fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
     result
 }
 
-/// Returns true if the end of this call may be awaited: the function's code is known, and does not read its return
-/// address. `from` is the address in the trampoline or stub (see [`before`]).
+/// Returns true if this call's return address may be replaced, so that the library sees the call return. This is so
+/// if the function's code is known and does not read its return address. `from` is the address in the trampoline or
+/// stub (see [`before`]).
 fn may_await_end(from: usize) -> bool {
     let may = with_followed(|followed| {
         followed

@@ -96,7 +96,8 @@ pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Warns that the scope rules matched nothing. `may_search` has the meaning that [`report_unmatched`] describes.
+/// Warns that the scope rules matched nothing. `may_search` is true if there is time and memory to search for similar
+/// names.
 pub(crate) fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
@@ -126,8 +127,8 @@ pub(crate) fn report_unmatched_scopes(may_search: bool) {
     });
 }
 
-/// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
-/// once.
+/// Logs how a function is hooked, if the process uses CUDA. A function of a library that is loaded repeatedly is
+/// logged only once.
 pub(super) fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]

@@ -1,5 +1,5 @@
-//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Their trampolines identify
-//! them by a number.
+//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Each has a number, which its
+//! trampoline passes to [`of_trampoline`].
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -34,10 +34,8 @@ struct Segment {
     slots: *const isize,
 }
 
-/// Returns an address in the module that has the extension: that of the extension's table. Returns 0 if it has none.
-///
-/// # Safety
-/// `extension` is null or the pointer that NVTX passed its tool for initialisation.
+/// Returns an address in the module that has the extension: the address of the extension's table. Returns 0 if there
+/// is no table.
 pub(crate) unsafe fn part_of(extension: *const Extension) -> usize {
     // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {

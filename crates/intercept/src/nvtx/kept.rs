@@ -19,7 +19,7 @@ use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
-    /// Known names of domains, by handle. `STRINGS` has those of registered strings.
+    /// Known names of domains, found by the domain's handle. `STRINGS` has the names of registered strings.
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static DOMAINS: Known<Label, 256> = Known::new();
@@ -135,7 +135,7 @@ pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-#[inline(never)] // otherwise each wrapper of each chain has a copy
+#[inline(never)] // one shared copy, not one in each wrapper
 fn push(domain: Handle, name: &NvtxRangeName<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
@@ -248,13 +248,13 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // `are_asked_for` does the same two steps if the session has a component that records
-            // windows.
+            // In this test, these two lines do the work of `are_asked_for`. That function does nothing without a
+            // component of the session that records windows.
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // No window is open. Names of domains and registered strings are kept even so.
+            // No window is open. Names of domains and registered strings are kept anyway.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -28,7 +28,8 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Returns the role that a function has if it lies in a library other than the driver.
+    /// Returns the role of the same function if it lies in a library other than the driver: a driver function becomes
+    /// a [`Role::Front`].
     pub(super) const fn of_another_library(self) -> Self {
         match self {
             Self::Driver(call) => Self::Front(call),
@@ -61,7 +62,7 @@ impl Role {
         }
     }
 
-    /// Returns the handler that a thunk with this role must have at the moment.
+    /// Returns the handler that the thunk of a function with this role must have now.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => CallUses::now().handler(call) as *mut c_void,

@@ -1,4 +1,4 @@
-//! The purposes for which this process needs the driver's calls, and the handlers that result.
+//! The purposes for which this process needs the driver's calls, and the handlers that serve these purposes.
 
 use tllmprof_calls::{Call, CallPurpose, Direction, Wait};
 use tllmprof_recorder as recorder;
@@ -77,7 +77,8 @@ impl CallUses {
     }
 }
 
-/// Returns the handlers that count `call` and also note it, or `None` if the learner does not depend on the call.
+/// Returns the two handlers that also write `call` into the thread's trail (its recent calls, for the learner).
+/// Returns `None` if the learner does not need the call.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
         CallPurpose::KernelLaunch { handle: 0 } => handlers().first_argument,

@@ -161,8 +161,8 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // At two levels of context, the occurrences may be the same. Then the call site is listed only
-            // once, at the better level.
+            // At two levels of context (numbers of preceding calls), a call may have the same occurrences. Then the
+            // call site is listed only once, at the better level.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);

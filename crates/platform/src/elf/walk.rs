@@ -18,9 +18,8 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// The number of threads that are walking over the modules. Several may walk at once. The program itself
-    /// may also be walking, with the loader's lock held, when it looks something up and so starts a walk of
-    /// this library.
+    /// The number of threads that are walking over the modules. Several may walk at once. A walk may also begin
+    /// inside a walk of the program, which holds the loader's lock and looks something up.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
@@ -104,8 +103,8 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // If the walk began in the parent, the child does not count it: a signal handler interrupted the walk
-        // and forked, and the child's number of walkers starts at 0.
+        // If the walk began before a fork, the child does not subtract it: the child's number of walkers started at
+        // 0. This happens if a signal handler interrupts the walk and forks.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
             && FORKING.load(Ordering::SeqCst) != 0
