@@ -2,8 +2,8 @@
 //! see it return. For the handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
-//! frame. Some data must be read before the call, for example for GPU times. It is read here, and only while a part
-//! of the library needs it ([`recorder::LOOKS`]).
+//! frame. Some data must be read before the call, for example for GPU times. This module reads it, but only while a
+//! part of the library needs it ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -92,8 +92,7 @@ fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call with this role is also needed outside windows, which are the intervals that
-/// are recorded.
+/// Returns true if the duration of a call with this role is also needed outside windows (recorded intervals).
 fn is_watched(role: Role) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
@@ -101,8 +100,8 @@ fn is_watched(role: Role) -> bool {
     recorder::watch::is_watching() && call.kind().waits()
 }
 
-/// Returns true if calls of this thunk's function are recorded. Driver functions are. A runtime's function is
-/// recorded only if the driver functions that it calls do not reach this library.
+/// Returns true if calls of this thunk's function are recorded. Driver functions are recorded. A CUDA runtime's
+/// function is recorded only if the driver functions that it calls do not reach this library.
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,

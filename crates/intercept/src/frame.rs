@@ -71,7 +71,7 @@ pub(crate) struct CallFrame {
     pub since: Cell<u64>,
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call in the measurement of GPU times.
+    /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
@@ -97,7 +97,7 @@ pub struct CallFrame {
     pub since: Cell<u64>,
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call in the measurement of GPU times.
+    /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
     spare: usize,
 }
@@ -183,8 +183,8 @@ impl CallFrame {
             || !self.is_chained_past(outer.place - size_of::<usize>())
     }
 
-    /// Returns true if the chain of frame pointers leads past the frame record at `record`, and false if it leads to
-    /// it.
+    /// Returns true if the chain of frame pointers leads past the frame record at `record`: then that frame has
+    /// ended. Returns false if the chain leads to it.
     fn is_chained_past(&self, record: usize) -> bool {
         /// Largest distance to the next frame in bytes. A larger distance means that the register is not used as a
         /// frame pointer.

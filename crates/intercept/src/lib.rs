@@ -49,8 +49,9 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Makes the thunks do three things: record driver calls while a window is open, time the calls whose durations are
-/// watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor durations are wanted.
+/// Makes the library see driver calls return, so that it can record them while a window is open, time the calls whose
+/// durations are watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor
+/// durations are wanted.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();

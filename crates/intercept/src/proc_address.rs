@@ -10,7 +10,7 @@ use super::frame::CallFrame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a thunk's stub.
+/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a stub of this library.
 ///
 /// In both versions of the function, the first argument is the name and the second is the address of the result. The
 /// result is valid only on success. The second argument may be null, and so may the name in a first query. `frame` is

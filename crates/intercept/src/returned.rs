@@ -92,8 +92,8 @@ fn records(frame: &CallFrame, result: usize) {
     }
 }
 
-/// Writes a call into the record if it has succeeded and nothing else must be done, as is so for most calls. Otherwise
-/// does nothing and returns false.
+/// Writes a call into the record if it has succeeded and its end requires nothing else. This is the case for most calls.
+/// Otherwise does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.

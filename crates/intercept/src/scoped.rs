@@ -9,7 +9,8 @@ use tllmprof_scopes::{LaunchNode, Made};
 use super::frame::CallFrame;
 use super::thunk::Role;
 
-/// Returns true if scopes require that the library sees calls of this kind return.
+/// Returns true if the library must see calls of this kind return, to attribute GPU work to scopes such as NVTX
+/// ranges.
 pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::Graph(_) => scopes::are_on(),
@@ -27,7 +28,8 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     }
 }
 
-/// Updates the data about scopes and graphs before the real function of a call runs.
+/// Updates the data about scopes (to which GPU work is attributed) and graphs, before the real function of a call
+/// runs.
 #[cold]
 pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -46,7 +48,8 @@ pub(crate) fn enters(frame: &CallFrame) {
     }
 }
 
-/// Updates the data about scopes and graphs after the real function of a call has returned.
+/// Updates the data about scopes (to which GPU work is attributed) and graphs, after the real function of a call has
+/// returned.
 #[cold]
 pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {

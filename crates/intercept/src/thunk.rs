@@ -110,7 +110,7 @@ impl Thunk {
 }
 
 impl Thunk {
-    /// Returns a thunk that is not in the pool, for tests.
+    /// Returns a thunk (a description of a real function) that is not in the pool, for tests.
     #[cfg(test)]
     pub(crate) fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
@@ -144,7 +144,8 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// Returns the thunk for `function`, and creates it at first use. Returns `None` if the pool is full.
+    /// Returns the thunk, which describes the real function, for `function`. Creates it at first use. Returns `None`
+    /// if the pool is full.
     pub(crate) fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {

@@ -14,7 +14,8 @@ pub(crate) const LEVELS: usize = 5;
 /// eight calls before it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// Returns the keys, at all levels, of the latest call in the thread's trail.
+/// Returns the keys (hashes with more and more preceding calls) of the latest call in the thread's trail (list of
+/// recent calls).
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);

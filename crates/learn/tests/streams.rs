@@ -63,7 +63,8 @@ fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// In this stream every ninth step has more work, so windows open too late to be checked.
+/// In this stream every ninth step has more work. The learner opens windows (recorded intervals) so late that they
+/// are not checked.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
@@ -184,8 +185,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model. In these streams windows
-/// open later.
+/// Streams with so little work in an iteration that it could be a layer of a model. The learner opens windows
+/// (recorded intervals) later in these streams.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",

@@ -1,5 +1,5 @@
-//! The threads that have made steps, or launched work for steps, in the open window. A window is an
-//! interval that is recorded.
+//! The threads whose stacks are sampled: those that have made steps, or launched work for steps, in the open window
+//! (a recorded interval).
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -84,7 +84,7 @@ pub(crate) fn forget(thread: Followed) {
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Frees the slots of all followed threads when the window has closed.
+/// Frees the slots of all followed threads. Called when the window (a recorded interval) has closed.
 pub(crate) fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);

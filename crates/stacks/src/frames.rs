@@ -10,8 +10,8 @@ use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
 /// The most frames that the table stores.
 const MAX_FRAMES: u32 = 1 << 16;
-/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are used
-/// again when the record has overwritten all windows in which they occurred.
+/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are reused when the record
+/// has overwritten all windows (recorded intervals) in which they occurred.
 const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {

@@ -58,8 +58,8 @@ macro_rules! save {
     };
 }
 
-/// Restores the registers that [`save`] saved, and loads the thunk into `x16`. Leaves `x17` unchanged and keeps the
-/// frame.
+/// Restores the registers that [`save`] saved, and loads the address of the thunk (which describes the real function)
+/// into `x16`. Leaves `x17` unchanged and keeps the frame.
 macro_rules! restore {
     () => {
         "ldp x16, x8, [x29, #{thunk}]
@@ -87,8 +87,8 @@ macro_rules! leave {
 }
 
 global_asm!(
-    // The pool of stubs. Stub number i loads the address of thunk number i, which describes a real function, and
-    // jumps to the thunk's handler.
+    // The pool of stubs, whose addresses callers get in place of the real functions' addresses. Stub number i loads
+    // the address of thunk number i, which describes a real function, and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -109,8 +109,8 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs for driver functions. Each contains the code of `count`, with two registers only: `x16` and
-    // `x17`.
+    // The pool of stubs for driver functions. Each stub contains the code of `count`, which saves a jump. It needs
+    // only two registers, `x16` and `x17`.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -438,7 +438,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
+/// (the structure that describes it).
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(

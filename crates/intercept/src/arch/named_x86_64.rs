@@ -128,7 +128,8 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // Macro: the code of return stub number `tllmprof_i`, at the offset `place` from the symbol `stubs`.
+    // Macro: the code of return stub number `tllmprof_i`, to which a call returns first. It lies at the offset
+    // `place` from the symbol `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
     // The unwind rule for the return address, which the module documentation explains. DW_CFA_val_expression,
@@ -164,7 +165,8 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
-    // Macro: a return stub for a call that is a scope. Each has its own entry in the tables for unwinders.
+    // Macro: a return stub for a call that is a scope (GPU work is attributed to it). Each such stub has its own
+    // entry in the tables for unwinders.
     ".macro tllmprof_scope_stub",
     ".p2align 6",
     ".cfi_startproc",

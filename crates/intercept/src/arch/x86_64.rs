@@ -20,7 +20,8 @@ use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
+/// Saves below `rbp`, with the layout of [`CallFrame`], the argument registers and the address of the thunk (which
+/// describes the real function).
 macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -100,8 +101,8 @@ macro_rules! pop {
 }
 
 global_asm!(
-    // The pool of stubs. Stub number i loads the address of thunk number i, which describes a real function, and
-    // jumps to the thunk's handler.
+    // The pool of stubs, whose addresses callers get in place of the real functions' addresses. Stub number i loads
+    // the address of thunk number i, which describes a real function, and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -325,8 +326,8 @@ pub(crate) unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The record's clock is not the processor's time-stamp counter here, so only `slow`, which
-        // can call Rust code, can read the time.
+        // On this system the record's clock is not the processor's time-stamp counter. Only `slow`, which calls
+        // Rust code before and after the real function, can read the time.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
@@ -476,7 +477,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
+/// (the structure that describes it).
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(

@@ -120,7 +120,7 @@ pub(crate) extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
     });
 }
 
-/// Opens a scope that lasts until the call ends.
+/// Opens a scope, to which GPU work is attributed. The scope lasts until the call ends.
 fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
     let place = core::ptr::from_ref(return_place).addr();
     let Some(name) = function.name().filter(|_| session::activity::is_active()) else {

@@ -31,8 +31,8 @@ pub(crate) fn await_end(place: &AtomicUsize, iteration: u64) {
     }
 }
 
-/// Makes a call that is a scope return to a return stub. Returns the stub's index in [`AWAITED`], or `None` if all
-/// stubs are in use.
+/// Makes a call that is a scope (GPU work is attributed to it) return to a return stub. Returns the stub's index in
+/// [`AWAITED`], or `None` if all stubs are in use.
 pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {

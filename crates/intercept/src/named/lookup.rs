@@ -1,4 +1,5 @@
-//! Look-ups of functions that a `sym:` rule names: `dlsym` returns a stub, which counts the calls.
+//! Look-ups of functions that a `sym:` rule names: `dlsym` returns a stub, which counts the calls and jumps to the
+//! function.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -38,7 +39,8 @@ pub(crate) unsafe extern "C" fn lookup(
     })
 }
 
-/// Returns the stub that a look-up of `name` must return, or null if the look-up must return the function itself.
+/// Returns the stub (which counts calls) that a look-up of `name` must return, or null if the look-up must return the
+/// function itself.
 fn stand_in(
     handle: *mut c_void,
     name: &CStr,

@@ -8,8 +8,8 @@
 //! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
 //! call, including those from within the function's own library and those through pointers. GOT slots would catch the
 //! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
-//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), GOT slots and the `dlsym` door
-//! are used, and the log reports it.
+//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), calls are intercepted through
+//! GOT slots and `dlsym` instead, and the log reports it.
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
 //! is loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a
@@ -80,7 +80,7 @@ lifecycle::global! {
     /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
-    /// True if there are rules for functions whose calls are scopes.
+    /// True if there are rules for functions whose calls are scopes (GPU work is attributed to them).
     #[fork(keep = "the settings are the same")]
     static SEEKS_SCOPES: AtomicBool = AtomicBool::new(false);
     /// Value of `elf::changes` (the number of module loads and unloads) at the last search.

@@ -34,7 +34,7 @@ fn start_scopes() {
     follow_scopes(&settings.scopes);
 }
 
-/// Returns the number of calls in progress that are scopes and whose end is awaited.
+/// Returns the number of calls in progress that are scopes and that will return to a return stub.
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes

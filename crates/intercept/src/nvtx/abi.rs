@@ -61,7 +61,8 @@ struct Callbacks {
     >,
 }
 
-/// The word in which a module that uses NVTX keeps the address of one of its functions. A tool may replace the address.
+/// The word in which a module that uses NVTX keeps the address of one of its NVTX functions. A tool (a profiler) may
+/// replace the address.
 pub(crate) type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
@@ -254,7 +255,7 @@ pub(crate) mod made {
         core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
-    /// Returns the structure number `number` that the calling thread's module offers its tool, or null.
+    /// Returns the structure number `number` that the calling thread's simulated module offers its tool, or null.
     pub(crate) unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
             Some(module) if number == CALLBACKS_TABLE => {

@@ -85,7 +85,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// An initialisation function of the program's NVTX tool.
+/// An initialisation function of the program's NVTX tool (another profiler).
 enum Tool<F> {
     /// The program has no other NVTX tool, or the tool's library cannot be loaded.
     None,
@@ -132,7 +132,7 @@ lifecycle::global! {
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 }
 
-/// A request to a tool on behalf of one module. Its entry in [`ASKED`] is freed on drop.
+/// A request to a tool to initialise one module. The module's entry in [`ASKED`] is freed on drop.
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
@@ -159,7 +159,8 @@ impl Drop for Asking {
     }
 }
 
-/// Handles a module of the program that looks for its tool. Returns 1 if the module got a tool, else 0.
+/// Called when a module of the program looks for its NVTX tool (a profiler). Lets another tool initialise the module,
+/// and then installs this library's functions. Returns 1 if the module got a tool, else 0.
 ///
 /// # Safety
 /// Called only by NVTX, in the way of `nvtxInit.h`.
@@ -216,7 +217,8 @@ fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     1
 }
 
-/// Returns true if the module is this library. Its own ranges are not counted: they go only to the tool.
+/// Returns true if the module is this library. The library's own ranges are not counted: they go only to the other
+/// tool.
 fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
@@ -231,8 +233,8 @@ fn wants_ranges() -> bool {
     wants
 }
 
-/// Handles a module of the program that looks for its tool for an extension of NVTX, such as payloads. This library
-/// uses no extensions, so it only calls the tool. Returns 1 if the module got a tool, else 0.
+/// Called when a module of the program looks for its tool (a profiler) for an extension of NVTX, such as payloads.
+/// This library uses no extensions, so it only calls the other tool. Returns 1 if the module got a tool, else 0.
 ///
 /// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
 /// does. If no tool answers this query, the result of this function is the answer. So it returns 1 if ranges are

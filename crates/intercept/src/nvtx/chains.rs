@@ -27,7 +27,7 @@ impl Chain {
         }
     }
 
-    /// Returns the tool's function that the wrapper with the index `row` must call, or null.
+    /// Returns the other tool's function that the wrapper with the index `row` must call, or null if there is none.
     #[inline]
     pub(super) fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
@@ -50,8 +50,8 @@ lifecycle::global! {
     static MAKING: Lock<()> = Lock::new(());
 }
 
-/// Returns the index of the chain that has these next functions, and creates it if necessary.
-/// Returns `None` if all chains are in use.
+/// Returns the index of the chain (set of functions of another tool) that consists of these functions, and creates it
+/// if necessary. Returns `None` if all chains are in use.
 pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
     // Other threads hold this lock only for a moment, and never while they wait.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;

@@ -1,7 +1,7 @@
 //! Records the program's NVTX ranges and marks, and keeps the names that belong to NVTX handles.
 //!
-//! Outside windows this costs a load or two per call. Names of domains and registered strings are always kept, because
-//! the program registers them before the window opens.
+//! Outside windows (recorded intervals) this costs a load or two per call. Names of domains and registered strings
+//! are always kept, because the program registers them before the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ lifecycle::global! {
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// True if the program's NVTX ranges must be recorded while a window is open.
+    /// True if the program's NVTX ranges must be recorded while a window (a recorded interval) is open.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
@@ -56,7 +56,7 @@ fn are_kept() -> bool {
     ARE_KEPT.load(Ordering::Relaxed)
 }
 
-/// Returns true if a window is open, so that a range that begins now must be recorded.
+/// Returns true if a window (a recorded interval) is open, so that a range that begins now must be recorded.
 #[inline]
 fn is_open() -> bool {
     ranges::window() != 0 && are_kept()

@@ -1,4 +1,4 @@
-//! The role of a thunk's function.
+//! The role of an intercepted function: the library that it belongs to, and the call that it makes.
 
 use core::ffi::c_void;
 
@@ -10,7 +10,7 @@ use super::wanted::CallUses;
 use super::{Does, Simple};
 use crate::handlers::handlers;
 
-/// The role of a thunk's function: the library that it belongs to, and the call that it makes.
+/// The role of an intercepted function: the library that it belongs to, and the call that it makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// A function of the driver.
@@ -19,7 +19,7 @@ pub(crate) enum Role {
     Front(Call),
     /// A function of the CUDA runtime, which calls the driver.
     Runtime(Call),
-    /// Either version of `cuGetProcAddress`, whose result is replaced by a thunk.
+    /// Either version of `cuGetProcAddress`. The function that it returns is replaced by a stub of this library.
     ProcAddress,
     /// A function with which a profiler attaches or releases CUPTI.
     Cupti(CuptiCall),

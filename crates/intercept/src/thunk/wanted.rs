@@ -15,7 +15,7 @@ pub(super) struct CallUses {
     ranges: bool,
     /// True if the driver's calls are recorded.
     recorded: bool,
-    /// True if calls that wait must be timed outside windows, too.
+    /// True if calls that wait must be timed outside windows (recorded intervals), too.
     timed: bool,
     /// True if the learner, which finds iterations when no rule is set, must be notified of the
     /// calls.
@@ -145,7 +145,8 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // If scopes are enabled, calls that change graphs must be handled, and during a capture launches, too.
+            // If GPU work is attributed to scopes, calls that change graphs must be handled, and during a stream
+            // capture launches, too.
             let graphs = CallUses {
                 graphs: true,
                 ..NONE

@@ -8,7 +8,8 @@ use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 /// Number of periods (intervals between two occurrences of the call site) after which a choice counts as
 /// reliable.
 const SURE_AFTER: u32 = 32;
-/// Number of periods after which a choice counts as reliable, for iterations with few launches.
+/// Number of periods (intervals between two occurrences of the call site) after which a choice counts as reliable,
+/// for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
 /// Number of launches that the periods before a reliable choice should contain together. It is about the number of
 /// launches in a few iterations of a model with many layers. Graphs are not counted.
@@ -16,10 +17,10 @@ const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
 /// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Total duration of the periods, in nanoseconds, after which a choice counts as reliable, if each period
-/// lasts at least `BEYOND_LAYERS`.
+/// Total duration in nanoseconds of the periods before a reliable choice, if each period lasts at least
+/// `BEYOND_LAYERS`. Then fewer periods suffice.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// Minimum number of such long periods, even if they reach `MIN_DURATION` earlier.
+/// Minimum number of periods that last at least `BEYOND_LAYERS`, even if fewer of them reach `MIN_DURATION`.
 const MIN_SURE: u64 = 8;
 /// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;

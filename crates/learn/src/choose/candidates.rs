@@ -48,8 +48,8 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // The followed threads have launched nothing since the last occurrence of the
-                    // call site, so no iteration ended at this one.
+                    // The followed threads have launched nothing since the last occurrence of the call site. So no
+                    // iteration ended at this occurrence.
                     continue;
                 }
                 if slot.used {

@@ -101,7 +101,7 @@ impl Scratch {
     }
 
     /// Returns the number of parts of a step, if there are only a few parts and in each step the same part has more
-    /// work than the others.
+    /// work than the other parts.
     fn parts_by_work(&self, site: &Candidate) -> Option<Parts> {
         let intervals = (site.count as usize).checked_sub(1)?;
         let work = |(from, to): (usize, usize)| self.work[to] - self.work[from];

@@ -161,8 +161,8 @@ impl Periods {
         FIRST_PAUSE << (2 * self.pauses.saturating_sub(1))
     }
 
-    /// Handles a launch of a thread whose trail already contains it. Returns true if a pass begins with this
-    /// launch.
+    /// Handles a launch that the thread's trail (list of recent calls) already contains. Returns true if a pass (a
+    /// repeating period) begins with this launch.
     pub(crate) fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
         let follows = self.anchor.is_used
             && (self.is_followed || !self.is_idle)

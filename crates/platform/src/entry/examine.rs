@@ -87,7 +87,7 @@ impl FunctionFlow {
         let has_base = instruction.memory_base() != Register::None;
         if instruction.code() == Code::Jmp_rm64 {
             self.is_indirect = true;
-            // This indirect jump goes through a jump table of the function, or to another function,
+            // This indirect jump leads to an address in a jump table of the function, or to another function,
             // which may read the return address.
             entry.looks_back |= self.tables.is_empty() || has_base;
             if instruction.is_ip_rel_memory_operand() {
