@@ -172,8 +172,8 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        // A free binding may be reused only for the same export. It may have belonged to it before, and a thread that
-        // calls another export may still be reading it.
+        // A free binding is reused only for the export that it belonged to before. A thread in the stub of that
+        // export may still be reading it, and must not find the thunk of another function.
         let free = |binding: &&Binding| {
             binding.length.load(Ordering::Relaxed) == 0
                 && binding

@@ -70,7 +70,7 @@ pub(crate) struct Simple {
     pub bytes: Option<u8>,
 }
 
-/// The kind of a [`Simple`] call.
+/// The kind of a [`Simple`] call: it enqueues work, or waits for a stream, an event or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Does {

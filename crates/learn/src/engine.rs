@@ -21,9 +21,11 @@ pub(crate) struct Engine {
     /// The thread that launches most work, among those threads of the engine that wait for the GPU.
     pub lead: usize,
     pub threads: Threads,
-    /// Threads outside the engine that launch at least half as much as `lead`.
+    /// Threads outside the engine (the threads whose launches are followed) that launch at least half as much as
+    /// `lead`.
     pub others: Threads,
-    /// Threads outside the engine that launch more than a sixteenth as much as `lead`.
+    /// Threads outside the engine (the threads whose launches are followed) that launch more than a sixteenth as much
+    /// as `lead`.
     pub rivals: Threads,
 }
 
@@ -202,7 +204,7 @@ pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if another engine than the followed one launches most now.
+/// Returns true if the followed threads no longer launch most, because another group of threads has taken over.
 pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }

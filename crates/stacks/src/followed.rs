@@ -36,7 +36,8 @@ lifecycle::global! {
     }; MAX_THREADS];
 }
 
-/// Follows the calling thread, because it makes a step. Does nothing if all slots are in use.
+/// Adds the calling thread to the threads whose stacks are sampled, because it makes a step. Does nothing if all slots
+/// are in use.
 pub(crate) fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;

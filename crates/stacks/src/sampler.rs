@@ -64,8 +64,8 @@ lifecycle::global! {
 /// Ids of strings and frames. The ids are valid as long as the strings are in the record.
 #[derive(Default)]
 struct StringIds {
-    /// The era of the record's strings for which the data is valid. A new era begins without
-    /// strings.
+    /// The era of the record's strings in which the ids are valid. A new era begins when the record starts without
+    /// strings again.
     era: u32,
     names: CodeNames,
     frames: Frames,
@@ -74,7 +74,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all ids if a new era of the record's strings has begun. Returns true if so.
+    /// Resets all ids if a new era has begun, in which the record starts without strings again. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -522,8 +522,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // If a new window has opened since the last sample, the era of strings may have
-                // changed.
+                // If a new window has opened since the last sample, the record may have started without strings
+                // again. Then new ids are needed.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }

@@ -77,7 +77,8 @@ lifecycle::global! {
     /// program's allocator looks up a function meanwhile. Then it must not wait for its own lock.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
-    /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
+    /// True if the step rule depends on the inference engine, and no known engine has been found among the modules
+    /// yet.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
     /// True if there are rules for functions whose calls are scopes (GPU work is attributed to them).
@@ -136,7 +137,7 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Sets the step rule to the step of a known inference engine, once the engine is loaded.
+/// Searches for a known inference engine. If one is loaded, makes its step function the step rule.
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()

@@ -9,8 +9,8 @@ use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
 
-/// Number of stubs for named functions. A function that is unloaded and loaded again at another address uses a new
-/// stub.
+/// Number of stubs (assembly code that counts a call and jumps to the function) for named functions. A function that
+/// is unloaded and loaded again at another address uses a new stub.
 pub(crate) const STUBS: usize = 128;
 /// Offsets in bytes from a thread's first cell (call counter) to two fields of the cell for named functions: the
 /// count and its limit.
@@ -56,7 +56,8 @@ impl Return {
 }
 
 lifecycle::global! {
-    /// The call that each return stub serves, by the stub's index. The entries for calls that are scopes come last.
+    /// The calls that return to a return stub, by the stub's index. The entries for calls that are scopes (GPU work
+    /// is attributed to them) come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
     #[together(tables)]
     pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
@@ -76,8 +77,8 @@ unsafe extern "C" {
     static tllmprof_scope_stubs: u8;
 }
 
-/// Returns the address of the stub for `real`: an existing stub or a free one. Returns `None` if all are in use. Must
-/// not be called by several threads at a time.
+/// Returns the address of the stub for the function at `real`: an existing stub or a free one. Returns `None` if all
+/// stubs are in use. Must not be called by several threads at a time.
 pub(crate) fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS
@@ -91,7 +92,7 @@ pub(crate) fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Returns true if `value`, the value of a GOT slot, is the address of a stub.
+/// Returns true if `value`, the value of a GOT slot, is the address of a stub of this library.
 pub(crate) fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,

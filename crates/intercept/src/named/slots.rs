@@ -186,8 +186,8 @@ mod tests {
         });
     }
 
-    /// Returns the address that a slot of the test program leads to, or `None` if that is not the address of `found`.
-    /// The slot is for `name` and holds `value`.
+    /// Returns the result of [`real`] for a GOT slot of the test program. The slot is for `name` and holds `value`.
+    /// The result is the address that the slot leads to, or `None` if that is not the address of `found`.
     fn leads(
         name: &CStr,
         found: DefinedFunction,

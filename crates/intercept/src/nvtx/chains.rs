@@ -8,10 +8,10 @@ use super::abi::FunctionPointer;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// Number of NVTX functions that are wrapped.
+/// Number of NVTX functions that this library replaces by wrappers.
 pub(crate) const ROWS: usize = 21;
 
-/// Largest number of different sets of next functions (those that wrappers call).
+/// Largest number of chains: sets of functions of other tools, which the wrappers call next.
 pub(crate) const CHAINS: usize = 8;
 
 /// The functions of another tool that the wrappers call, one for each wrapped function; null if the

@@ -53,8 +53,8 @@ pub(super) struct Candidate {
     pub long: u32,
     /// Number of intervals since the last interval that is counted in `long`.
     pub since_long: u32,
-    /// Number of intervals since the last interval that may contain a layer plus the first and last kernels
-    /// of a model.
+    /// Number of intervals since the last interval that may contain a model's first and last kernels in addition to a
+    /// layer.
     pub since_more: u32,
     /// True if this is the call site that the learner follows now.
     pub current: bool,
@@ -63,7 +63,7 @@ pub(super) struct Candidate {
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
-    /// Lower quartile of the intervals' durations, in nanoseconds; 0 if unknown.
+    /// Lower quartile of the durations of the intervals between occurrences, in nanoseconds; 0 if unknown.
     pub lasts: u64,
 }
 
@@ -132,7 +132,8 @@ impl Candidate {
             && self.long * MISSING_IN < self.count
     }
 
-    /// Returns true if no interval in the history was much longer than usual.
+    /// Returns true if no interval (between two occurrences of the call site) in the history was much longer than
+    /// usual.
     pub(crate) const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
     }
@@ -150,7 +151,7 @@ impl Candidate {
         }
     }
 
-    /// Returns true if the intervals last longer than any layer of a model.
+    /// Returns true if the intervals between occurrences of the call site last longer than any layer of a model.
     pub(crate) const fn is_beyond_layers(&self) -> bool {
         self.lasts >= BEYOND_LAYERS
     }
@@ -173,8 +174,8 @@ impl Candidate {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Returns true if the intervals have as much work as whole iterations, and nearly all have the same
-    /// work.
+    /// Returns true if the intervals (between two occurrences of the call site) have as much work as whole
+    /// iterations, and nearly all have the same work.
     pub(crate) fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
@@ -184,13 +185,14 @@ impl Candidate {
         work * 2 >= median && work * 2 <= median * 3
     }
 
-    /// Returns true if the intervals may be layers of a model: alike, with many waits and copies, and without
-    /// a graph. A layer that loops over its experts looks like this.
+    /// Returns true if the intervals (between two occurrences of the call site) may be layers of a model: alike, with
+    /// many waits and copies, and without a graph. A layer that loops over its experts looks like this.
     pub(crate) fn may_be_layer(&self) -> bool {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
-    /// Returns true if a usual interval has many waits and copies, and no graph.
+    /// Returns true if a usual interval (between two occurrences of the call site) has many waits and copies, and no
+    /// graph.
     pub(crate) fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }

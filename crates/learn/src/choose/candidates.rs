@@ -203,7 +203,8 @@ impl Scratch {
                 _ => *shorter.select_nth_unstable(intervals / 4).1,
             };
         }
-        // The mean number of graphs per interval, rounded to the nearest integer.
+        // The mean number of graphs per interval, rounded to the nearest integer. An interval is the stretch between
+        // two occurrences of the call site.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;

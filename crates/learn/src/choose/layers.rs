@@ -5,7 +5,8 @@ use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// The largest number of layers that a model is assumed to have.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of passes with the same number of layers before a call site counts as a layer.
+/// Minimum number of passes over a model's layers that have the same number of layers, before a call site counts as a
+/// layer.
 const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass by
 /// them.

@@ -20,8 +20,8 @@ use crate::trail::{ThreadLaunches, Threads};
 
 /// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// Minimum number of periods before a call site is chosen, for iterations so small that each may be one layer
-/// of a model.
+/// Minimum number of periods before a call site is chosen, if the periods are so small that each may be one layer of
+/// a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph launch counts as little work.
 const LITTLE: u32 = 48;
@@ -36,8 +36,8 @@ const LITTLE_TO_EXPLAIN: u32 = 96;
 /// An occurrence from before the choice counts as an iteration only if the work before it is at least the usual work
 /// divided by this number.
 const MIN_WORK_DIVISOR: u32 = 4;
-/// A number of periods that no model has as layers. After this many periods without a model's first and last kernels,
-/// the periods cannot be layers.
+/// A number of periods (intervals between two occurrences of the call site) that exceeds the number of layers of any
+/// model. After this many periods without a model's first and last kernels, the periods cannot be layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
 /// Minimum number of periods until the history is examined again, for a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
@@ -64,7 +64,8 @@ pub(crate) struct Scratch {
     /// For each level of context and each history entry, the index of the next entry with the same key
     /// (occurrence of the same call site).
     next: [[u16; MAX_ENTRIES]; LEVELS],
-    /// For each history entry, the cumulative work of the followed threads up to and including the entry.
+    /// For each history entry, the total work of the followed threads (those that launch for the loop) up to and
+    /// including the entry.
     work: [u32; MAX_ENTRIES],
     /// For each history entry, the cumulative number of graphs in `work`.
     graphs: [u32; MAX_ENTRIES],
@@ -107,7 +108,7 @@ struct SiteSlot {
 pub(crate) struct Choice {
     pub rule: LearnedRule,
     pub occurrences: u32,
-    /// Lower quartile of the work between two occurrences of the call site, in launches.
+    /// Lower quartile of the work in the intervals between occurrences of the call site, in launches.
     pub least: u32,
     pub since: ThreadLaunches,
     /// Number of occurrences in this history of the call site that was followed before this choice.
@@ -115,20 +116,22 @@ pub(crate) struct Choice {
     /// Number of iterations that the previously followed call site seems to have ended before the new site first
     /// occurred.
     pub earlier: u32,
-    /// Number of further periods until the choice counts as reliable; 0 if it already does.
+    /// Number of further periods (intervals between occurrences) until the choice counts as reliable; 0 if it already
+    /// does.
     pub unsure_for: u32,
     /// The relation between occurrences of the site and steps: an occurrence may end a whole step, or only one of
     /// several equal parts of a step.
     pub parts: Parts,
-    /// Number of periods since the last period that was far longer than usual.
+    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual.
     steady: u32,
     /// True if no period (interval between occurrences) in the history was far longer than usual.
     unbroken: bool,
 }
 
 impl Choice {
-    /// Returns the number of periods since the last one that was far longer than usual. `before` is the
-    /// result of the previous examination, which may include periods that the history no longer holds.
+    /// Returns the number of periods (intervals between occurrences) since the last one that was far longer than
+    /// usual. `before` is the result of the previous examination, which may include periods that the history no
+    /// longer holds.
     pub(crate) const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
@@ -144,8 +147,8 @@ pub(crate) struct Followed<'a> {
     pub rule: &'a LearnedRule,
     /// True if the call site counted as reliable, so that windows (recorded intervals) may have been opened at it.
     pub relied_on: bool,
-    /// Number of periods since the last one that was far longer than usual, including periods that the
-    /// history no longer holds.
+    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual, including
+    /// periods that the history no longer holds.
     pub steady: u32,
 }
 

@@ -22,7 +22,8 @@ const MAX_PARTS: usize = 32;
 /// is due to a log line, a garbage collection or a request. For steps of up to [`MAX_PARTS_BY_COUNT`] parts, the
 /// longest pause is not included in the mean, because few programs log or collect garbage that often.
 const LONGEST_PART: u64 = 2_000_000;
-/// Maximum difference in launches between the same part of two successive steps.
+/// Maximum difference in launches between the same part of two successive steps. With a larger difference, the
+/// intervals are not parts of equal steps.
 const MAX_DIFFERENCE: u32 = 4;
 /// Minimum share of steps, in hundredths, whose longest pause comes before the same part.
 const MIN_AGREEING: usize = 60;
@@ -35,8 +36,8 @@ const MIN_REPEATS: usize = 12;
 /// Minimum [`evidence`] for suspecting that a step has several parts. The learner then waits for more steps before it
 /// relies on the call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences of the call site from which on suspected parts are ignored: six steps of
-/// [`MAX_PARTS`].
+/// Number of occurrences of the call site from which on the suspicion that they are parts of a step is dropped: six
+/// steps of [`MAX_PARTS`].
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
 /// The relation between the occurrences of a call site and the steps of the program.
@@ -72,7 +73,8 @@ impl Scratch {
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
-                // Interval number `part` is the first part of a step.
+                // Interval number `part` is the first part of a step, so `since` is the number of parts since the
+                // last step ended.
                 let since = (count - part) % each;
                 return Parts::Of {
                     each: each as u32,

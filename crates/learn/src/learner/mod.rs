@@ -78,8 +78,8 @@ pub struct Learner {
     even: u32,
     /// Number of entries since the learner last checked which threads launch.
     check: usize,
-    /// True if the followed threads have stopped and other threads continue, so that a new choice is needed
-    /// soon.
+    /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
+    /// a new choice is needed soon.
     hurried: bool,
     /// The thread that had launched most when the learner last checked this.
     foremost: usize,
@@ -87,7 +87,7 @@ pub struct Learner {
     watch: usize,
     /// For each thread slot, the thread's cumulative work at the time of its last history entry.
     seen: [ThreadLaunches; THREADS],
-    /// Cumulative work of the followed threads at the end of the last iteration.
+    /// Cumulative work of the followed threads (those that launch for the loop) at the end of the last iteration.
     at: ThreadLaunches,
     /// The thread whose copy has ended an iteration, until that thread waits for the copy. Only then does the next
     /// iteration open. `None` if no such wait is expected.
@@ -103,7 +103,8 @@ pub struct Learner {
     misses: u32,
     /// Number of history entries recorded since the last occurrence of the call site.
     entries_since: usize,
-    /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
+    /// Number of periods (iterations as the rule counts them) that were compared with the usual one so far, in the
+    /// current group of `JUDGED_PERIODS`.
     judged: u32,
     /// Number of unusual periods in the current group of `JUDGED_PERIODS`.
     unusual: u32,
@@ -470,8 +471,8 @@ impl Learner {
         }
     }
 
-    /// Handles a wait or a copy of `thread`: checks whether it is at the call site, and records it unless the
-    /// learner rests. Returns true if an iteration ends at this call.
+    /// Handles a wait or a copy of `thread`: checks whether it is at the call site that ends iterations, and records
+    /// it unless the learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;

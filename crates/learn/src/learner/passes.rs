@@ -16,7 +16,7 @@ const EVEN_RUN: u16 = 32;
 /// The level below iterations, if there are two levels: the equal parts of which each iteration consists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// The rule for the call that begins or ends a part.
+    /// The rule for the call that begins or ends an inner part.
     pub rule: LearnedRule,
     /// Number of inner parts that each iteration has.
     pub each: u32,
@@ -25,7 +25,7 @@ pub struct Inner {
 }
 
 impl Learner {
-    /// Returns the parts of an iteration if two levels have been found.
+    /// Returns the inner level (the equal parts of an iteration), if two levels have been found.
     #[must_use]
     pub fn inner(&self) -> Option<Inner> {
         if self.state != LearnerState::Settled {
@@ -59,7 +59,8 @@ impl Learner {
         (self.rule.period.is_none() && own && anchor.is_part()).then_some(anchor)
     }
 
-    /// Returns the number of passes found. This includes passes that are only parts of an iteration.
+    /// Returns the number of passes (periods of repeating launches) found so far. This includes passes that are only
+    /// parts of an iteration.
     #[must_use]
     pub fn passes_found(&self) -> u64 {
         self.periods.passes()
@@ -115,7 +116,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if passes have recurred for long enough to count as reliable parts.
+    /// Returns true if passes (periods of repeating launches) have recurred for long enough to count as reliable
+    /// parts.
     pub(super) fn understands_passes(&self) -> bool {
         self.periods.found().is_some_and(|anchor| {
             let outer = anchor.intervals().1 >= 2;
@@ -153,8 +155,8 @@ impl Learner {
         if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // Both passes and reads count the iterations, and each of the two counts may lack some.
-            // So the larger count is used.
+            // Both the passes and another thread's copies to the host count the iterations, and each count may lack
+            // some. So the larger count is used.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;
@@ -183,7 +185,7 @@ impl Learner {
         self.before = self.closed;
     }
 
-    /// Stores the number of passes in the iteration that has just ended.
+    /// Stores the number of passes (periods of repeating launches) in the iteration that has just ended.
     pub(super) fn note_held(&mut self) {
         let passes = self.periods.passes();
         let held = passes.saturating_sub(self.passes_at_end);
@@ -193,8 +195,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes are counted
-    /// as iterations or as parts.
+    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes (periods of repeating
+    /// launches) are counted as iterations or as parts.
     #[inline]
     pub(super) fn passes(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
         if self.periods.launched(trails, thread) {

@@ -259,7 +259,7 @@ impl Learner {
         alike
     }
 
-    /// Switches from counting parts to counting whole steps, if a step has several parts.
+    /// Counts whole steps from now on instead of their equal parts, if a step has several parts.
     fn divide(&mut self, parts: Parts) {
         let Parts::Of { each, since } = parts else {
             return;

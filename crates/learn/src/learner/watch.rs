@@ -1,4 +1,5 @@
-//! Checks that the chosen call site still recurs as it did when it was chosen.
+//! Checks that the chosen call site (the wait or copy that ends iterations) still recurs as it did when it was
+//! chosen.
 
 use super::{Learner, LearnerState};
 use crate::trail::Trails;

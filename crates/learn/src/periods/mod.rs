@@ -196,7 +196,7 @@ impl Periods {
         }
     }
 
-    /// Stores a launch's context. After fixed numbers of launches it also adapts the sampling of contexts, examines
+    /// Stores a launch's context (the launch and the seven before it). After fixed numbers of launches it also adapts the sampling of contexts, examines
     /// all contexts, or pauses the search.
     fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
         self.seen += 1;

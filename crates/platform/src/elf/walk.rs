@@ -25,15 +25,15 @@ lifecycle::global! {
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// A number that increases in each child process. A walk stores it at its beginning, so that a
+    /// A number that increases in each child process. A walk over the modules stores it at its beginning, so that a
     /// walk that began before a fork is recognized.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// The longest time that a fork waits for walks to end. A walk is short, but the kernel may not schedule its
-/// thread.
+/// The longest time that a fork waits for walks over the modules to end. A walk is short, but the kernel may not
+/// schedule its thread.
 const WALK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest time that a walk waits for a fork to end. The fork of a large process takes a while.
+/// The longest time that a walk over the modules waits for a fork to end. The fork of a large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Visits the loaded modules in the loader's order, until `visit` returns true.
@@ -124,8 +124,8 @@ lifecycle::at_fork! {
     parent: after_fork,
 }
 
-/// Prevents other threads from starting a walk during a fork, and waits for their walks to end. Does nothing
-/// if another thread is forking at the same time.
+/// Prevents other threads from starting a walk over the modules during a fork, and waits until their walks have
+/// ended. Does nothing if another thread is forking at the same time.
 fn before_fork() {
     let us = this_thread();
     if FORKING
@@ -145,7 +145,7 @@ fn before_fork() {
     }
 }
 
-/// Allows other threads to walk again, if [`before_fork`] prevented it.
+/// Allows other threads to walk over the modules again, if [`before_fork`] prevented it.
 fn after_fork() {
     let held = FORKING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::Relaxed);
     if held.is_ok() {

@@ -362,8 +362,8 @@ mod tests {
         users: || USERS.load(Ordering::SeqCst),
     };
 
-    /// Acquires the lock that only one test holds at a time: all tests share the gates, and a test may take
-    /// over another thread's record.
+    /// Acquires the lock that only one test holds at a time: all tests share the gates, and a thread of a test may
+    /// take over another thread's [`thread::ThreadRecord`].
     fn one() -> MutexGuard<'static, ()> {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -183,8 +183,8 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
     });
 }
 
-/// Fills a region with trampolines, and returns their number. Checks that each trampoline lies
-/// within one of the region's mappings.
+/// Fills a region (executable memory near a module) with trampolines, and returns their number. Checks that each
+/// trampoline lies within one of the region's mappings.
 fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(
