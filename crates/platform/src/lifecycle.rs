@@ -105,7 +105,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook with no actions, from which other hooks are made by setting some of the fields.
+    /// A hook with no actions. Other hooks (actions at a fork or restart) are made from it by setting some of the fields.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,

@@ -36,7 +36,7 @@ pub enum ThreadComponent {
     /// The thread's open scopes (torch modules, NVTX ranges and marked functions), to which GPU work is
     /// attributed.
     Scopes,
-    /// The thread's writer, through which it writes events into the record.
+    /// The thread's writer, through which it writes events into the record file.
     Writer,
 }
 

@@ -181,7 +181,7 @@ pub(crate) fn window_opens() {
     IS_OPEN.store(true, Ordering::Release);
 }
 
-/// Follows the calling thread, because an iteration begins on it.
+/// Adds the calling thread to the threads whose stacks are sampled, because an iteration begins on it.
 pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;

@@ -147,7 +147,7 @@ fn seek_engine() {
     }
 }
 
-/// Searches for functions again, if modules were loaded or unloaded.
+/// Searches the modules for functions that rules name, if modules were loaded or unloaded since the last search.
 pub(crate) fn look() {
     if lifecycle::is_filtered() {
         return;

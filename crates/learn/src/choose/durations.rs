@@ -12,8 +12,7 @@ const MAX_DRAFTS: u32 = 16;
 /// Minimum difference between the lowest and the highest number of drafted tokens in a pass. With a constant number,
 /// the passes could be ordinary steps of which each n-th takes longer.
 const VARIES: u32 = 2;
-/// The interval at the end of a pass must last at least this many times as long as the pass's other intervals on
-/// average.
+/// The last interval of a pass must take at least this many times the mean duration of the pass's other intervals.
 const LONGER: u64 = 2;
 
 impl Scratch {

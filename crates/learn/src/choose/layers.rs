@@ -11,8 +11,8 @@ const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass by
 /// them.
 const ENDS_OF_LAYER: i64 = 3;
-/// The number of calls per interval counts as varying if its mean deviation is at least one in `VARIES` of the usual
-/// number. It varies in a layer that loops over its experts.
+/// The number of calls per interval counts as varying if its mean deviation is at least the usual number divided by
+/// `VARIES`. It varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
