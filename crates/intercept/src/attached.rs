@@ -21,7 +21,7 @@ use super::dlsym::role_of;
 use super::fed;
 use super::thunk::{Role, Thunk};
 
-/// Longest time that a thread waits for another thread that is patching GOT slots.
+/// Longest time that a thread waits for the lock of [`SLOTS`], which another thread holds while it patches GOT slots.
 const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A function of the C library that this library hooks.
@@ -44,8 +44,8 @@ impl Hook {
     }
 }
 
-/// A GOT slot that the library has patched: the slot's address, its value before the patch, and the
-/// value that was written.
+/// A GOT slot that the library has patched. `place` is the slot's address, `before` its value before the patch, and
+/// `now` the value that the library wrote.
 struct Led {
     place: usize,
     before: usize,
@@ -54,17 +54,18 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    /// The functions that patch the driver's entries, if the library was attached to the process.
-    /// `None` if it was preloaded but another library that defines `dlsym` comes first: then only
-    /// the slots of look-up functions are patched.
+    /// The functions that patch the driver's code, if the library was attached to the process. `None` if the library
+    /// was preloaded but comes after another library that defines `dlsym`: then only the GOT slots of look-up
+    /// functions are patched.
     entries: Option<Entries>,
     led: Vec<Led>,
-    /// Address ranges of the modules that were scanned: their look-up slots are patched, or they have none.
+    /// Address ranges of the modules that were scanned for GOT slots of look-up functions, such as `dlsym`. A module
+    /// in this list is not scanned again.
     seen: Vec<(usize, usize)>,
 }
 
-/// Functions that patch the driver's entries and restore them. A patched entry leads to its thunk. A restored entry
-/// leads to the driver's code, as before.
+/// Functions that patch the first instructions of the driver's functions, and restore them. A patched function jumps
+/// to its thunk (this library's replacement).
 pub struct Entries {
     pub lead: fn(),
     pub release: fn(),
@@ -83,8 +84,8 @@ lifecycle::global! {
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Patches the GOT slots of all loaded modules. Later scans ([`look`]) patch those of modules that are loaded
-/// afterwards. Returns true if the library has been attached.
+/// Attaches the library: patches the GOT slots of all loaded modules. Slots of modules that are loaded afterwards are
+/// patched by [`look`]. Returns true on success.
 pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -99,8 +100,8 @@ pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     attach_again()
 }
 
-/// Patches the slots that are bound to the `dlsym` of another library that comes first in load order. Used if the
-/// library was preloaded. Later scans patch the slots of modules that are loaded afterwards.
+/// Patches the GOT slots that are bound to the `dlsym` of another library. Used if this library was preloaded, but
+/// the other one comes first in load order. Slots of modules that are loaded afterwards are patched by [`look`].
 pub fn lead_look_ups(hook: Hook) {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return;
@@ -114,7 +115,7 @@ pub fn lead_look_ups(hook: Hook) {
     slots.switch_on();
 }
 
-/// Returns true while the library is attached, so that GOT slots are patched.
+/// Returns true while the GOT slots are patched.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
@@ -135,7 +136,7 @@ pub fn attach_again() -> bool {
     true
 }
 
-/// Restores the GOT slots. Returns true if the library was attached and now is not.
+/// Restores the GOT slots. Returns true if they were patched before.
 pub fn detach() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -171,8 +172,8 @@ pub fn look() {
     }
 }
 
-/// Scans all modules again, even if none was loaded: the loader may have filled slots that it was binding during the
-/// last scan.
+/// Scans all modules again, even if none was loaded since the last scan. A slot that the loader was binding during
+/// the last scan may have a value only now.
 pub fn look_again() {
     SEEN.store(0, Ordering::Release);
     look();
@@ -216,9 +217,9 @@ impl Slots {
         is_complete
     }
 
-    /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. The
-    /// memory mappings are read only if a module has such a slot, because some processes load hundreds of modules of
-    /// which few look anything up.
+    /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. Reads
+    /// the memory mappings only if a module has such a slot: some processes load hundreds of modules, and few of them
+    /// look up functions.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;
@@ -305,8 +306,8 @@ fn lead_module(
             } else {
                 Some(value)
             };
-            // Skip a GOT slot that points to the module's own function, to no module (an undefined weak name), or to
-            // this library.
+            // Skip a GOT slot that points into its own module, into no module (an undefined weak name), or into this
+            // library.
             let Some(real) = real.filter(|real| {
                 let other = modules.iter().find(|other| other.contains(*real));
                 other.is_some_and(|other| other.start != module.start && !resolve::is_us(other))

@@ -1,6 +1,5 @@
-//! Finds CUDA calls that bypass the library, and the reason. Used when no call was counted.
-//!
-//! A preloaded library comes first only for symbols that the loader binds in the process's initial namespace.
+//! Finds CUDA calls that bypass the library, and the reason. Used when no call was counted. For example, the loader
+//! does not bind symbols to a preloaded library in the namespaces that `dlmopen` creates.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +23,8 @@ use super::dlsym::{FRONT_DLSYM, role_of};
 enum Bypass {
     /// The CUDA library at this path was loaded into another linker namespace (`dlmopen`).
     Elsewhere(String),
-    /// The first module's calls are bound directly to the second, which is a CUDA library.
+    /// The calls of the first module are bound directly to the second module, a CUDA library, as with
+    /// `RTLD_DEEPBIND`.
     Direct(String, String),
     /// The library at this path comes before this library in load order, intercepts the calls, and
     /// does not pass them to this library.
@@ -56,23 +56,24 @@ impl fmt::Display for Bypass {
 lifecycle::global! {
     stage: Doors;
 
-    /// True once the handler at the end of the process has run.
+    /// True once [`report_uncounted`] has run, at the end of the process.
     #[fork(reset)]
     #[exit = "set first: it is looked at once"]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
-    /// True while the next symbol look-up must register the exit handler.
+    /// True until the first symbol look-up, which registers the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// True if symbol look-ups are intercepted only to register the exit handler.
+    /// True if symbol look-ups are intercepted only to register the exit handler, and need not be intercepted
+    /// afterwards.
     #[fork(keep = "as the parent's")]
     static IS_ALONE: AtomicBool = AtomicBool::new(false);
 }
 
-/// Makes the next symbol look-up register an exit handler. The library's constructor cannot register the handler: then
-/// it would run after all destructors, when a driver in another namespace has already shut down.
+/// Makes the next symbol look-up register an exit handler. The library's constructor cannot register it: a handler
+/// that is registered so early runs after all destructors, when a driver in another namespace has already shut down.
 pub fn await_look_up() {
     let is_watched = modules::ARE_WATCHED.swap(true, Ordering::AcqRel);
     IS_ALONE.store(!is_watched, Ordering::Relaxed);
@@ -119,7 +120,8 @@ pub fn report() {
 }
 
 fn find() -> Option<Bypass> {
-    // First collect the modules and then ask the driver, because the loader's lock is held only in the callback.
+    // First collect the modules, and ask the driver afterwards: the loader's lock is held during the callback, and
+    // the driver must not be called with it.
     let mut elsewhere = Vec::new();
     let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
     elf::each_elsewhere(is_driver, |module| elsewhere.push(*module));
@@ -154,7 +156,8 @@ fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // The GOT slot is not bound yet, so no call has gone through it.
+            // Skip a slot that points into its own module: the loader has not bound it yet, so no call has used it. A
+            // slot that points to this library bypasses nothing.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }

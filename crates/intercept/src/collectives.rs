@@ -1,5 +1,5 @@
-//! Calls with which ranks communicate through NCCL. These calls are noted in the recorder's ring, from which a hang
-//! is diagnosed.
+//! NCCL calls with which ranks communicate, such as `ncclAllReduce`. They are noted in the recorder's ring: a file of
+//! recent calls, from which a hang is diagnosed.
 
 use tllmprof_calls::NcclCall;
 use tllmprof_recorder as recorder;
@@ -22,10 +22,11 @@ pub(crate) struct CollectiveArguments {
 }
 
 impl CollectiveArguments {
-    /// Returns the argument positions of a function, or `None` if the function starts no collective.
+    /// Returns the collective and argument positions for `call`, or `None` if `call` starts no collective, send or
+    /// receive.
     pub(crate) const fn find(call: NcclCall) -> Option<Self> {
-        // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
-        // stream`.
+        // The functions take one or two buffers, `count, datatype`, then an operator, a peer (or root rank), both or
+        // neither, and last `comm, stream`. The numbers are the positions of `count`, of the peer and of `comm`.
         let (collective, first, peer, communicator) = match call {
             NcclCall::AllReduce => (Collective::AllReduce, 2, None, 5),
             NcclCall::Broadcast => (Collective::Broadcast, 2, Some(4), 5),
@@ -49,7 +50,8 @@ impl CollectiveArguments {
     }
 }
 
-/// Notes in the recorder's ring that an NCCL call begins. Returns true if the end of the call must be noted, too.
+/// Notes in the recorder's ring (the recent calls, from which a hang is diagnosed) that an NCCL call begins. Returns
+/// true if the library must also see the call return.
 pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
@@ -74,7 +76,7 @@ pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool
     open.is_some()
 }
 
-/// Notes in the recorder's ring that an NCCL call has returned.
+/// Notes in the recorder's ring (the recent calls) that an NCCL call has returned.
 pub(crate) fn returns(frame: &CallFrame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);

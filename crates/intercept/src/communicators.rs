@@ -1,6 +1,6 @@
-//! Calls with which the program creates NCCL communicators. The ranks are read from the arguments, before the call
-//! runs. The library does not regain control when these calls return, because they have more words on the stack than
-//! are copied. A split is the exception: only NCCL knows which rank it assigns, so the library reads the rank after the
+//! Calls with which the program creates NCCL communicators. The library reads the rank from the arguments before the
+//! call runs. It does not see most of these calls return: they take more words on the stack than the library's frame
+//! copies. A split is the exception: only NCCL knows which rank it assigns, so the library reads the rank after the
 //! call.
 
 use core::ffi::{CStr, c_int, c_void};
@@ -16,16 +16,17 @@ use super::frame::CallFrame;
 
 /// Size of an `ncclUniqueId` in bytes.
 const UNIQUE_ID_SIZE: usize = 128;
-/// Type of `ncclCommUserRank` and `ncclCommCount`, which store a number of a communicator.
+/// Type of `ncclCommUserRank` and `ncclCommCount`, which store the rank or the size of a communicator at the second
+/// argument.
 type AskNccl = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
-/// Largest number of unique identifiers that are read for one communicator.
+/// Largest number of `ncclUniqueId`s that are read for one communicator. `ncclCommInitRankScalable` takes several.
 const MAX_IDENTIFIERS: usize = 16;
 
-/// Records that the program creates communicators, or destroys one. Returns true if the library must see the call
-/// return. Skips calls that NCCL makes itself: such a communicator is part of one that the program created.
+/// Handles a call that creates, splits, queries or destroys a communicator. Returns true if the library must see the
+/// call return. Ignores calls that NCCL makes itself, because the program's own call has already been handled.
 pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
-        return false; // skip the query, which programs repeat at intervals
+        return false; // no split is unfinished, and programs make this query often
     }
     let nccl = elf::containing(frame.thunk.real().addr());
     if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
@@ -69,16 +70,17 @@ pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
     false
 }
 
-/// Records a split of a communicator: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The new ranks depend
-/// on the colors and keys that the other processes pass. With a color below 0 this process joins no new communicator.
-/// The rank is unknown while NCCL is still creating the part (the new communicator): in a group of calls, or because
-/// the call does not block and has not `succeeded` yet.
+/// Records a split of a communicator: `ncclCommSplit(comm, color, key, newcomm, config)`. NCCL computes the new ranks
+/// from the colors and keys of all processes. With a color below 0 this process joins no new communicator. The rank
+/// is unknown while NCCL is still creating the new communicator: inside a group of calls, or if the call does not
+/// block and has not `succeeded` yet.
 pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
         return;
     };
-    // NCCL prints a warning if it is asked about a communicator that it is still creating.
+    // Ask only if the call succeeded: NCCL prints a warning if it is asked about a communicator that it is still
+    // creating.
     let place = |communicator: usize| succeeded.then(|| place(&nccl, communicator)).flatten();
     let part = recorder::split(holds(parent), place(parent), color as u32);
     if color as i32 >= 0 {
@@ -86,8 +88,8 @@ pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     }
 }
 
-/// Handles a query of a communicator's state: `ncclComm_t comm, ncclResult_t *asyncError`. If the communicator came
-/// from a split and is ready, NCCL now knows its rank.
+/// Handles the query `ncclCommGetAsyncError(comm, asyncError)`. If the result is 0 (success) and the communicator
+/// came from a split, NCCL now knows its rank, so the rank is recorded.
 pub(crate) fn is_asked_about(frame: &CallFrame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());
@@ -96,7 +98,7 @@ pub(crate) fn is_asked_about(frame: &CallFrame) {
     }
 }
 
-/// Returns a predicate that is true for an address at which the memory holds the communicator's handle.
+/// Returns a predicate on an address: true if the word at that address is this communicator's handle.
 pub(crate) fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }
@@ -114,7 +116,7 @@ fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
 }
 
 /// Returns this process's rank in a communicator and the communicator's size, as NCCL reports them. Returns `None`
-/// while NCCL is creating the communicator: its handle is then 0, which is no readable address.
+/// while NCCL is still creating the communicator.
 fn place(nccl: &elf::ElfModule, communicator: usize) -> Option<(u64, u64)> {
     handle(communicator)?; // do not ask NCCL if the address is unreadable
     let asked = |name: &CStr| {
@@ -131,7 +133,7 @@ fn place(nccl: &elf::ElfModule, communicator: usize) -> Option<(u64, u64)> {
     asked(c"ncclCommUserRank").zip(asked(c"ncclCommCount"))
 }
 
-/// Returns the communicator whose identifier is the first argument on the stack.
+/// Returns the communicator whose `ncclUniqueId` was passed by value, as the first argument on the stack.
 fn on_stack(frame: &CallFrame) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE];
     for (word, into) in bytes.chunks_exact_mut(size_of::<usize>()).enumerate() {
@@ -140,7 +142,7 @@ fn on_stack(frame: &CallFrame) -> CommunicatorId {
     CommunicatorId::from_bytes(&bytes)
 }
 
-/// Returns the communicator with the `count` identifiers that lie at `address`, or `UNKNOWN` if they cannot be read.
+/// Returns the communicator whose `count` unique identifiers lie at `address`, or `UNKNOWN` if they cannot be read.
 fn identified_at(address: usize, count: usize) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE * MAX_IDENTIFIERS];
     let bytes = &mut bytes[..UNIQUE_ID_SIZE * count.min(MAX_IDENTIFIERS)];

@@ -1,5 +1,5 @@
-//! The replacement of `dlsym`: gives a program thunks (the library's replacements) for the functions that it looks up
-//! by name.
+//! The replacement of `dlsym`. A program that looks up a CUDA function by name gets the address of this library's
+//! replacement (a stub).
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -30,8 +30,8 @@ lifecycle::global! {
     pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
 
-/// Finds the real `dlsym` and `dlvsym`. Called at the first use, too, because constructors of other libraries may run
-/// before this library's.
+/// Finds the real `dlsym` and `dlvsym`. Also called by the first look-up, because constructors of other libraries may
+/// call `dlsym` before this library is initialised.
 pub(crate) extern "C" fn find_real() {
     contained((), || {
         for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
@@ -65,11 +65,12 @@ pub(crate) fn role_of(name: &CStr) -> Option<Role> {
     })
 }
 
-/// Returns true if the look-up of `name` must be handled by this library, not passed to the real `dlsym` by a jump.
+/// Returns true if this library must handle the look-up of `name`. Returns false if the look-up can be passed to the
+/// real `dlsym`.
 ///
-/// RTLD_NEXT searches the modules after the caller. Such a look-up is passed on by a jump, so that the real `dlsym`
-/// sees the caller's address. The exception: if only this library defines the name, the real `dlsym` would find this
-/// library's export. [`lookup`] handles this look-up: it searches after this library and finds nothing.
+/// An RTLD_NEXT look-up searches the modules after the caller. It is passed on by a jump, so that the real `dlsym`
+/// sees the caller's return address. But if only this library defines the name, the real `dlsym` would find this
+/// library's export. [`lookup`] handles that case: it searches after this library and finds nothing.
 pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program passed `name` to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
@@ -79,12 +80,12 @@ pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char)
     })
 }
 
-/// Returns true if this library's `dlsym` is the next one for the code at `caller`, which looks up `name` with `dlvsym`
-/// and RTLD_NEXT.
+/// Returns true if `name` is `dlsym` and this library's `dlsym` is the next one for the code at `caller`, which looks
+/// it up with `dlvsym` and RTLD_NEXT.
 ///
-/// A library that defines `dlsym` finds the real one in this way, and passes a version. This library's `dlsym` has no
-/// version, so the loader would skip it, and this library would not see the program's look-ups. In a process without
-/// this library's environment variables the loader's answer is kept.
+/// A library that defines `dlsym` finds the real one with such a look-up and a version. This library's `dlsym` has no
+/// version, so the loader would skip it, and this library would not see the program's look-ups. Returns false in a
+/// process without this library's environment variables, so the loader's answer is kept there.
 pub(crate) unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     // SAFETY: the program passed `name` to `dlvsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
@@ -114,11 +115,11 @@ fn real_dlvsym() -> Option<Dlvsym> {
     unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
-/// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if there is a `version`. The result
-/// does not depend on the caller.
+/// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if `version` is given. The real
+/// function takes this library to be the caller, so the program's caller does not matter.
 ///
 /// # Safety
-/// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
+/// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is given.
 pub(crate) unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
     // SAFETY: the functions are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
     let found = unsafe {
@@ -132,10 +133,11 @@ pub(crate) unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CSt
     found.unwrap_or_default()
 }
 
-/// Does the work of `dlsym` for an intercepted name that `caller` looks up.
+/// Looks up `name`, which this library intercepts, for the code at `caller`. Returns the address of this library's
+/// replacement, or the result of the real `dlsym`.
 ///
 /// # Safety
-/// The requirements of `dlsym`.
+/// The arguments must be valid for `dlsym`.
 pub(crate) unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
@@ -146,8 +148,9 @@ pub(crate) unsafe extern "C" fn lookup(
     };
     // SAFETY: the program passed a terminated string to `dlsym`.
     let text = unsafe { CStr::from_ptr(name) };
-    // RTLD_DEFAULT means the caller's scope. If this library was loaded late, it may not be in that scope, and the real
-    // `dlsym` would search this library's scope instead.
+    // RTLD_DEFAULT means the scope of the calling module. The real `dlsym` would take this library to be the caller,
+    // and if this library was loaded late, the program's modules may not be in its scope. So search the caller's
+    // scope.
     let of_caller = if handle == libc::RTLD_DEFAULT && resolve::is_late() {
         contained(None, || resolve::resolve(caller, text, None, Scope::Caller))
     } else {
@@ -158,11 +161,11 @@ pub(crate) unsafe extern "C" fn lookup(
     contained(found, || stand_in(found, text, None, caller))
 }
 
-/// Does the work of `dlsym` for an intercepted name that `caller` looks up with the `dlsym` of a library that comes
-/// before this one in load order.
+/// Looks up `name`, which this library intercepts, for the code at `caller`, as [`lookup`] does. The caller uses the
+/// `dlsym` of another library that comes first in load order, so this function calls that one.
 ///
 /// # Safety
-/// The requirements of `dlsym`.
+/// The arguments must be valid for `dlsym`.
 pub(crate) unsafe extern "C" fn lookup_by_front(
     handle: *mut c_void,
     name: *const c_char,
@@ -178,10 +181,11 @@ pub(crate) unsafe extern "C" fn lookup_by_front(
     contained(found, || stand_in(found, name, None, caller))
 }
 
-/// Does the work of `dlvsym` for an intercepted name that `caller` looks up.
+/// Looks up `name`, which this library intercepts, and `version` for the code at `caller`, as [`lookup`] does for
+/// names without a version.
 ///
 /// # Safety
-/// The requirements of `dlvsym`.
+/// The arguments must be valid for `dlvsym`.
 pub(crate) unsafe extern "C" fn lookup_version(
     handle: *mut c_void,
     name: *const c_char,
@@ -196,8 +200,8 @@ pub(crate) unsafe extern "C" fn lookup_version(
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
         (CStr::from_ptr(name), wanted)
     };
-    // RTLD_DEFAULT means the caller's scope, not this library's. The real `dlvsym` would search the latter. This
-    // library's exports have no versions, so the search does not find them.
+    // RTLD_DEFAULT means the scope of the calling module. The real `dlvsym` would take this library to be the caller,
+    // so search the caller's scope. The search does not find this library's exports, which have no versions.
     let found = if handle == libc::RTLD_DEFAULT {
         contained(None, || {
             resolve::resolve(caller, text, wanted, Scope::Caller)
@@ -210,27 +214,28 @@ pub(crate) unsafe extern "C" fn lookup_version(
     contained(found, || stand_in(found, text, wanted, caller))
 }
 
-/// Returns the address that the program gets: a thunk's stub, or `found` if the function is not intercepted.
+/// Returns the address that the program gets for a look-up that found `found`: the address of this library's stub, or
+/// `found` itself if the function is not intercepted.
 ///
 /// If the look-up found nothing, the result is null, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     #[cfg(test)]
     crate::made::panic_if_asked();
-    // The following code calls functions of the C library. If this look-up comes from such a call, return the real
-    // result.
+    // The following code calls functions of the C library, which may call `dlsym` again. If this look-up comes from
+    // such a call, return the real result.
     let Some(_looking_up) = LookingUp::enter() else {
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    // A library that comes before this one may use this library's `dlsym` as its next one, and pass on a stub that it
-    // got there. Do not wrap that stub again.
+    // A library that comes before this one may pass on the stub that it got from this library's `dlsym`. Do not
+    // replace a stub by another stub.
     if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
         // Install gates (code that runs before driver functions) in the modules that are loaded by now, before the
-        // program calls their functions.
+        // program can call the function that it looks up.
         gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {
@@ -244,8 +249,9 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     };
     let mut real = found;
     if resolve::is_ours(found.addr()) {
-        // The search was in the global scope, where this library's export comes first. Find out whether another module
-        // defines the name: the program must not conclude that CUDA is present if it is not.
+        // The search was in the global scope, where this library's own export comes first. Find out whether another
+        // module defines the name. If none does, the look-up must fail, or the program would conclude that CUDA is
+        // present.
         match resolve::resolve(caller, name, version, Scope::Caller) {
             Some(behind) => real = behind,
             None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
@@ -259,7 +265,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         }
     }
     if matches!(role, Role::Cupti(_)) && !is_gated {
-        return real; // this process records no kernels
+        return real; // kernels are not recorded in this process, so CUPTI is not intercepted
     }
     // Only a look-up that finds a function counts as use of CUDA. A failed look-up, in a process without CUDA, does
     // not.
@@ -337,8 +343,8 @@ mod tests {
             // SAFETY: the name is a terminated string.
             unsafe { are_next(name.as_ptr(), caller) }
         };
-        // In this test, `stranger()` is in the C library, which comes after the test program in
-        // load order. So the next `dlsym` for its code is not this library's.
+        // In this test, `stranger()` is an address in the C library, which comes after the test program in load
+        // order. So the next `dlsym` for its code is not this library's.
         alone(&[("TLLMPROF_START_STOP", "5")], || {
             assert!(!ask(c"dlsym", stranger()) && !ask(c"dlsym", 0x10));
             let us = are_next as *const () as usize;
@@ -349,7 +355,7 @@ mod tests {
     #[test]
     fn a_program_gets_a_thunk_for_what_counts() {
         alone(&[("TLLMPROF_START_STOP", "5")], || {
-            // Use the address of a function in another module in place of the driver's function.
+            // Use the address of a C library function in place of the driver's function.
             let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
             let launch = Role::Driver(Call::GraphLaunch);
             let given = stand_in(real, c"cuGraphLaunch", None, stranger());

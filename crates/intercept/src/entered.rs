@@ -2,8 +2,8 @@
 //! see it return. For the handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
-//! frame. Some data must be read before the call, for example for GPU times. It is read here, and only while a part
-//! of the library needs it ([`recorder::LOOKS`]).
+//! frame. Some data must be read before the call, for example for GPU times. This module reads it, but only while a
+//! part of the library needs it ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -92,8 +92,7 @@ fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call with this role is also needed outside windows, which are the intervals that
-/// are recorded.
+/// Returns true if the duration of a call with this role is also needed outside windows (recorded intervals).
 fn is_watched(role: Role) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
@@ -101,7 +100,8 @@ fn is_watched(role: Role) -> bool {
     recorder::watch::is_watching() && call.kind().waits()
 }
 
-/// Returns true if the record contains the calls through this thunk, and not the driver calls that they lead to.
+/// Returns true if calls of this thunk's function are recorded. Driver functions are recorded. A CUDA runtime's
+/// function is recorded only if the driver functions that it calls do not reach this library.
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
@@ -131,11 +131,13 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
     session::entered(call);
 }
 
-/// Handles a call of a function that leads to the driver: a runtime's function or a front (a function of another
-/// library with a driver function's name). If that library gets its driver functions from this library, the calls are
-/// counted there, and this call is passed through at no cost. Otherwise this call is counted here, and the calls that
-/// it makes are part of it. Close to the start or end of a window, this call is always counted here: a profiler that
-/// is switched between two calls of the program must see each of them as a whole.
+/// Handles a call of a function that calls the driver: a CUDA runtime's function, or a front (a function of another
+/// library with a driver function's name). If the driver calls of that library reach this library, they are counted
+/// there, and this call is passed through at no cost. Otherwise this call is counted, and the driver calls that it
+/// makes are part of it.
+///
+/// Close to the start or end of a window (a recorded interval), this call is always counted: a profiler that is
+/// switched between two calls of the program must see each of them as a whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     if is_nested(frame) {
         return false;
@@ -159,8 +161,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // If this library intercepts the driver's function, the kernel is noted at the call of the
-        // driver's function, so it is not noted here.
+        // Note the launch for the learner. If the driver call that this call makes reaches this library, the launch
+        // is noted there instead.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -171,7 +173,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
             watched::push_driver(call);
         }
     }
-    // The outer call is marked by the address of its return address, which does not move until the call returns.
+    // The outer call is identified by the stack address that holds its return address. This address does not change
+    // until the call returns.
     thread::set_outer(Outer {
         place: (&raw const frame.return_address).addr(),
         return_address: frame.return_address,
@@ -179,14 +182,15 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     true
 }
 
-/// Returns true if the arguments of a runtime call make it the call that the table's row describes.
+/// Returns true if the call belongs to its row in the table of calls. A runtime function such as `cudaMemcpy` may
+/// copy in any direction, but belongs to its row only if it copies from the device to the host.
 fn is_the_call(call: Call, frame: &CallFrame) -> bool {
-    // The direction is an enumeration: the upper half of its register is undefined.
+    // The direction is a 32-bit enumeration: the upper half of its register is undefined.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 /// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left
 /// without a return (by `longjmp` or an exception), removes its mark.
-#[cfg(target_arch = "aarch64")] // on x86-64 the assembler checks this itself
+#[cfg(target_arch = "aarch64")] // on x86-64 the assembly code checks this itself
 pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     contained(true, || {
         let is_within = is_nested(frame);
@@ -197,8 +201,9 @@ pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     })
 }
 
-/// Called by the handler `record` for a call that must be examined, just before the time is read and the real function
-/// is called.
+/// Handles a call before it is recorded: notes its scopes and its role in the measurement of GPU times. The handler
+/// `record` calls this function only if such work is needed, just before it reads the time and calls the real
+/// function.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -294,7 +299,7 @@ fn wait_begins() -> bool {
     is_asked || recorder::watch::is_watching()
 }
 
-/// Returns true while GPU times are being measured, which requires that calls are examined.
+/// Returns true if GPU times are being measured and no stream is being captured.
 #[inline(always)]
 fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()

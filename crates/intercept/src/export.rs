@@ -1,7 +1,8 @@
-//! The exported functions, to which callers bind when they are linked.
+//! The exported functions, to which the loader binds callers that are linked against CUDA.
 //!
-//! Each export is a stub that compares the caller's module with the first of the export's four bindings (remembered
-//! modules with their thunks). The assembly code compares the other three, and [`bind`] makes new ones.
+//! The real function to call depends on the caller's module. Each export remembers four bindings: modules and the
+//! thunk for each. The stub compares the caller with the first binding, other assembly code with the remaining three,
+//! and [`bind`] makes a new one.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -20,11 +21,12 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_sync::Published;
 
-/// Largest number of bindings that are remembered, for all exports together. For further callers, the real function is
-/// searched again at each call.
+/// Largest number of bindings (calling modules with the real function for each), for all exports together. For further
+/// callers, the real function is searched again at each call.
 const MAX_BINDINGS: usize = 1024;
 
-/// The real function that an export stands for in one module: its thunk, for callers from `start` to `start + length`.
+/// The real function that an export stands for in one module. `thunk` describes it; callers from `start` to `start +
+/// length` are in the module.
 #[repr(C)]
 pub struct Binding {
     start: AtomicUsize,
@@ -56,7 +58,7 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// A binding that is not in use. It matches no caller's address.
+    /// A binding (a calling module and its real function) that is not in use. It matches no caller's address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
@@ -80,7 +82,8 @@ pub struct Export {
     missing: OnceBox<Bare>,
 }
 
-/// Offset of a thunk's handler in bytes, for the assembly code.
+/// Offset in bytes, in a thunk (which describes a real function), of the address of its handler. For the assembly
+/// code.
 pub const HANDLER: usize = Thunk::HANDLER;
 
 /// A stand-in for a thunk: it has only the address of a handler, which the assembly code jumps to.
@@ -104,7 +107,7 @@ impl Export {
     /// Offset in bytes of the four most recent bindings, for the assembly code.
     pub const RECENT: usize = offset_of!(Self, recent);
 
-    /// Returns the export that is called `name`.
+    /// Returns the export for the function `name`, with no bindings yet.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
             recent: [const { AtomicPtr::new((&raw const NONE).cast_mut()) }; 4],
@@ -122,7 +125,7 @@ extern "C" fn fails() -> core::ffi::c_int {
     3
 }
 
-/// Returns the thunk for a call of `export` that returns to the address `caller`.
+/// Returns the thunk, which describes the real function, for a call of `export` that returns to the address `caller`.
 ///
 /// The assembly code jumps to the handler of the result.
 pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
@@ -169,8 +172,8 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        // A free binding may be reused only for the same export: a thread that calls another export may still be
-        // reading a binding that belonged to that export.
+        // A free binding is reused only for the export that it belonged to before. A thread in the stub of that
+        // export may still be reading it, and must not find the thunk of another function.
         let free = |binding: &&Binding| {
             binding.length.load(Ordering::Relaxed) == 0
                 && binding
@@ -342,7 +345,7 @@ mod tests {
             bound(stays, us());
             bound(goes, us());
             let gone = first(goes);
-            // Simulate a binding of a module that was unloaded: no module is at this address.
+            // Simulate a binding whose module was unloaded: no module is at this address.
             gone.start.store(0x10, Ordering::Relaxed);
             forget_unloaded();
             assert!(core::ptr::eq(first(goes), &raw const NONE));

@@ -7,7 +7,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 
-/// Largest number of runtimes for which it is remembered that they got driver functions from this library.
+/// Largest number of CUDA runtimes that [`FED_MODULES`] can hold.
 const MAX_RUNTIMES: usize = 32;
 
 lifecycle::global! {

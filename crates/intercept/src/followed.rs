@@ -6,7 +6,8 @@ use tllmprof_session as session;
 
 use super::frame::CallFrame;
 
-/// Returns true if the library must see a call of this kind return.
+/// Returns true if the library must see a call of this kind return: a call that waits, or that begins or ends a
+/// stream capture, and while the learner runs, a copy to the host.
 pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::AsyncCopy(Direction::ToHost) => session::learns(),
@@ -14,7 +15,7 @@ pub(crate) fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns true if another intercepted call of the thread led to this call.
+/// Returns true if this call is made during another intercepted call of the same thread.
 pub(crate) fn is_nested(frame: &CallFrame) -> bool {
     frame.is_within(thread::outer())
 }

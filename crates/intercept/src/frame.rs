@@ -25,7 +25,7 @@ impl TimingRole {
     pub(crate) const NONE: Self = Self(0);
     /// The call enqueues work on its stream.
     pub(crate) const COUNTED: Self = Self(1);
-    /// The call enqueues work that is expected to be the last work of its stream for now.
+    /// The call enqueues work that is expected to be the last of its stream in this iteration.
     pub(crate) const LAST: Self = Self(2);
     /// The call is a wait. When it returns, the earlier work of its stream has ended.
     pub(crate) const WAITED_FOR: Self = Self(3);
@@ -44,8 +44,8 @@ impl TimingRole {
         }
     }
 
-    /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is expected
-    /// to be the stream's last work for now.
+    /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is
+    /// expected to enqueue the stream's last work in this iteration.
     #[inline]
     pub(crate) const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
@@ -58,12 +58,12 @@ impl TimingRole {
     }
 }
 
-/// The state of a call that the handler `slow` or `record` saved, from the lowest address up. Only Rust code writes
-/// the `Cell` fields, except `since` and the first value of `work`.
+/// The state of a call that the handler `slow` or `record` saved on the stack. The fields are in order of their
+/// addresses. Only Rust code writes the `Cell` fields, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub(crate) struct CallFrame {
-    /// The thunk (description of the real function) that the call came through.
+    /// Describes the real function that was called.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
@@ -71,14 +71,14 @@ pub(crate) struct CallFrame {
     pub since: Cell<u64>,
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call in the measurement of GPU times.
+    /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
 }
 
-/// The state of a call that the handler `slow` saved, from the lowest address up.
+/// The state of a call that the handler `slow` saved on the stack. The fields are in order of their addresses.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 pub struct CallFrame {
@@ -86,7 +86,7 @@ pub struct CallFrame {
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
-    /// The thunk (description of the real function) that the call came through.
+    /// Describes the real function that was called.
     pub thunk: &'static Thunk,
     /// Address at which the real function stores a result that does not fit in registers (`x8`).
     result: usize,
@@ -97,7 +97,7 @@ pub struct CallFrame {
     pub since: Cell<u64>,
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call in the measurement of GPU times.
+    /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
     spare: usize,
 }
@@ -106,7 +106,7 @@ pub struct CallFrame {
 impl CallFrame {
     pub(crate) const THUNK: usize = offset_of!(Self, thunk);
     pub(crate) const ARGS: usize = offset_of!(Self, args);
-    #[cfg(target_arch = "x86_64")] // on AArch64 only Rust reads it
+    #[cfg(target_arch = "x86_64")] // the assembly code for AArch64 does not use these two offsets
     pub(crate) const SINCE: usize = offset_of!(Self, since);
     #[cfg(target_arch = "x86_64")]
     pub(crate) const WORK: usize = offset_of!(Self, work);
@@ -163,11 +163,11 @@ impl CallFrame {
         self.thunk.stream_word().map_or(0, |word| self.word(word))
     }
 
-    /// Returns true if the call is nested in `outer`, if there is an outer call.
+    /// Returns true if the call is nested in `outer`. Returns false if there is no outer call.
     ///
-    /// An exception or `longjmp` that leaves the outer call does not remove its mark. But other calls soon overwrite
-    /// the marked return address. A later call from the same function is at the same depth as the outer call, not below
-    /// it.
+    /// An outer call is marked by the stack address of its return address. An exception or `longjmp` that leaves the
+    /// outer call does not remove the mark. But other calls soon overwrite the return address at the mark. A later
+    /// call from the same function is at the same depth as the outer call, not below it.
     ///
     /// AArch64 functions get their return address in a register and save it where they choose, so the marked return
     /// address may lie in memory that stays unused for long. So two conditions must hold: the address is still at the
@@ -183,8 +183,8 @@ impl CallFrame {
             || !self.is_chained_past(outer.place - size_of::<usize>())
     }
 
-    /// Returns true if the chain of frame pointers leads past the frame record at `record`, and false if it leads to
-    /// it.
+    /// Returns true if the chain of frame pointers leads past the frame record at `record`: then that frame has
+    /// ended. Returns false if the chain leads to it.
     fn is_chained_past(&self, record: usize) -> bool {
         /// Largest distance to the next frame in bytes. A larger distance means that the register is not used as a
         /// frame pointer.
@@ -202,8 +202,7 @@ impl CallFrame {
     }
 }
 
-/// Returns the word at `place`, an address on the stack between a frame and the mark (the position of the return
-/// address) of the outer call.
+/// Returns the word at `place`, a stack address between a frame and the return address of the outer call.
 fn above(place: usize) -> usize {
     // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
@@ -222,7 +221,8 @@ pub(crate) mod made {
     }
 
     impl Call {
-        /// Returns a call through `thunk` whose first arguments are `words`, and which returns to `return_address`.
+        /// Returns the frame of a call of `thunk`'s function. The call's first arguments are `words`, and it returns
+        /// to `return_address`.
         pub(crate) fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
             let mut call = Self {
                 frame: CallFrame {

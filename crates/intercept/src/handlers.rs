@@ -25,8 +25,8 @@ pub(crate) struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// The handler to which a patched entry's trampoline jumps if the call exceeds the number of calls that the
-    /// thread may count by itself.
+    /// The handler that a patched entry's trampoline jumps to if the call exceeds the number of calls that the thread
+    /// may count before a Rust function must run.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
     /// The handler to which a trampoline jumps if the function's calls are scopes (GPU work is attributed to them).

@@ -1,18 +1,19 @@
 //! Patches the driver's functions in a process that the library was attached to.
 //!
 //! The program and its runtimes already have pointers to these functions, so patching GOT slots cannot redirect their
-//! calls. So a jump is written at each function's entry. This library writes it if it fits into one store. Otherwise
-//! the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]).
+//! calls. So a jump is written at each function's entry. This library writes the jump if it fits into one store.
+//! Otherwise the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]). The
+//! jump leads to a switch: a few instructions that jump to an address in memory.
 //!
 //! ```text
 //! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
 //!                   └─ detached, or called from within the driver ──▶ ┘
 //! ```
 //!
-//! A jump is never removed, and the driver is never unloaded. While the library is detached, the switch leads directly
-//! to the moved instructions (copies of those that the jump replaced). Callers that must reach the real function, for
-//! example a thunk or the library itself, call the moved instructions. So a call arrives here exactly once, whether its
-//! jump has been written or not.
+//! A jump is never removed, and the driver is never unloaded. While the library is detached, the switch leads
+//! directly to the moved instructions (copies of those that the jump replaced). A thunk, or this library, calls the
+//! real function through the moved instructions. So each call reaches this library exactly once, whether its jump has
+//! been written or not.
 
 #[cfg(test)]
 mod tests;
@@ -47,8 +48,8 @@ const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 lifecycle::global! {
     stage: Doors;
 
-    /// Target address of each switch (the code to which a patched entry jumps): a stub of a thunk, or the moved
-    /// instructions.
+    /// Target address of each switch (the code to which a patched entry jumps). The target is the stub of a thunk or,
+    /// while the library is detached, the moved instructions.
     #[fork(keep = "the child's code is its parent's")]
     #[together(tables)]
     static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
@@ -64,12 +65,12 @@ struct Patched {
     role: Role,
 }
 
-/// A variant of a driver function to which a program may have a pointer.
+/// A variant of a driver function, such as `cuGraphLaunch_ptsz`, to which a program may have a pointer.
 struct Form {
     name: CString,
     code: Range<usize>,
-    /// The call in the library's table that the function makes; `None` for a function that looks up
-    /// other functions.
+    /// The row of the table of calls that describes the function; `None` for a function that looks up other
+    /// functions.
     call: Option<Call>,
 }
 

@@ -1,11 +1,11 @@
-//! The path of a call into this library, and from here to the real function.
+//! Intercepts calls of CUDA and NCCL functions, and passes them to the real functions.
 //!
-//! Callers get a [`thunk`], the library's replacement for a real function, in three ways ("doors"): by linking to an
-//! exported function ([`export`]), by a look-up by name ([`dlsym`]), or from the driver ([`proc_address`]). The
-//! assembly code ([`arch`]) passes a call that may begin or end a step, or that is recorded, to [`entered`], and when
-//! the call returns to [`returned`]. This crate does not decide what a step is.
+//! A program calls the stub of a [`thunk`], which describes a real function. It gets the stub's address in three ways
+//! ("doors"): by linking to an exported function ([`export`]), by a look-up by name ([`dlsym`]), or from the driver
+//! ([`proc_address`]). The assembly code ([`arch`]) passes a call that may begin or end a step, or that is recorded,
+//! to [`entered`], and when the call returns to [`returned`]. Other crates decide what a step is.
 //!
-//! NVTX ranges that the program opens arrive through [`nvtx`].
+//! The module [`nvtx`] receives the NVTX ranges that the program opens.
 
 #[doc(hidden)]
 pub mod arch;
@@ -49,8 +49,9 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Makes the thunks do three things: record driver calls while a window is open, time the calls whose durations are
-/// watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor durations are wanted.
+/// Makes the library see driver calls return, so that it can record them while a window is open, time the calls whose
+/// durations are watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor
+/// durations are wanted.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();
@@ -71,8 +72,7 @@ pub fn is_hooked(name: &core::ffi::CStr) -> bool {
     dlsym::role_of(name).is_some()
 }
 
-/// The interface through which the session controls the doors (the entry points that callers of CUDA functions
-/// reach).
+/// The interface through which the session controls the interception of calls.
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {
@@ -124,7 +124,7 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| record_calls(),
 }
 
-/// Prepares the doors (the entry points that callers of CUDA functions reach). Called when the library is loaded.
+/// Prepares the interception of calls. Called when the library is loaded.
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();

@@ -10,7 +10,7 @@ use super::frame::CallFrame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a thunk's stub.
+/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a stub of this library.
 ///
 /// In both versions of the function, the first argument is the name and the second is the address of the result. The
 /// result is valid only on success. The second argument may be null, and so may the name in a first query. `frame` is
@@ -39,8 +39,8 @@ pub(crate) fn handed_out(frame: &CallFrame) {
     if let Role::Driver(call) = role {
         fed::feed(frame.return_address, call);
     }
-    // In this case another library replaces `cuGetProcAddress` and returns a function that it found by name. The
-    // result is this library's export, which comes first in load order and already counts the call.
+    // If another library replaces `cuGetProcAddress`, the function that it returns may be this library's own export,
+    // which comes first in load order. Calls of the export are counted already, so do not replace the result.
     if resolve::is_ours(real.addr()) {
         return;
     }
@@ -62,8 +62,8 @@ mod tests {
     use crate::frame::made;
     use crate::made::{alone, stranger};
 
-    /// Returns the function that the program gets from a call with these arguments, for which the driver returned
-    /// `real`.
+    /// Returns the function that the program gets from `cuGetProcAddress` with these arguments, if the driver
+    /// returned `real`.
     fn answer(name: Option<&CStr>, real: *mut c_void, flags: usize) -> *mut c_void {
         let thunk = Thunk::made(without_provenance_mut(0x1000), Role::ProcAddress);
         let mut place = real;

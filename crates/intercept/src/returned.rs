@@ -1,5 +1,5 @@
-//! Handles a call after its real function has returned: the call is recorded, and the step rule is notified if it needs
-//! the end of the call.
+//! Handles a call after its real function has returned: records the call, and notifies the session if an iteration
+//! may end with the call.
 
 use tllmprof_calls::{CallPurpose, NcclCall};
 
@@ -92,8 +92,8 @@ fn records(frame: &CallFrame, result: usize) {
     }
 }
 
-/// Writes a call into the record if it has succeeded and nothing else must be done, as is so for most calls. Otherwise
-/// does nothing and returns false.
+/// Writes a call into the record if it has succeeded and its end requires nothing else. This is the case for most calls.
+/// Otherwise does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.
@@ -211,7 +211,7 @@ mod tests {
                 // SAFETY: the stub leads to `launch`, which has this type.
                 let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
                 let stub = stub.unwrap();
-                // A thread's first call takes the slow path. Its later calls go through the handler `record`.
+                // A thread's first call takes the slow path. The handler `record` handles its later calls.
                 for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
                     assert_eq!(stub(result, stream), result);
                 }

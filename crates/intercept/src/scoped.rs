@@ -9,7 +9,8 @@ use tllmprof_scopes::{LaunchNode, Made};
 use super::frame::CallFrame;
 use super::thunk::Role;
 
-/// Returns true if scopes require that the library sees calls of this kind return.
+/// Returns true if the library must see calls of this kind return, to attribute GPU work to scopes such as NVTX
+/// ranges.
 pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::Graph(_) => scopes::are_on(),
@@ -17,8 +18,8 @@ pub(crate) fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns the call that the frame's thunk stands for, and true if it is a driver call. Returns `None` for a runtime
-/// call if the driver call that it leads to is handled instead.
+/// Returns the call that the program made, and true if it is a driver call. Returns `None` for a runtime call if this
+/// library handles the driver call that it makes.
 fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -27,7 +28,8 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     }
 }
 
-/// Updates the data about scopes and graphs before the real function of a call runs.
+/// Updates the data about scopes (to which GPU work is attributed) and graphs, before the real function of a call
+/// runs.
 #[cold]
 pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -46,7 +48,8 @@ pub(crate) fn enters(frame: &CallFrame) {
     }
 }
 
-/// Updates the data about scopes and graphs after the real function of a call has returned.
+/// Updates the data about scopes (to which GPU work is attributed) and graphs, after the real function of a call has
+/// returned.
 #[cold]
 pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {

@@ -1,5 +1,5 @@
-//! The pool of stubs, which the assembly code defines. Callers get a stub's address in place of a real function's
-//! address.
+//! The pool of stubs, which are short functions in assembly code. Callers get a stub's address in place of a real
+//! function's address.
 
 use core::ffi::c_void;
 
@@ -7,9 +7,9 @@ use core::ffi::c_void;
 /// about two for each row of the table of calls. A library that is unloaded and loaded again at another address uses
 /// new stubs.
 pub(crate) const COUNT: usize = 1024;
-/// Size of a plain stub in bytes.
+/// Size in bytes of a plain stub, which only jumps to a handler.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
-/// Size of a counting stub in bytes: one cache line on x86-64, two on AArch64.
+/// Size in bytes of a counting stub, which counts the call itself: one cache line on x86-64, two on AArch64.
 const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {
     64
 } else {
@@ -23,13 +23,14 @@ unsafe extern "C" {
     static tllmprof_counting_stubs_end: u8;
 }
 
-/// Returns the address that callers get for thunk `index`: a stub that jumps to the thunk's handler.
+/// Returns the address of stub number `index`, which callers get in place of the real function's address. The stub
+/// jumps to the handler of the thunk with this index.
 pub(crate) fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
-/// Returns the address that callers get for thunk `index` if the thunk's calls are only counted, during the whole life
-/// of the process.
+/// Returns the address of counting stub number `index`, which callers get in place of the real function's address.
+/// Used if the function's calls are only counted during the whole life of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembly code chooses the length of its jumps. If a stub became longer than expected, use the plain stub
@@ -42,7 +43,7 @@ pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     }
 }
 
-/// Returns true if `address` is the address of a stub.
+/// Returns true if `address` is the address of one of this library's stubs.
 pub(crate) fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();
     let counting = (&raw const tllmprof_counting_stubs).addr();

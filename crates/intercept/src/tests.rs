@@ -1,4 +1,4 @@
-//! Tests of this crate's modules together, used as the session and the library's top level use them.
+//! Tests that call several modules of this crate together, as the session and the library's top level do.
 
 use tllmprof_calls::Call;
 use tllmprof_capture::marks;

@@ -1,8 +1,9 @@
-//! Thunks: descriptions of real functions. A caller gets a thunk's stub in place of the real function.
+//! Thunks: structures that describe real functions. A caller gets the address of a thunk's stub in place of the real
+//! function's address.
 //!
-//! A thunk stands for one real function, never for a name: the driver has several functions under one name (legacy and
-//! per-thread default stream), and a process may contain two runtimes. All doors (the ways in which callers get a
-//! function) lead to the same thunk for the same real function.
+//! A thunk stands for one real function, never for a name: the driver has several functions under one name (legacy
+//! and per-thread default stream), and a process may contain two runtimes. A caller may get a function by linking, by
+//! `dlsym` or from the driver. In each case, the same real function has the same thunk.
 
 mod role;
 mod wanted;
@@ -40,7 +41,8 @@ lifecycle::global! {
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool of thunks. An entry lies within one cache line.
+/// One entry of the pool of thunks: it describes a real function and how its calls are handled. An entry lies within
+/// one cache line.
 #[repr(C, align(32))]
 pub(crate) struct Thunk {
     handler: AtomicPtr<c_void>,
@@ -68,7 +70,7 @@ pub(crate) struct Simple {
     pub bytes: Option<u8>,
 }
 
-/// The kind of a [`Simple`] call.
+/// The kind of a [`Simple`] call: it enqueues work, or waits for a stream, an event or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Does {
@@ -108,7 +110,7 @@ impl Thunk {
 }
 
 impl Thunk {
-    /// Returns a thunk that is not in the pool, for tests.
+    /// Returns a thunk (a description of a real function) that is not in the pool, for tests.
     #[cfg(test)]
     pub(crate) fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
@@ -142,7 +144,8 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// Returns the thunk for `function`, which is created at first use. Returns `None` if the pool is full.
+    /// Returns the thunk, which describes the real function, for `function`. Creates it at first use. Returns `None`
+    /// if the pool is full.
     pub(crate) fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {
@@ -267,8 +270,8 @@ impl Thunk {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
-    /// Makes functions that lead to driver functions for `calls` go through the slow path again, which decides for each
-    /// whether it can become transparent.
+    /// Makes the runtime's functions for `calls`, and those that replace driver functions, take the slow path again.
+    /// The slow path then decides for each function whether its calls may jump directly to the real function.
     pub(crate) fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -281,7 +284,8 @@ impl Thunk {
         }
     }
 
-    /// Updates the handlers of all thunks for driver functions, after recording has started or stopped.
+    /// Updates the handlers of all thunks for driver functions. Called when the purposes for which calls are needed
+    /// have changed, for example when recording has started.
     pub(crate) fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
@@ -292,7 +296,8 @@ impl Thunk {
         }
     }
 
-    /// Makes calls through this thunk jump directly to the real function from now on.
+    /// Makes the stub of this thunk jump directly to the real function from now on, so that calls have nearly no cost
+    /// and are not counted.
     pub(crate) fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }

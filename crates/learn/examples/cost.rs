@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use recorded::Record;
 use tllmprof_learn::{Call, EndingCalls, Learner, Trails};
 
-/// Number of times that each measurement is repeated. The fastest one counts.
+/// Number of times that each measurement is repeated. Only the fastest one counts.
 const REPETITIONS: usize = 15;
 /// Minimum number of calls to replay until the learner comes to rest (stops recording calls).
 const MIN_CALLS: usize = 1 << 17;

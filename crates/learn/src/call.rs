@@ -1,4 +1,4 @@
-//! The calls that are reported to the learner.
+//! The calls that are reported to the learner, such as launches, copies and waits.
 
 use tllmprof_calls::Wait;
 

@@ -4,30 +4,34 @@ use crate::history::HistoryEntry;
 use crate::rule::LearnedRule;
 use crate::trail::{THREADS, Threads};
 
-/// Number of the latest history entries in which a thread must launch to count as one that still launches.
+/// Number of the latest history entries in which a thread must have launched work. Otherwise the thread counts as
+/// having stopped.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// A divisor: threads count as taking turns if the waits of other threads find at most an eighth of their
-/// work unfinished.
+/// Threads count as taking turns if the waits of other threads find at most one in this number of their launches
+/// unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
 /// Size, in bits, of the hash set that holds the call sites of a thread.
 const SITE_BITS: usize = 2048;
-/// Level of the call sites' keys that are compared between threads: the call and the one before it.
+/// The call sites of threads are compared at this level of context: the call itself and the one before it.
 const SITE_LEVEL: usize = 1;
 
 /// An engine (the threads whose launches are followed), and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The thread that launches most, among those threads of the engine that wait.
+    /// The thread that launches most work, among those threads of the engine that wait for the GPU.
     pub lead: usize,
     pub threads: Threads,
-    /// Threads outside the engine that launch at least half as much as `lead`.
+    /// Threads outside the engine (the threads whose launches are followed) that launch at least half as much as
+    /// `lead`.
     pub others: Threads,
-    /// Threads outside the engine that launch more than a sixteenth as much as `lead`.
+    /// Threads outside the engine (the threads whose launches are followed) that launch more than a sixteenth as much
+    /// as `lead`.
     pub rivals: Threads,
 }
 
 impl Engine {
-    /// Returns true if an entry may be an occurrence of a call site of this engine.
+    /// Returns true if an entry may be an occurrence of a call site of this engine: a wait or copy by one of its
+    /// threads, or by a helper thread that launches nothing.
     pub(crate) fn counts(&self, entry: &HistoryEntry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
@@ -38,10 +42,11 @@ impl Engine {
 /// The work (launches) and calls of each thread, indexed by thread slot.
 struct Loads {
     work: [u32; THREADS],
-    /// The part of each thread's work that was unfinished when another thread waited: the thread
-    /// had launched it after its own last wait or copy.
+    /// For each thread, the work that was unfinished when another thread waited: the thread had launched it after its
+    /// own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of `stray` that was unfinished when a thread waited that also launches work itself.
+    /// The part of `stray` that was unfinished when another thread waited that launches work, too (not a helper
+    /// thread).
     found: [u32; THREADS],
     /// Number of waits and copies of each thread, without those that helper threads make.
     calls: [u32; THREADS],
@@ -69,8 +74,8 @@ impl Loads {
             present: 0,
         };
         let mut by_helper = false;
-        // A wait is recorded after the unfinished work that it found, so in reverse order the wait comes
-        // first.
+        // Each wait is recorded after the entries for the unfinished work that it found. So in reverse order the wait
+        // comes first.
         for entry in entries.iter().rev() {
             let thread = entry.thread as usize % THREADS;
             let work = entry.work().weight();
@@ -97,8 +102,8 @@ impl Loads {
         those.fold(0, |threads, thread| threads | 1 << thread)
     }
 
-    /// Returns the "hands": threads that launch but never wait, and whose work other launching threads wait
-    /// for. An example is PyTorch's backward thread.
+    /// Returns the "hands": threads that launch but never wait, and for whose work other launching threads wait. An
+    /// example is PyTorch's backward thread.
     fn hands(&self) -> Threads {
         self.that(|thread| self.calls[thread] == 0 && self.found[thread] > self.work[thread] / 2)
     }
@@ -118,9 +123,8 @@ fn add(sum: &mut u32, work: u32) {
     *sum = sum.saturating_add(work);
 }
 
-/// Returns the engine whose waits are examined: the engine of the thread that launches most, among the
-/// threads that still launch. The engine of `followed` is kept unless another engine launches more than twice
-/// as much.
+/// Returns the engine whose waits are examined. It is the engine of the thread that launches most, among the threads
+/// that still launch. The engine of `followed` is kept unless another engine launches more than twice as much.
 pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
@@ -148,9 +152,9 @@ pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -
     })
 }
 
-/// Returns the threads that take turns with `lead` at the same work, such as the threads of a pool, or one
-/// thread for each request. Two separate engines do not take turns: the waits of one find the other in the
-/// middle of an iteration.
+/// Returns the threads that take turns with `lead` at the same work, such as the threads of a pool, or one thread for
+/// each request. Two separate engines do not take turns: when a thread of one engine waits, the other engine has
+/// unfinished work.
 fn relay(entries: &[HistoryEntry], loads: &Loads, lead: usize) -> Threads {
     let takes_turns = |thread| loads.calls[thread] > 0 && loads.takes_turns(thread);
     let candidates = loads.that(takes_turns);
@@ -183,8 +187,8 @@ fn late(entries: &[HistoryEntry], last: usize) -> &[HistoryEntry] {
     entries.get(begin..).unwrap_or(&[])
 }
 
-/// Returns true if, in the latest entries, the busiest of `threads` launches more than half as much as any
-/// other thread.
+/// Returns true if the busiest of `threads` still launches: in the latest entries it launches more than half as much
+/// as any other thread.
 pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     let active = |last| {
         let loads = Loads::sum(late(entries, last));
@@ -200,7 +204,7 @@ pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if the engine that launches most now is not the followed one.
+/// Returns true if the followed threads no longer launch most, because another group of threads has taken over.
 pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }

@@ -9,8 +9,8 @@ use crate::trail::ThreadLaunches;
 /// Maximum number of entries (waits and copies) in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
-/// An entry of the history: a wait or a copy. If `call` is `None`, the entry instead stands for work that
-/// another thread had launched by the time of a wait or copy.
+/// An entry of the history: a wait or a copy, or, if `call` is `None`, only work. Such work was launched by another
+/// thread before the wait or copy that follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HistoryEntry {
     pub keys: Keys,

@@ -1,37 +1,35 @@
-//! Learns, online, which host wait of a CUDA process recurs once an iteration.
+//! Learns, online, which host wait of a CUDA process recurs once per iteration.
 //!
-//! The input is the calls that a preloaded library sees: launches, graph launches, copies and the
-//! returns of host waits, each with the thread that made it. The output is the calls at which an
-//! iteration opens, and a sentence that says why.
+//! The input is the calls that a preloaded library sees: launches, graph launches, copies and the returns of host
+//! waits, each with the thread that made it. The output is the calls at which an iteration opens, and a sentence that
+//! says why.
 //!
 //! # Method
-//! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls
-//!   that its thread made just before. Sizes and graph handles are left out, because batch sizes change
-//!   both. A thread that launches nothing itself (a copy thread, an output thread) is identified only by
-//!   its calls.
-//! - An occurrence of a site ends no iteration if nothing was launched since the previous one. This
-//!   excludes idle polling and second reads of the same results.
-//! - Everything is measured in the *work* of an engine, that is, of the threads that launch for the
-//!   same loop. A thread that launches and never waits (PyTorch's backward pass) is a *hand*: it works
-//!   for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread for
-//!   each request) are one engine. Threads that wait while the others have unfinished work are several
-//!   engines ([`engine`]). The engine that launches most is followed.
-//! - The learner begins with the most frequent site. It moves outward to a rarer site while that one
-//!   explains why the work between occurrences varies ([`choose`]). So the loop over passes of the
-//!   target model replaces the loop over draft steps. The loop over requests, which adds almost no work
-//!   of its own, does not replace the loop over tokens. If the work hardly varies, no outer loop is
-//!   needed to explain it.
-//! - If the work does not vary and a step waits for each of its equal parts, the host's time distinguishes
-//!   the parts: the longest pause of a step always comes before the same part ([`choose`]).
-//! - Layers that loop over experts are recognized by two signs: they have many waits, and each pass has
-//!   the same number of them. Once in a pass there is more work, that of the model's first and last
-//!   kernels. A site that may be such a layer is not relied on.
-//! - Once the learner has settled, a launch costs a few stores, and only waits are examined. The work
-//!   between occurrences is still watched: learning starts again when the pattern ends or changes.
+//! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls that its thread
+//!   made just before. Sizes and graph handles are left out, because they change with the batch size. A thread that
+//!   launches nothing itself (a copy thread, an output thread) is identified only by its calls.
+//! - An occurrence of a site ends no iteration if nothing was launched since the previous one. This excludes idle
+//!   polling and second reads of the same results.
+//! - An *engine* is a group of threads that launch for the same loop. All intervals are measured in the *work* of an
+//!   engine: the number of its launches. A thread that launches and never waits (PyTorch's backward pass) is a
+//!   *hand*: it works for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread
+//!   for each request) are one engine. Threads that wait while other threads have unfinished work are separate
+//!   engines ([`engine`]). The learner follows the engine that launches most.
+//! - The learner begins with the most frequent site. It moves outward to a rarer site if that site explains why the
+//!   work between occurrences varies ([`choose`]). So the loop over passes of the target model replaces the loop over
+//!   draft steps. The loop over requests, which adds almost no work of its own, does not replace the loop over
+//!   tokens. If the work hardly varies, no outer loop is needed to explain it.
+//! - If the work does not vary and a step waits for each of its equal parts, the host's time distinguishes the parts:
+//!   the longest pause of a step always comes before the same part ([`choose`]).
+//! - Layers that loop over experts are recognized by two signs. They have many waits, and each pass over the layers
+//!   has the same number of layers. Once in a pass there is more work: that of the model's first and last kernels. A
+//!   site that may be such a layer is not relied on.
+//! - Once the learner has settled, a launch costs a few stores, and only waits are examined. The work between
+//!   occurrences is still watched: learning starts again when the pattern ends or changes.
 //!
 //! # Constraints
-//! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and
-//! [`Trails`], together below 256 KiB. Both can be statics: their initial value is all zeros.
+//! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and [`Trails`], together
+//! below 256 KiB. Both can be statics: their initial value is all zeros.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -28,22 +28,22 @@ pub struct LearnedRule {
     /// Bit set of threads outside the engine (the followed threads) that launched a considerable part when
     /// the rule was chosen. These threads may not join the followed ones.
     pub(crate) rivals: u64,
-    /// Median work of an iteration's interval, in launches. A graph counts as several launches.
+    /// Median work of an iteration, in launches. A graph counts as several launches.
     pub(crate) median: u32,
-    /// Work of the longest period, in launches.
+    /// Work of the longest iteration, in launches.
     pub(crate) longest: u32,
     /// Mean number of waits and copies per iteration, in tenths.
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Occurrences of the call site per iteration, not counting the one that ends the iteration. It is 0
-    /// unless an iteration has equal parts.
+    /// Number of equal parts in an iteration, minus one: each part but the last one ends at a further occurrence of
+    /// the call site. 0 if an iteration has no equal parts.
     pub(crate) more_parts: u32,
     /// The work of an iteration that begins with a launch and does not end with a wait; `None` for an
     /// iteration that ends at a call site.
     pub(crate) period: Option<ThreadLaunches>,
-    /// The thread's last calls before the call site, the latest first. For a rule with a `period`, the
-    /// thread's last launches.
+    /// The calls of `thread` just before the call site, the latest first. For a rule with a `period`, the launches
+    /// with which an iteration begins.
     pub(crate) context: [u64; DEPTH],
 }
 

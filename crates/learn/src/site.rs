@@ -14,7 +14,8 @@ pub(crate) const LEVELS: usize = 5;
 /// eight calls before it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// Returns the keys, at all levels, of the latest call in the thread's trail.
+/// Returns the keys (hashes with more and more preceding calls) of the latest call in the thread's trail (list of
+/// recent calls).
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);
@@ -50,8 +51,8 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
         graphs += u32::from(launch == token::GRAPH);
-        // A graph is a large part of a pass. So the context ends at the second graph, counted back
-        // from the latest launch; earlier launches do not matter.
+        // A graph is a large part of a pass. So two graph launches are enough context: the loop stops at the second
+        // one, counted back from the latest launch.
         if graphs == 2 {
             break;
         }
@@ -63,9 +64,9 @@ fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often
-/// form a pool: at level 0 the pool is one call site, and at the other levels each thread is one. For threads
-/// that launch, the key does not include the thread, because the learner tracks which of them to follow.
+/// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often form a
+/// pool: at level 0 (without this hash) the pool is one call site, and at the other levels each thread is one. For
+/// threads that launch, the key does not include the thread, because the learner tracks which of them to follow.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

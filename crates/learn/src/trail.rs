@@ -21,7 +21,7 @@ pub(crate) const DEPTH: usize = 8;
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
-    /// One more than the highest index of a trail that a thread uses.
+    /// One more than the highest index of a trail (list of recent calls) that a thread uses.
     used: AtomicU32,
 }
 
@@ -79,16 +79,19 @@ impl ThreadLaunches {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens in a trail, a power of two. A trail has room for a call site with its longest
-    /// context. It also has room for a few calls of another thread that uses the same trail at the same time.
+    /// Number of tokens in a trail, a power of two. A trail has room for a call with its longest context of eight
+    /// calls, and for some calls of another thread that shares the trail.
     pub const LENGTH: usize = 16;
-    /// Offset of the tokens in a trail, in bytes.
+    /// Offset in bytes of the tokens in a trail (a thread's recent calls), for the assembly code.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
-    /// Offset of the count of all calls in a trail, in bytes. The count has 32 bits and wraps around.
+    /// Offset in bytes of the count of all calls in a trail (a thread's recent calls), for the assembly code. The
+    /// count has 32 bits and wraps around.
     pub const CALLS: usize = core::mem::offset_of!(Self, calls);
-    /// Offset of the count of kernel launches in a trail, in bytes. The count has 32 bits and wraps around.
+    /// Offset in bytes of the count of kernel launches in a trail (a thread's recent calls), for the assembly code.
+    /// The count has 32 bits and wraps around.
     pub const LAUNCHES: usize = core::mem::offset_of!(Self, launches);
-    /// Offset of the count of graph launches in a trail, in bytes. The count has 32 bits and wraps around.
+    /// Offset in bytes of the count of graph launches in a trail (a thread's recent calls), for the assembly code.
+    /// The count has 32 bits and wraps around.
     pub const GRAPHS: usize = core::mem::offset_of!(Self, graphs);
     /// The token of a graph launch.
     pub const GRAPH: u64 = token::GRAPH;
@@ -113,7 +116,7 @@ impl Trail {
         }
     }
 
-    /// Adds the token of a call to the trail, without counting a launch.
+    /// Adds a call's token to the trail (the thread's recent calls), without counting a launch.
     #[inline]
     pub fn note(&self, token: u64) {
         let calls = self.calls.load(Relaxed);
@@ -123,14 +126,14 @@ impl Trail {
         self.calls.store(calls.wrapping_add(1), Relaxed);
     }
 
-    /// Adds a kernel launch to the trail.
+    /// Adds a kernel launch to the trail (the thread's recent calls), and counts it.
     #[inline]
     pub fn note_kernel(&self, kernel: u64) {
         self.note(kernel);
         add(&self.launches);
     }
 
-    /// Adds a graph launch to the trail.
+    /// Adds a graph launch to the trail (the thread's recent calls), and counts it.
     #[inline]
     pub fn note_graph(&self) {
         self.note(token::GRAPH);
@@ -166,13 +169,13 @@ impl Trails {
         }
     }
 
-    /// Returns the trail of a thread.
+    /// Returns the trail (list of recent calls) of a thread.
     #[inline]
     pub fn get(&self, thread: u32) -> &Trail {
         &self.trails[slot(thread)]
     }
 
-    /// Marks a thread's trail as used.
+    /// Marks a thread's trail (list of recent calls) as used.
     #[inline]
     pub fn mark_used(&self, thread: u32) {
         let slot = slot(thread) as u32;
@@ -211,8 +214,8 @@ impl Trails {
         (2..=DEPTH as u32 + 1).map(move |back| trail.back(calls, back))
     }
 
-    /// Returns the tokens of the thread's last launches, the latest first: at most [`DEPTH`], as far back as
-    /// its trail reaches.
+    /// Returns the tokens of the thread's last launches, the latest first: at most [`DEPTH`], as far back as its
+    /// trail (list of recent calls) contains them.
     #[inline]
     pub(crate) fn launches(&self, thread: u32) -> impl Iterator<Item = u64> {
         let trail = self.get(thread);

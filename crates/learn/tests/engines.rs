@@ -57,7 +57,8 @@ impl Process {
         self.call(thread, Call::Returned(Wait::Stream));
     }
 
-    /// Asserts that the learner reports exactly one boundary in each iteration, except in the first `learning` ones.
+    /// Asserts that the learner reports exactly one boundary in each iteration. The first `learning` iterations are
+    /// not checked.
     fn assert_each_once(&self, learning: usize) {
         let wrong: Vec<_> = self.boundaries[learning..]
             .iter()
@@ -114,8 +115,8 @@ fn another_thread_waits_and_nobody_copies() {
     process.assert_each_once(32);
 }
 
-/// A waiting thread that the kernel does not schedule in time returns from the waits of several steps in a
-/// row, while another thread continues to launch.
+/// A program in which one thread launches and another waits. The waiting thread is not scheduled in time, so it
+/// handles the results of several steps in a row.
 #[test]
 fn another_thread_waits_for_several_steps_at_a_time() {
     for steps_at_a_time in [[1, 1, 2, 3, 1], [1, 3, 2, 1, 2], [3, 1, 3, 1, 3]] {

@@ -9,7 +9,8 @@ use judged::{assert_holds, take};
 use recorded::Record;
 use tllmprof_learn::{Call, Learner, Trails};
 
-/// The last kernel of the router, after which the program reads the chosen experts back.
+/// The last kernel of the router (the network that chooses the experts). After it, the program reads the chosen
+/// experts back.
 const ROUTER: Call = Call::Launch((1 << 32) + 0x2f);
 
 type Records = Vec<Record>;
@@ -30,7 +31,7 @@ fn iterations(name: &str) -> (Records, Vec<Records>) {
 }
 
 /// Splits an iteration into layers: cuts it after each wait that follows the router. Returns the records up to the
-/// first such wait, those between the waits, and those after the last.
+/// first such wait, those of each layer between two waits, and those after the last.
 fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     let mut parts = vec![Records::new()];
     let mut routed = false;
@@ -63,11 +64,10 @@ impl Random {
     }
 }
 
-/// Replaces the times of records that were assembled from pieces of a recording, so that time increases
-/// throughout.
+/// Replaces the times of records, which were assembled from pieces of a recording, so that time never runs backward.
 fn in_time(records: Records) -> Records {
-    /// `BETWEEN`: the time that is put between two pieces, in nanoseconds. `MAX_APART`: the longest time, in
-    /// nanoseconds, between two records of the same piece.
+    /// The time that is put between two pieces, in nanoseconds. `MAX_APART` is the longest time between two records
+    /// of the same piece.
     const BETWEEN: u64 = 10_000;
     const MAX_APART: u64 = 1_000_000_000;
     let (mut now, mut before) = (0, None);
@@ -118,8 +118,8 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// The model has so many layers that the learner sees few passes over them, and recognizes none. It must then not open
-/// a window at what is only a layer.
+/// With many layers, the learner sees only few passes over them and does not recognize them as layers. It must then
+/// not open a window at a call that occurs in each layer.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {

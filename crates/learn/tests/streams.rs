@@ -1,5 +1,5 @@
-//! Replays call streams of real processes, recorded on an NVIDIA H200. The streams contain marks at their
-//! true iterations, which the learner never receives.
+//! Replays call streams of real processes, recorded on an NVIDIA H200. Marks in the streams show where the true
+//! iterations begin; the learner never receives them.
 
 mod judged;
 mod recorded;
@@ -43,8 +43,8 @@ streams! {
     tp_leader_rank0 tp_leader_rank1 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// In this stream a step has equal parts. The learner recognizes the whole step only after about nine steps; a window
-/// that opens earlier captures parts, so windows are not checked.
+/// In these streams a step has equal parts. The learner recognizes the whole step only after about nine steps. A
+/// window that opens earlier captures parts, so windows are not checked.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -56,14 +56,15 @@ fn equal_parts_are_counted_together() {
     }
 }
 
-/// In this stream other threads read each token several steps late. The boundaries of an early window are
-/// wherever those threads happen to read, so windows are not checked.
+/// In this stream other threads read each token several steps late. An early window opens and closes wherever those
+/// threads happen to read, so windows are not checked.
 #[test]
 fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// In this stream every ninth step has more work, so windows open too late to be checked.
+/// In this stream every ninth step has more work. The learner opens windows (recorded intervals) so late that they
+/// are not checked.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
@@ -184,8 +185,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model. In these streams windows
-/// open later.
+/// Streams with so little work in an iteration that it could be a layer of a model. The learner opens windows
+/// (recorded intervals) later in these streams.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",

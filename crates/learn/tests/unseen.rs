@@ -12,8 +12,8 @@ use judged::{replay_level, share, take};
 /// Minimum share of true iterations in which the learner must report exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
 
-/// Programs that wait less than once per iteration. In these, the true iterations are parts of the interval between two
-/// waits (the inner level).
+/// Programs that wait less than once per iteration. Their true iterations are the inner level: the parts of the
+/// interval between two waits.
 const INNER: [&str; 6] = [
     "cfg",
     "jax_every_4",

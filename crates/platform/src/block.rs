@@ -30,8 +30,8 @@ pub struct Block {
     inside: Cell<usize>,
     /// 1 while a symbol look-up of the thread (such as `dlsym`) is being handled.
     looking_up: Cell<usize>,
-    /// The thread's writer to the record; null before its first event. `record` leads to the same writer, but
-    /// this copy saves a load.
+    /// The thread's writer, through which it writes events into the record file; null before its first event.
+    /// `record` leads to the same writer, but this copy saves a load.
     writer: Cell<*const c_void>,
 }
 
@@ -63,24 +63,25 @@ pub fn address() -> usize {
     arch::block().addr()
 }
 
-/// Returns the calling thread's record, or null if it has none.
+/// Returns the calling thread's [`crate::thread::ThreadRecord`] (the library's state for the thread), or null if it
+/// has none.
 #[inline]
 pub(crate) fn record() -> *const c_void {
     arch::word::<{ Block::RECORD }>()
 }
 
-/// Sets the calling thread's record, in which the library keeps its state for the thread.
+/// Sets the calling thread's [`crate::thread::ThreadRecord`], in which the library keeps its state for the thread.
 pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
 }
 
-/// Returns the calling thread's writer to the record, or null if it has none.
+/// Returns the calling thread's writer, through which it writes events into the record file; null if it has none.
 #[inline]
 pub(crate) fn writer() -> *const c_void {
     arch::word::<{ Block::WRITER }>()
 }
 
-/// Sets the calling thread's writer to the record.
+/// Sets the calling thread's writer, through which it writes events into the record file.
 pub(crate) fn set_writer(writer: *const c_void) {
     Block::with(|block| block.writer.set(writer));
 }

@@ -56,7 +56,7 @@ functions! {
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
     static DRIVER: Published<Driver> = Published::none();
-    /// The CUDA context that was current when the window opened; null if there was none.
+    /// The CUDA context that was current when the window (a recorded interval) opened; null if there was none.
     #[fork(keep = "stored where a window opens")]
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }

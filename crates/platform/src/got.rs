@@ -116,8 +116,8 @@ pub fn binding(
         })
 }
 
-/// Returns true if another module that requires the name `needed` means `module`. A module without a soname
-/// is required by its path or file name.
+/// Returns true if `module` is the library that another module requires by the name `needed` (`DT_NEEDED`). A module
+/// without a soname is required by its path or file name.
 fn is_called(module: &ElfModule, needed: &CStr) -> bool {
     module.soname() == Some(needed)
         || module.path() == needed

@@ -72,11 +72,12 @@ impl InitialVariables {
     }
 }
 
-/// Puts this library into the NVTX variable, so that NVTX sends its calls here, if `wanted`; otherwise takes
-/// it out. Called when the library is loaded, because NVTX may read the variable at any time after that.
+/// If `wanted` is true, puts this library's path into the NVTX variable, so that NVTX sends its calls to this
+/// library. Otherwise takes the path out. Called when the library is loaded, because NVTX may read the variable at
+/// any time after that.
 pub fn start(wanted: bool) {
-    // In most processes the NVTX variable is to stay as it is. In this case the path of this
-    // library's file is not needed.
+    // Most processes have no rule for NVTX ranges and did not inherit the variable. They need neither a change nor
+    // the path of this library's file.
     if !wanted && !has_chain() {
         return;
     }
@@ -136,8 +137,8 @@ pub fn is_in_place() -> bool {
 }
 
 fn is_us(path: &OsStr) -> bool {
-    // Most processes have no NVTX variable. In this case the path of this library's file is neither
-    // known nor needed.
+    // If the process has no NVTX variable, as is usual, `FOUND` is not set. Then the path of this library's file is
+    // neither known nor needed.
     FOUND.get().is_some() && is(found().us.as_deref(), path)
 }
 

@@ -50,9 +50,10 @@ pub enum Stage {
     Modules,
     /// The crates that write the record and that control profilers.
     Sinks,
-    /// The records of the threads. This stage comes after the stages that handle the parts of these records.
+    /// The library's state for each thread. This stage comes after the stages of the components that keep a part of
+    /// this state.
     Last,
-    /// State that depends on state that an earlier stage has set in the child.
+    /// State that is derived from state of an earlier stage, so it can be set in the child only after that stage.
     Again,
 }
 
@@ -77,7 +78,7 @@ pub struct Hook {
     pub restart: Option<fn()>,
 }
 
-/// The hooks of all modules, which the linker collects.
+/// The hooks (actions at a fork or restart) of all modules, which the linker collects.
 #[linkme::distributed_slice]
 pub static HOOKS: [Hook];
 
@@ -104,7 +105,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook with no actions, from which other hooks are made by setting some of the fields.
+    /// A hook with no actions. Other hooks (actions at a fork or restart) are made from it by setting some of the fields.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -402,8 +403,8 @@ pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Registers the hooks, which are called at each fork. Called at least once, before the program's first look-up or call
-/// that the library handles.
+/// Registers the library's actions at a fork with `pthread_atfork`. Called at least once, before the program's first
+/// look-up or call that the library handles.
 pub fn register() {
     global! {
         #[fork(keep = "handlers are inherited")]

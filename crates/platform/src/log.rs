@@ -40,7 +40,7 @@ lifecycle::global! {
     static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
-/// Runs in the child of a fork: from now on, descriptor 2 of the child is used.
+/// Runs in the child of a fork: stores the child's process ID, so that [`is_own_process`] returns true there.
 fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }

@@ -101,8 +101,8 @@ pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
         return false;
     };
     let inode = file.metadata().map(|status| status.ino());
-    // Some file systems report another inode number than the list of mappings has. In this case the
-    // ELF notes, which contain the build ID, are compared instead.
+    // Some file systems report another inode number than the list of mappings has. Then compare the ELF notes, which
+    // contain the build ID.
     if inode.is_ok_and(|inode| {
         maps.at(module.start)
             .is_some_and(|mapping| mapping.inode == inode)

@@ -175,9 +175,10 @@ pub fn has_memory_for_thread_locals() -> bool {
     }
 }
 
-/// Returns the time that an idle thread may sleep until it has to call [`are_alone`]; `None` means no limit.
-/// There is no limit while the main thread runs, if the library is sure to notice that thread's end. It is
-/// not sure if it was attached to a process whose main thread has made no call since.
+/// Returns the time that an idle thread may sleep until it must call [`are_alone`]; `None` means no limit.
+///
+/// There is no limit while the main thread runs, if the library is sure to notice that thread's end. The library is
+/// not sure if it was attached to the process and the main thread has made no intercepted call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {
@@ -208,8 +209,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses to read the main thread's memory for another reason than ESRCH, the
-    // flag decides that the main thread sets when it ends.
+    // If the kernel refuses to read the main thread's memory for another reason than ESRCH (no such thread), the
+    // answer is the flag that the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }

@@ -36,7 +36,7 @@ pub enum ThreadComponent {
     /// The thread's open scopes (torch modules, NVTX ranges and marked functions), to which GPU work is
     /// attributed.
     Scopes,
-    /// The thread's writer, through which it writes events into the record.
+    /// The thread's writer, through which it writes events into the record file.
     Writer,
 }
 
@@ -49,11 +49,11 @@ const KINDS: usize = 4;
 pub unsafe trait Part: Sync + Sized + 'static {
     const KIND: ThreadComponent;
 
-    /// Called when the thread ends. From then on another thread may take over this part.
+    /// Called when the thread ends. From then on another thread may take over this part of the thread's state.
     fn thread_ends(&'static self);
 }
 
-/// The record of one thread at a time. A record that no thread uses consists of zeros.
+/// The library's state for one thread at a time. A record that no thread uses consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
     /// The stack address of the frame of the thread's call that is now in the driver; 0 if no call
@@ -82,7 +82,7 @@ unsafe impl Zeroed for ThreadRecord {}
 lifecycle::global! {
     stage: Last;
 
-    /// A linked list of the records of all threads, the newest first.
+    /// A linked list of the records (the library's state) of all threads, the newest first.
     #[fork(by = in_child)]
     static ALL: Published<ThreadRecord> = Published::none();
 }
@@ -92,7 +92,7 @@ const NO_KEY: u32 = u32::MAX;
 type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
 type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
 lifecycle::global! {
-    /// The thread key whose destructor runs when a thread with a record ends.
+    /// The thread key whose destructor runs when a thread with a [`ThreadRecord`] ends.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
     /// The address of `pthread_setspecific`. Stored once the thread key exists.
@@ -107,7 +107,7 @@ lifecycle::global! {
     static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];
 }
-/// Number of records that are allocated together: as many as fit on a page.
+/// Number of [`ThreadRecord`]s that are allocated together: as many as fit on a page.
 const BATCH: usize = 4096 / size_of::<ThreadRecord>();
 
 impl ThreadRecord {
@@ -163,14 +163,14 @@ impl ThreadRecord {
     }
 }
 
-/// Returns the calling thread's record, if it has one.
+/// Returns the calling thread's record (the library's state for the thread), if it has one.
 #[inline]
 pub fn current() -> Option<&'static ThreadRecord> {
     // SAFETY: the word is null, or `take` has stored the address of a record there, and records are never freed.
     unsafe { block::record().cast::<ThreadRecord>().as_ref() }
 }
 
-/// Returns the calling thread's part of type `P`, if it has one.
+/// Returns the calling thread's part of type `P` (a component's state for the thread), if it has one.
 #[inline]
 pub fn part<P: Part>() -> Option<&'static P> {
     if matches!(P::KIND, ThreadComponent::Writer) {
@@ -190,8 +190,9 @@ fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     }
 }
 
-/// Gives the calling thread the part that `make` returns. `make` gets the part that an earlier thread has
-/// left in the record, if there is one. Returns `None` if `make` returns `None`, or if there is no memory.
+/// Gives the calling thread a part (a component's state for the thread): the one that `make` returns. `make` gets the
+/// thread's record and the part that an earlier thread has left in it, if there is one. Returns `None` if `make`
+/// returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
@@ -214,20 +215,21 @@ pub fn begin_part<P: Part>(
     Some(part)
 }
 
-/// Makes the calling thread stop using its part of type `P`, until the next [`begin_part`].
+/// Makes the calling thread stop using its part of type `P` (a component's state for the thread), until the next
+/// [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
         set_active::<P>(record, null_mut());
     }
 }
 
-/// Returns the parts of type `P` of all threads, including ended threads.
+/// Returns the parts of type `P` (a component's state for a thread) of all threads, including ended threads.
 pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of type `P` of all threads. Not allowed for writers: their address is also in the
-/// thread's block, which other threads never change.
+/// Forgets the parts of type `P` (a component's state for a thread) of all threads. Not allowed for writers: their
+/// address is also in the thread's block, which other threads never change.
 pub fn forget_parts<P: Part>() {
     const { assert!(!matches!(P::KIND, ThreadComponent::Writer)) };
     for record in records() {
@@ -236,7 +238,7 @@ pub fn forget_parts<P: Part>() {
     }
 }
 
-/// Returns the records of all threads, including ended threads.
+/// Returns the records (the library's state) of all threads, including ended threads.
 pub fn records() -> impl Iterator<Item = &'static ThreadRecord> {
     core::iter::successors(ALL.get(), |record| record.next.get())
 }
@@ -279,7 +281,7 @@ fn set_key(value: *const c_void) -> bool {
     unsafe { function::at::<SetSpecific>(found).is_some_and(|set| set(key, value) == 0) }
 }
 
-/// Allocates a batch of records, and reserves the first one for the caller.
+/// Allocates several [`ThreadRecord`]s, and reserves the first one for the caller.
 fn more() -> Option<&'static ThreadRecord> {
     let batch: &'static [ThreadRecord] = pages::batch(BATCH)?;
     for (index, record) in batch.iter().enumerate().rev() {
@@ -405,7 +407,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Gives the calling thread a record with a writer part, and returns the part.
+    /// Gives the calling thread a writer part, and returns it.
     pub(crate) fn writer() -> &'static Writer {
         begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into())))))).unwrap()
     }

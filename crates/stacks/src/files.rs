@@ -1,6 +1,6 @@
-//! Keeps files of `/proc` about the followed threads open. Each file is opened once in a window,
-//! which is an interval that is recorded. If the sampler opened and closed descriptors more often,
-//! files of the host could get numbers that the host does not expect.
+//! Keeps files of `/proc` about the followed threads open. Each file is opened once in a window (a recorded
+//! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
+//! host does not expect.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,5 @@
-//! The threads that have made steps, or launched work for steps, in the open window. A window is an
-//! interval that is recorded.
+//! The threads whose stacks are sampled: those that have made steps, or launched work for steps, in the open window
+//! (a recorded interval).
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -36,7 +36,8 @@ lifecycle::global! {
     }; MAX_THREADS];
 }
 
-/// Follows the calling thread, because it makes a step. Does nothing if all slots are in use.
+/// Adds the calling thread to the threads whose stacks are sampled, because it makes a step. Does nothing if all slots
+/// are in use.
 pub(crate) fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
@@ -84,7 +85,7 @@ pub(crate) fn forget(thread: Followed) {
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Frees the slots of all followed threads when the window has closed.
+/// Frees the slots of all followed threads. Called when the window (a recorded interval) has closed.
 pub(crate) fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);

@@ -10,8 +10,8 @@ use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
 /// The most frames that the table stores.
 const MAX_FRAMES: u32 = 1 << 16;
-/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are used
-/// again when the record has overwritten all windows in which they occurred.
+/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are reused when the record
+/// has overwritten all windows (recorded intervals) in which they occurred.
 const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {
@@ -26,8 +26,8 @@ lifecycle::global! {
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
-/// The ids of frames, by the id of the caller's frame and the id of the record's string for the
-/// function.
+/// The known frames. The table finds a frame's id by the id of the caller's frame and the id of the function's name
+/// in the record.
 #[derive(Default)]
 pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
@@ -95,11 +95,10 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // In this case a function calls itself.
+        // This function calls itself, so it has two frames.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // In this case the name of one function could not be written to the record, so there is no
-        // frame id.
+        // If the name of a function could not be written to the record (`NO_STRING`), the stack has no frame id.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
         // A new table continues with the next frame id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);

@@ -31,7 +31,8 @@ use tllmprof_capture::AddOn;
 use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
-/// Runs the sampler in each window: sampling starts when the window opens and ends when it closes.
+/// Runs the sampler in each window (a recorded interval): sampling starts when the window opens and ends when it
+/// closes.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {

@@ -14,8 +14,9 @@ use tllmprof_platform::system;
 use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
-/// Sizes in bytes: of the ring's first page, of the data after it, and of this data if the kernel
-/// has no space for that much. Samples in the smaller ring contain no copies of the stack.
+/// Size in bytes of the ring's first page, which holds the positions of the kernel and the reader.
+/// `DATA_WITH_STACKS_BYTES` is the size of the data after it. If the kernel has no space for that much, `DATA_BYTES`
+/// is used, and samples contain no copies of the stack.
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;

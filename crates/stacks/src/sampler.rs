@@ -1,5 +1,5 @@
-//! The thread that takes the samples. The thread runs while a window is open and at least one
-//! followed thread lives.
+//! The thread that takes the samples. It runs while a window (a recorded interval) is open and at least one followed
+//! thread lives.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,7 +33,7 @@ const SAMPLES: u32 = 1;
 /// Value of [`WORD`]: the sampling thread has been asked to end.
 const ENDS: u32 = 2;
 
-/// The longest time that the end of a window waits for the sampling thread to end.
+/// The longest time that the end of a window (a recorded interval) waits for the sampling thread to end.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval at which the sampling thread checks if only threads of the library are left in the
 /// process.
@@ -48,14 +48,15 @@ lifecycle::global! {
     #[fork(reset)]
     #[exit = "the thread is asked to end"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
-    /// True while a window is open in which stacks are sampled.
+    /// True while a window (a recorded interval) is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
     /// True if the kernel has refused to record native stacks, so that they are not requested
     /// again.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// Ids that the sampling thread of one window leaves to the sampling thread of the next window.
+    /// Ids of strings and frames that one sampling thread leaves to the next. Each window (a recorded interval) has
+    /// its own sampling thread.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
@@ -63,8 +64,8 @@ lifecycle::global! {
 /// Ids of strings and frames. The ids are valid as long as the strings are in the record.
 #[derive(Default)]
 struct StringIds {
-    /// The era of the record's strings for which the data is valid. A new era begins without
-    /// strings.
+    /// The era of the record's strings in which the ids are valid. A new era begins when the record starts without
+    /// strings again.
     era: u32,
     names: CodeNames,
     frames: Frames,
@@ -73,7 +74,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all ids if a new era of the record's strings has begun. Returns true if so.
+    /// Resets all ids if a new era has begun, in which the record starts without strings again. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -157,7 +158,7 @@ fn takes_native() -> bool {
     is_asked && !IS_REFUSED.load(Ordering::Relaxed)
 }
 
-/// Starts sampling when a window opens.
+/// Starts sampling. Called when a window (a recorded interval) opens.
 pub(crate) fn window_opens() {
     if rate().is_none() {
         return;
@@ -180,7 +181,7 @@ pub(crate) fn window_opens() {
     IS_OPEN.store(true, Ordering::Release);
 }
 
-/// Follows the calling thread, because an iteration begins on it.
+/// Adds the calling thread to the threads whose stacks are sampled, because an iteration begins on it.
 pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
@@ -210,7 +211,7 @@ pub(crate) fn iteration_begins() {
     }
 }
 
-/// Stops sampling when the window closes, and waits for the sampling thread to end.
+/// Stops sampling, and waits for the sampling thread to end. Called when the window (a recorded interval) closes.
 pub(crate) fn window_closes() {
     process_ends();
     let deadline = Instant::now() + END_TIMEOUT;
@@ -521,8 +522,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // If a new window has opened since the last sample, the era of strings may have
-                // changed.
+                // If a new window has opened since the last sample, the record may have started without strings
+                // again. Then new ids are needed.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }

@@ -115,7 +115,7 @@ extern "C" fn spins() {
 
 #[test]
 fn copies_of_stacks_that_run_lead_to_the_threads_start() {
-    // This test locks out other tests because `calls` sets `NUMBER`, which the other tests read.
+    // `calls` sets `NUMBER`, which other tests read, so this test must not run at the same time.
     let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ring = match Ring::open(ids::thread(), 1_000_000) {
         Ok(ring) => ring,

@@ -1,15 +1,16 @@
-//! Assembly code of the doors (the entry points that callers of CUDA functions reach), for AArch64 (AAPCS64, little
-//! endian).
+//! Assembly code that runs when the program calls an intercepted CUDA function, for AArch64 (AAPCS64, little endian).
 //!
-//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. Each
-//! real function has a thunk, which describes it. A stub loads the thunk's address. The stub of a driver function
-//! also adds one to the calling thread's cell (its counter for that call) and jumps to the real function; [`count`]
-//! does the same for calls that arrive by other ways. The stubs change only `x16`, `x17` and the flags, which a
-//! linker's veneer may change at any call. The stubs of linked functions also change `x9` to `x15`, which lazy
-//! binding may change. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a
-//! result (`x8`). No frame stays on the stack, so exceptions, stack traces and return addresses (in `x30`, unsigned)
-//! are the caller's. Every call that is recorded, or that may begin or end a step, goes through [`slow`], which saves
-//! the arguments and calls a Rust function.
+//! Each real function has a thunk: a structure with the function's address and its handler. The program calls the
+//! thunk's stub, which loads the thunk's address and jumps to the handler. Most functions use the handler [`count`]:
+//! it adds one to the calling thread's counter for that call (its cell) and jumps to the real function. The stubs of
+//! driver functions contain the code of [`count`], which saves a jump. An intercepted call takes about twenty
+//! instructions in this way.
+//!
+//! The stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The stubs of
+//! linked functions also change `x9` to `x15`, which lazy binding may change. None of these registers carries an
+//! argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`). No frame stays on the stack, so
+//! exceptions, stack traces and return addresses (in `x30`, unsigned) are the caller's. A call that is recorded, or
+//! that may begin or end a step, is handled by [`slow`], which saves the arguments and calls a Rust function.
 //!
 //! The code loads a cell's limit after it stores the cell's count. This order matters: a thread that lowers the limit
 //! runs a barrier on every thread and then reads the count, so no call is missed.
@@ -31,8 +32,8 @@ use crate::thunk::{THUNK_SIZE, Thunk};
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments, and the register
-/// `$register`, which holds the thunk or export.
+/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments, and `$register`, which
+/// holds the address of the called function's thunk or `Export`.
 macro_rules! save {
     ($register:literal) => {
         concat!(
@@ -57,8 +58,8 @@ macro_rules! save {
     };
 }
 
-/// Restores the registers that [`save`] saved, and loads the thunk into `x16`. Leaves `x17` unchanged and keeps the
-/// frame.
+/// Restores the registers that [`save`] saved, and loads the address of the thunk (which describes the real function)
+/// into `x16`. Leaves `x17` unchanged and keeps the frame.
 macro_rules! restore {
     () => {
         "ldp x16, x8, [x29, #{thunk}]
@@ -86,7 +87,8 @@ macro_rules! leave {
 }
 
 global_asm!(
-    // The pool of stubs: stub i loads the address of thunk i and jumps to the thunk's handler.
+    // The pool of stubs, whose addresses callers get in place of the real functions' addresses. Stub number i loads
+    // the address of thunk number i, which describes a real function, and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -107,7 +109,8 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs for driver functions. Each does the work of `count` inline, with two registers.
+    // The pool of stubs for driver functions. Each stub contains the code of `count`, which saves a jump. It needs
+    // only two registers, `x16` and `x17`.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -202,7 +205,8 @@ pub(crate) unsafe extern "C" fn count() {
         "mov w17, w0",
         restore!(),
         leave!(),
-        // The call is not nested: the outer call was left by `longjmp`, and `is_within_outer` has removed its mark.
+        // `is_within_outer` returned false: the outer call has been left by `longjmp`, so this call is not nested and
+        // is counted.
         "tbz w17, #0, {count}",
         "ldr x17, [x16, #{real}]",
         "br x17",
@@ -221,8 +225,8 @@ pub(crate) unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that writes a call into the thread's trail (its recent calls) and jumps to `count` or `record`:
-/// see [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail (its recent calls, for the step learner) and then
+/// jumps to `count` or `record`, as `$go` says.
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "x0" $(, counts $counter)?);
@@ -368,11 +372,11 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function. The stub compares the caller with the first binding of the
-/// [`crate::export::Export`] (a remembered module and its thunk).
+/// The stub of an exported function. It compares the caller's address with the first module that the function's
+/// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
 ///
-/// A binding's length is read first, with acquire ordering, because the writer stores the length last: a reader that
-/// sees the length also sees the other fields.
+/// The stub reads a binding's length first, with acquire ordering. The writer stores the length last, so a reader
+/// that sees the length also sees the other fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -405,8 +409,9 @@ macro_rules! __export_stub {
 
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
-/// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
-/// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
+/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
+/// each. The stub has compared the caller with the first; this code compares it with the other three, and jumps to
+/// `bind` if it is in none of them.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -433,7 +438,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
+/// (the structure that describes it).
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -523,8 +529,8 @@ macro_rules! door {
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 3f",
                 "br x16",
-                // The real look-up function is unknown, because this library has not been initialised yet. Find it
-                // now.
+                // This library has not been initialised yet, so the address of the real look-up function is unknown.
+                // Find it now.
                 "3:",
                 ask!("{find}"),
                 "adrp x16, {real}",
@@ -536,8 +542,8 @@ macro_rules! door {
                 "4:",
                 "mov x0, xzr",
                 "ret",
-                // This code runs if a step rule names native functions. The look-up may ask for such a function, or
-                // for a function of a new module.
+                // A step rule names native functions. The program may be looking up such a function, possibly in a
+                // module that was just loaded and must be searched first.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",
@@ -568,8 +574,9 @@ door!(pub dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::look
 door!(pub(crate) front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order
-/// with `dlvsym` and a version, which this library's `dlsym` does not have. So this function answers that query itself.
+/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` may look up the next `dlsym` in
+/// load order with `dlvsym` and a version. The real `dlvsym` would skip this library's `dlsym`, which has no version,
+/// so this code returns the address of this library's `dlsym`.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(

@@ -1,7 +1,7 @@
-//! Assembly code, and the exported functions that are built from it.
+//! Assembly code of the hooks, and the exported functions that use it.
 //!
 //! This is the top module of the crate: it calls the other modules, and no other module names it. The other modules
-//! find its handlers in [`HANDLERS`], and its stubs by symbol.
+//! reach its handlers through the table [`HANDLERS`], and its stubs by linker symbol.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]

@@ -1,25 +1,26 @@
-//! Assembly code for native functions that a step rule names, for AArch64 (AAPCS64, little endian).
+//! Assembly code that runs when the program calls a native function that a step rule names, for AArch64 (AAPCS64,
+//! little endian).
 //!
-//! The library does not know the signature of such a function. The program calls it through a GOT slot, or by an
-//! address that `dlsym` returned. In the base calling convention, a linker's veneer may change `x16`, `x17` and the
-//! flags at any call, so a stub changes only these. Vector and SVE functions have other conventions; the symbol
-//! tables mark them, and they are not hooked. A stub counts in the thread's cell for the rule's functions, and leaves
-//! no frame on the stack.
+//! The program calls the function's stub through a GOT slot, or by an address that `dlsym` returned. The stub adds
+//! one to the thread's counter for such functions (its cell) and jumps to the real function. It leaves no frame on
+//! the stack. The library does not know the function's signature, so the stub changes only `x16`, `x17` and the
+//! flags, which a linker's veneer may change at any call in the base calling convention. Vector and SVE functions
+//! have other conventions; the symbol tables mark them, and they are not hooked.
 //!
 //! A stub jumps to [`slow`] when the count is past the cell's limit. [`slow`] saves all registers that a call may
 //! change, not only those that carry arguments, because a caller that knows the function may keep values in other
 //! registers (`preserve_most`).
 //!
-//! If the end of a call matters, the function is entered with the address of a return stub in `x30`, which the
-//! function signs and saves like any return address. The original return address is in a word that belongs to the
+//! If the library must see the call return, the function is entered with the address of a return stub in `x30`, which
+//! the function signs and saves like any return address. The original return address is in a word that belongs to the
 //! stub ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
 //! information: the frame is empty, and its return address is the value of that word minus one. To find the word, an
 //! unwinder reads `x30` as the function saved it and removes the signature, which lies in the upper 16 bits. It then
 //! reads the distance to the word, which lies after the stub's code, so that nothing in `.eh_frame` needs a
 //! relocation. `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted.
 //!
-//! A stub's real address is stored before the stub is given to callers, but a thread that uses the stub runs no
-//! barrier. So a thread that loads null executes `dmb ishld`, which waits for earlier loads, and loads again.
+//! A stub's real address is stored before callers get the stub's address. But a thread that uses the stub has run no
+//! barrier, so it may still load null. Then it executes `dmb ishld`, which waits for earlier loads, and loads again.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -131,7 +132,7 @@ global_asm!(
     "ldr x17, [x16]",
     "add x17, x17, #1",
     "str x17, [x16]",
-    // The limit is loaded after the count is stored: the top of `aarch64.rs` explains why.
+    // The limit is loaded after the count is stored: the module documentation of `aarch64.rs` explains the order.
     "ldr x16, [x16, #{limit} - {tally}]",
     "cmp x17, x16",
     "b.hi 4f",
@@ -152,9 +153,8 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // If the end of a call is awaited, the call returns to one of these stubs. The stub loads the original return
-    // address, and `returned` continues there. The `nop` comes first because unwinders look up the byte before a return
-    // address.
+    // A call whose end the library must see returns to one of these stubs. The stub loads the original return address
+    // and jumps to `returned`. The `nop` comes first because unwinders look up the byte before a return address.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -165,12 +165,13 @@ global_asm!(
     ".set tllmprof_i, 0",
     ".rept {returns}",
     ".p2align 5",
-    // The unwind rule for the return address, as explained at the top. DW_CFA_val_expression, register 30, 20 bytes:
-    // breg30 0, const8u 2^48 - 1, and, plus_uconst 20, dup, deref, plus, deref, lit1, minus.
+    // The unwind rule for the return address, which the module documentation explains. DW_CFA_val_expression,
+    // register 30, 20 bytes: breg30 0, const8u 2^48 - 1, and, plus_uconst 20, dup, deref, plus, deref, lit1, minus.
     ".cfi_escape 0x16, 0x1e, 0x14, 0x8e, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x1a",
     ".cfi_escape 0x23, 0x14, 0x12, 0x06, 0x22, 0x06, 0x31, 0x1c",
     "nop",
-    // Loads the return address of the call. The return stub's address is 20 bytes before the word with the distance.
+    // Loads the original return address. The unwind rule above expects the word with the distance 20 bytes after the
+    // first `nop`, so the length of this code must not change.
     "mov x16, #tllmprof_i",
     "adrp x17, {awaited} + tllmprof_i * {return_size} + {address}",
     "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size} + {address}]",
@@ -196,9 +197,10 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Calls a Rust function before the intercepted function runs, because the count is past the thread's limit.
+/// Calls a Rust function before the intercepted function runs. The stubs jump here when the count is past the
+/// thread's limit.
 ///
-/// `x16` holds the address of the word with the stub's real address.
+/// `x16` holds the address of the stub's element of `REALS`, which contains the real function's address.
 #[unsafe(naked)]
 unsafe extern "C" fn slow() {
     naked_asm!(
@@ -217,9 +219,9 @@ unsafe extern "C" fn slow() {
     )
 }
 
-/// Handles the return of a call whose end was awaited. `x16` holds the stub's index in [`AWAITED`], and `x30` holds the
-/// address at which the caller continues. The handler preserves every register that carries a result or that a call
-/// must preserve.
+/// Handles the return of a call whose end the library must see. `x16` holds the stub's index in [`AWAITED`], and
+/// `x30` holds the address at which the caller continues. The handler preserves every register that carries a result
+/// or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

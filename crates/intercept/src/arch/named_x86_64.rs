@@ -1,25 +1,26 @@
-//! Assembly code for native functions that a step rule names, for x86-64 (System V ABI).
+//! Assembly code that runs when the program calls a native function that a step rule names, for x86-64 (System V
+//! ABI).
 //!
-//! The library does not know the signature of such a function: any register may carry an argument. If the compiler
-//! saw both function and caller, the caller may even keep values in registers that a function is free to change
-//! (GCC's `-fipa-ra`). So a stub, which is reached through a GOT slot, changes only the flags and `r11`, which the
-//! dynamic linker changes, too. A patched function entry changes only the flags. Stubs and patched entries count in
-//! the thread's cell for the rule's functions, and leave no frame on the stack.
+//! The program enters a stub through a GOT slot, or runs the function's patched entry. Both add one to the thread's
+//! counter for such functions (its cell), and leave no frame on the stack. The library does not know the function's
+//! signature, so any register may carry an argument. If the compiler saw both function and caller, the caller may
+//! even keep values in registers that a function is free to change (GCC's `-fipa-ra`). So a stub changes only the
+//! flags and `r11`, which the dynamic linker changes, too. A patched function entry changes only the flags.
 //!
 //! Both jump to [`slow`] when the count is past the cell's limit: it saves every register, including the complete
 //! vector registers, and calls a Rust function.
 //!
-//! If the end of a call matters, its return address is replaced by one of the return stubs. The original is in a word
-//! that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call
-//! frame information: the frame is empty, and its return address is the value of that word minus one. The word is
-//! found by the displacement in the stub's first instruction, so that nothing in `.eh_frame` needs a relocation. The
-//! frame is marked as a signal frame for two reasons: libgcc distinguishes two frames with one stack pointer by that
-//! mark, and it looks up the return address of such a frame without subtracting one. So one is subtracted here: the
-//! address then lies within the call, as it does without this library.
+//! If the library must see the call return, the call's return address is replaced by the address of a return stub.
+//! The original is in a word that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a
+//! frame using only its call frame information: the frame is empty, and its return address is the value of that word
+//! minus one. The word is found by the displacement in the stub's first instruction, so that nothing in `.eh_frame`
+//! needs a relocation. The frame is marked as a signal frame for two reasons: libgcc distinguishes two frames with
+//! one stack pointer by that mark, and it looks up the return address of such a frame without subtracting one. So the
+//! rule itself subtracts one: the address then lies within the call, as it does without this library.
 //!
-//! A call can be a scope: the GPU work that it launches is attributed to it. Each stub for such a call has a
-//! personality routine of its own. An unwinder calls the routine when an exception leaves the frame. The routine
-//! reports which call has ended, and requests no clean-up.
+//! A call can be a scope: the GPU work that it launches is attributed to it. Each return stub for such calls has its
+//! own personality routine, which an unwinder calls when an exception leaves the frame. The routine reports the end
+//! of the call, and requests no clean-up.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -127,12 +128,14 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // Macro: the code of return stub number `tllmprof_i`, at the offset `place` from the symbol `stubs`.
+    // Macro: the code of return stub number `tllmprof_i`, to which a call returns first. It lies at the offset
+    // `place` from the symbol `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
-    // The unwind rule for the return address, as explained at the top. DW_CFA_val_expression, register 16, 9 bytes:
-    // breg16 23, deref, breg16 23, plus, deref, lit1, minus. The distance to the word with the address lies 23 bytes
-    // after the stub's return address. valgrind supports these operations; for others it prints a line in each process.
+    // The unwind rule for the return address, which the module documentation explains. DW_CFA_val_expression,
+    // register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus. The distance to the word with the
+    // address lies 23 bytes after the stub's return address. valgrind supports these operations; for others it prints
+    // a line in each process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
@@ -144,9 +147,9 @@ global_asm!(
     ".org \\stubs + \\place + 24",
     ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
     ".endm",
-    // If the end of a call is awaited, the call returns to one of these stubs. The stub pushes the original return
-    // address, and `returned` continues there. Unwinders look up the byte before a return address, so each stub begins
-    // with `nop`.
+    // A call whose end the library must see returns to one of these stubs. The stub pushes the original return
+    // address and jumps to `returned`. Unwinders look up the byte before a return address, so each stub begins with
+    // `nop`.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -162,15 +165,16 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
-    // Macro: a return stub for a call that is a scope. Each has its own entry in the tables for unwinders.
+    // Macro: a return stub for a call that is a scope (GPU work is attributed to it). Each such stub has its own
+    // entry in the tables for unwinders.
     ".macro tllmprof_scope_stub",
     ".p2align 6",
     ".cfi_startproc",
     ".cfi_personality 0x1b, tllmprof_scope_passes\\@",
     ".cfi_signal_frame",
     "tllmprof_return_stub tllmprof_scope_stubs, 64 * (tllmprof_i - {returns})",
-    // `r9d` is a sixth argument, after the five arguments of a personality routine. The routine needs a symbol because
-    // GNU's linker merges personalities that have no name.
+    // The stub's number goes into `r9d`, the sixth argument, after the five arguments of a personality routine. The
+    // routine needs a symbol because GNU's linker merges personality routines that have no name.
     ".hidden tllmprof_scope_passes\\@",
     ".globl tllmprof_scope_passes\\@",
     "tllmprof_scope_passes\\@:",
@@ -206,10 +210,11 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Defines code paths that call a Rust function before the intercepted function runs.
+/// Defines code that calls a Rust function before the intercepted function runs.
 ///
 /// The stack holds, from the top: the return address in the stub, `r11`, and the return address of the intercepted
-/// call. Only the flags are changed. The unwind information names the caller of the intercepted call as the caller.
+/// call. Only the flags are changed. In the unwind information, this code has the same caller as the intercepted
+/// call.
 macro_rules! ways {
     ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
         $(#[$attribute])*
@@ -242,16 +247,16 @@ macro_rules! ways {
 }
 
 ways! {
-    /// Path of a call that exceeds its thread's credit: the number of calls that the thread may count before a Rust
-    /// function must run.
+    /// Handles a call past the thread's limit: the number of calls that the thread may count before a Rust function
+    /// must run.
     slow: crate::named::before;
-    /// Path of a call that is a scope, to which the GPU work that it launches is attributed.
+    /// Handles a call that is a scope: the GPU work that it launches is attributed to the function.
     scope: crate::named::scope_begins;
 }
 
-/// Handles the return of a call whose end was awaited. The stack holds the stub's index in [`AWAITED`] and the address
-/// at which the caller continues. The handler preserves every register that carries a result or that a call must
-/// preserve.
+/// Handles the return of a call whose end the library must see. The stack holds the stub's index in [`AWAITED`] and
+/// the address at which the caller continues. The handler preserves every register that carries a result or that a
+/// call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

@@ -1,5 +1,5 @@
-//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). There is one handler
-//! for each kind of call that the trail keeps.
+//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). Each kind of call
+//! that the trail keeps, such as a kernel launch, has its own handlers.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;
@@ -8,9 +8,9 @@ use crate::handlers::Noting;
 
 use super::doors::noting;
 
-/// Defines a pair of handlers that write a call into the [`Trail`] and then jump to [`super::doors::count`] or
-/// [`super::doors::record`]. The entry in the trail is an argument of the call or a number. `counts` names the trail's
-/// counter for launches of this kind, if there is one.
+/// Defines two handlers for a kind of call. Both write the call into the thread's [`Trail`]; then the first jumps to
+/// [`super::doors::count`], the second to [`super::doors::record`]. The entry in the trail is an argument of the call
+/// or a fixed number. `counts` names the trail's counter for launches of this kind, if there is one.
 macro_rules! handlers {
     ($($both:ident: $name:ident, $recorded:ident = $what:ident($($value:tt)+) $(, counts $counter:ident)?;)*) => {
         $(

@@ -69,8 +69,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
         ("TLLMPROF_START_STOP", "0,2,4,6,8"),
     ];
     alone(&windows, || {
-        // Of the calls in this table, those that may begin or end a stream capture are watched
-        // until they return.
+        // Calls that may begin or end a stream capture take another path: the library also sees them return.
         let (captures, others): (Vec<_>, Vec<_>) =
             CALLS.iter().partition(|row| row.kind.captures());
         for row in others {
@@ -87,8 +86,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
                 call_by(stub, result, true);
             }
         }
-        // If the process has no driver, calls of runtime functions are passed through and not
-        // counted.
+        // The test has no CUDA driver. So calls of runtime functions are passed through and not counted.
         for row in CALLS {
             call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
         }
@@ -121,7 +119,8 @@ fn a_call_that_is_noted_is_counted_as_well() {
             assert_eq!(slot.live(row.call).count(), 1, "{}", row.call);
             let noted = word(Trail::CALLS) - before;
             let (expected, counted) = match row.kind {
-                // The trail takes the first argument, which in this test is an address that varies: it is not checked.
+                // For this call the trail's entry is the first argument, an address that varies in this test, so the
+                // entry's value is not checked.
                 CallPurpose::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
                 CallPurpose::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
                 CallPurpose::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
@@ -201,7 +200,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     ];
     alone(&rule, || {
         let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
-        // Before its first call the thread has no cells (call counters).
+        // The thread has no cells (call counters) yet; its first call creates them.
         for count in 1..=5 {
             call_by(stub, count as usize, true);
             let slot = tllmprof_session::slot().unwrap();
@@ -340,7 +339,8 @@ mod registers {
         });
     }
 
-    /// Calls `await_end`, then returns values in every register that may carry a result.
+    /// Calls `await_end`, which makes the library await the end of this call, and then returns values in every
+    /// register that may carry a result.
     #[unsafe(naked)]
     extern "C" fn ends() {
         naked_asm!(

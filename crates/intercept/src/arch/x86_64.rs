@@ -1,12 +1,14 @@
-//! Assembly code of the doors (the entry points that callers of CUDA functions reach), for x86-64 (System V ABI).
+//! Assembly code that runs when the program calls an intercepted CUDA function, for x86-64 (System V ABI).
 //!
-//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. Each
-//! real function has a thunk, which describes it. A stub loads the thunk's address. [`count`] adds one to the calling
-//! thread's cell (its counter for that call) and jumps to the real function. It changes only `rax`, `r10`, `r11` and
-//! the flags. None of these carries an argument of a C function, so it works for functions of any signature. No frame
-//! stays on the stack, so return addresses, exceptions and stack traces are the caller's. Every call that may begin
-//! or end a step, or whose return the library must see, goes through [`slow`], which saves the arguments and calls a
-//! Rust function.
+//! Each real function has a thunk: a structure with the function's address and its handler. The program calls the
+//! thunk's stub, which loads the thunk's address and jumps to the handler. Most functions use the handler [`count`]:
+//! it adds one to the calling thread's counter for that call (its cell) and jumps to the real function. An
+//! intercepted call takes about twelve instructions in this way.
+//!
+//! This code changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so it
+//! works for functions of any signature. No frame stays on the stack, so return addresses, exceptions and stack
+//! traces are the caller's. A call that may begin or end a step, or whose return the library must see, is handled by
+//! [`slow`], which saves the arguments and calls a Rust function.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -18,7 +20,8 @@ use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
+/// Saves below `rbp`, with the layout of [`CallFrame`], the argument registers and the address of the thunk (which
+/// describes the real function).
 macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -59,8 +62,8 @@ macro_rules! restore {
     };
 }
 
-/// Adds one to the thread's cell for this call and jumps to the real function, or to `slow` if the count is past the
-/// cell's limit. `rax` holds the address of the thread's cells, and `r11` that of the thunk.
+/// Adds one to the thread's cell (its counter for this call) and jumps to the real function, or to `slow` if the
+/// count is past the cell's limit. `rax` holds the address of the thread's cells, and `r11` that of the thunk.
 macro_rules! count_and_go {
     () => {
         "add rax, qword ptr [r11 + {cell}]
@@ -73,7 +76,7 @@ macro_rules! count_and_go {
     };
 }
 
-/// Saves the arguments of a symbol look-up and keeps the stack aligned for a call.
+/// Saves the three arguments of a symbol look-up, and keeps the stack aligned for a call.
 macro_rules! push {
     () => {
         "push rdi
@@ -98,7 +101,8 @@ macro_rules! pop {
 }
 
 global_asm!(
-    // The pool of stubs: stub i loads the address of thunk i and jumps to the thunk's handler.
+    // The pool of stubs, whose addresses callers get in place of the real functions' addresses. Stub number i loads
+    // the address of thunk number i, which describes a real function, and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -115,7 +119,7 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs for driver functions. Each does the work of `count` inline, which saves a jump.
+    // The pool of stubs for driver functions. Each contains the code of `count`, which saves a jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -142,7 +146,8 @@ global_asm!(
     "tllmprof_counting_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
-    // The code that runs on each recorded call begins at a cache line. The handler `record` comes first.
+    // The code that runs on each recorded call has its own section, which begins at a cache line. The handler
+    // `record` comes first.
     ".section .text.hot.tllmprof,\"ax\",@progbits",
     ".p2align 6",
     ".text",
@@ -194,8 +199,8 @@ pub(crate) unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that writes a call into the thread's trail (its recent calls) and jumps to `count` or `record`:
-/// see [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail (its recent calls, for the step learner) and then
+/// jumps to `count` or `record`, as `$go` says.
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "rdi" $(, counts $counter)?);
@@ -233,12 +238,13 @@ macro_rules! noting {
 }
 pub(crate) use noting;
 
-/// Handler that counts the call like [`count`], and records it with [`crate::returned::recorded`], from the moment
-/// before the real function is called until it returns. Calls that take the path of [`slow`] are recorded there. None
-/// of the table's functions takes a floating-point number, so Rust code may use the floating-point registers meanwhile.
+/// Handler that counts the call like [`count`], calls the real function, and then calls
+/// [`crate::returned::recorded`], which records the call with its duration. If the count is past the cell's limit,
+/// [`slow`] does all of this.
 ///
-/// A call that is nested in another call of the program is recorded but not counted. A call that this library makes is
-/// not recorded. The frame has the layout that [`slow`] uses.
+/// A call that is nested in another call of the program is recorded but not counted. A call that this library makes
+/// is not recorded. None of the functions that use this handler takes a floating-point number, so the Rust code that
+/// it calls may change the floating-point registers. The frame has the layout that [`slow`] uses.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
@@ -280,7 +286,7 @@ pub(crate) unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 32], r8",
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
-        // Most recorded calls need no examination before the real function is called.
+        // Most recorded calls need no work before the real function is called: then skip the call of `entered`.
         "cmp byte ptr [r11 + {does}], 0",
         "je 6f",
         "cmp dword ptr [rip + {looks}], 0",
@@ -320,8 +326,8 @@ pub(crate) unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The record's clock is not the processor's time-stamp counter here, so only `slow`, which
-        // can call Rust code, can read the time.
+        // On this system the record's clock is not the processor's time-stamp counter. Only `slow`, which calls
+        // Rust code before and after the real function, can read the time.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
@@ -417,8 +423,8 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function. The stub compares the caller with the first binding of the
-/// [`crate::export::Export`] (a remembered module and its thunk).
+/// The stub of an exported function. It compares the caller's address with the first module that the function's
+/// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -445,8 +451,9 @@ macro_rules! __export_stub {
 
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
-/// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
-/// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
+/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
+/// each. The stub has compared the caller with the first; this code compares it with the other three, and jumps to
+/// `bind` if it is in none of them.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -470,7 +477,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
+/// (the structure that describes it).
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -538,8 +546,8 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 3f",
                 "jmp rax",
-                // The real look-up function is unknown, because this library has not been initialised yet. Find it
-                // now.
+                // This library has not been initialised yet, so the address of the real look-up function is unknown.
+                // Find it now.
                 "3:",
                 push!(),
                 "call {find}",
@@ -552,8 +560,8 @@ macro_rules! door {
                 // call.
                 "4:",
                 "ret",
-                // This code runs if a step rule names native functions. The look-up may ask for such a function, or
-                // for a function of a new module.
+                // A step rule names native functions. The program may be looking up such a function, possibly in a
+                // module that was just loaded and must be searched first.
                 "5:",
                 push!(),
                 $version,
@@ -586,8 +594,9 @@ door!(pub dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lo
 door!(pub(crate) front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order
-/// with `dlvsym` and a version, which this library's `dlsym` does not have. So this function answers that query itself.
+/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` may look up the next `dlsym` in
+/// load order with `dlvsym` and a version. The real `dlvsym` would skip this library's `dlsym`, which has no version,
+/// so this code returns the address of this library's `dlsym`.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(

@@ -123,8 +123,8 @@ fn load_driver() {
     open(&library("libcuda.so.1", ""));
 }
 
-/// Two calls, of which the outer one leads to the inner one. The inner frame lies below the outer
-/// one, like on a stack.
+/// The frames of two nested calls: the outer call leads to the inner one. The inner frame has the lower address, as
+/// on a real stack.
 #[repr(C)]
 struct Nested {
     inner: Made,
@@ -183,8 +183,8 @@ fn what_stands_in_for_the_driver_is_transparent_where_the_drivers_counts() {
         let us = before as *const () as usize;
         let real = core::ptr::with_exposed_provenance_mut(us);
         let thunk = Thunk::made(real, Role::Front(Call::MemcpyDtoH));
-        // The driver's function has a size as its third argument, where the runtime's function has
-        // the copy's direction. So the direction must not be checked.
+        // The third argument of the driver's function is a size. Only the runtime's function has a direction of the
+        // copy, so no direction must be checked here.
         let call = Made::new(thunk, &[1, 2, 3, 4], 0x4000);
         assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (1, 1));
         assert_ne!(thread::outer().place, 0, "what it calls is part of it");

@@ -75,8 +75,8 @@ fn calls_through_pointers_are_counted_once() {
         let launches = || count(Call::GraphLaunch);
         prepare();
         assert!(attach(Vec::new(), Entries { lead, release }));
-        // Without a jump, `original` no longer returns the function's own address, and a call
-        // through a GOT slot is counted once.
+        // The jumps are prepared but not yet written. `original` already returns the moved instructions, not the
+        // function's own address, and a call through a GOT slot is counted once.
         assert_ne!(original(launch), launch);
         assert_eq!((call(), launches()), (42, 1));
         assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);

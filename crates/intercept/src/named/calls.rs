@@ -41,8 +41,9 @@ fn is_loader(address: usize) -> bool {
 }
 
 /// Returns true if a signal handler is running on a small alternate stack, which has too little room for a profiler.
-/// The kernel is not asked if the call's return address lies where that of the thread's last call outside signal stacks
-/// was.
+///
+/// Asking the kernel takes a system call. It is skipped if the return address is at the stack address that was last
+/// found to be on the thread's normal stack.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
@@ -61,10 +62,11 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     }
 }
 
-/// Handles the entry into a function, which runs after this handler returns.
+/// Handles the start of a call of a hooked function. The stub or trampoline calls this handler, and the function runs
+/// afterwards.
 ///
-/// `return_place` is the address of the call's return address, and `from` is an address in the stub or trampoline that
-/// led here. On AArch64, which has no trampolines, `from` is the address that the stub leads to.
+/// `return_place` is the address of the call's return address, and `from` is an address in the calling stub or
+/// trampoline. On AArch64, which has no trampolines, `from` is the address of the real function.
 pub(crate) extern "C" fn before(return_place: &AtomicUsize, from: usize) {
     contained((), || entered(return_place, from));
 }
@@ -96,8 +98,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     session::goes_on();
 }
 
-/// Handles the entry into a function whose calls are scopes (GPU work is attributed to them). The arguments are those
-/// of [`before`].
+/// Handles the start of a call that is a scope (GPU work is attributed to it). The arguments are those of [`before`].
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "no entry is patched")
@@ -111,22 +112,23 @@ pub(crate) extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             let _errno = SavedErrno::new();
             open(function, return_place);
         }
-        // If the step rule names the function, too, do the work of a step's trampoline.
+        // The step rule may select the function, too. Then also count the call, which a trampoline for steps would
+        // have done.
         if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
             entered(return_place, from);
         }
     });
 }
 
-/// Opens a scope that lasts until the call ends.
+/// Opens a scope, to which GPU work is attributed. The scope lasts until the call ends.
 fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
     let place = core::ptr::from_ref(return_place).addr();
     let Some(name) = function.name().filter(|_| session::activity::is_active()) else {
         return;
     };
     let has_room = native::has_room(place);
-    // Remove marks of calls that were left without a return. The marks may also come from an ended thread, whose
-    // state this thread has just taken over.
+    // Free the stubs of calls that were left by an exception. These calls may also be those of an ended thread, whose
+    // state this thread has taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;
@@ -147,7 +149,7 @@ fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
     }
 }
 
-/// Handles the return of a call whose end was awaited with entry `index` of `AWAITED`.
+/// Handles the return of a call through the return stub number `index`, which is also its index in `AWAITED`.
 pub(crate) extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = SavedErrno::new();

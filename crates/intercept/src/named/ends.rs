@@ -16,28 +16,29 @@ use tllmprof_scopes::native;
 use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
-/// Awaits the end of the call whose return address lies at `place`. The iteration `iteration` ends with it. The call
-/// has been entered and has not changed `place`.
+/// Makes a call return to a return stub, so that the library sees the end of the call. The iteration `iteration` ends
+/// with it. `place` holds the call's return address, and the called function has not changed it yet.
 pub(crate) fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
     if let Some(index) = pool::index_of(place.load(Ordering::Relaxed)) {
-        // The return address is already that of a stub: another call ended in a jump to this function, or this call is
-        // a scope.
+        // The return address is already that of a stub: the function is a scope, too, or another intercepted function
+        // ended in a jump to this one.
         AWAITED[index].iteration.store(iteration, Ordering::Relaxed);
     } else {
         take(place, iteration, 0..RETURNS);
     }
 }
 
-/// Awaits the end of a call that is a scope. Returns the index in [`AWAITED`], or `None` if all entries are in use.
+/// Makes a call that is a scope (GPU work is attributed to it) return to a return stub. Returns the stub's index in
+/// [`AWAITED`], or `None` if all stubs are in use.
 pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
-        // Start the search at an index that depends on the thread, to skip entries that other threads use. The threads'
-        // blocks lie far apart in memory.
+        // Begin the search at an index that depends on the thread, because other threads use other entries. `address`
+        // is that of the thread's data, which is far from that of other threads.
         let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
         let take = |range| take(place, Return::NO_ITERATION, range);
         take(RETURNS + first..AWAITED.len()).or_else(|| take(RETURNS..RETURNS + first))
@@ -54,8 +55,7 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
                 .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
-            // The call now returns to the stub. The stub then continues at the original return
-            // address, which is stored.
+            // The call now returns to the stub, which continues at the stored original return address.
             place.store(pool::return_stub(start + index), Ordering::Relaxed);
             return Some(start + index);
         }
@@ -63,8 +63,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
     None
 }
 
-/// Frees the stub of a call that has returned, and returns the iteration that has ended with it, if there is one. The
-/// stub no longer needs the stored address.
+/// Frees the return stub of a call that has returned, and returns the iteration that has ended with the call, if
+/// there is one. The stub has already loaded the original return address.
 pub(crate) fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);

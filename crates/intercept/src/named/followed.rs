@@ -67,10 +67,11 @@ pub(crate) struct NamedRules {
     pub unsearched: Unsearched,
     /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
-    /// Number of functions that have matched a scope rule so far. The next field counts the modules that were searched.
+    /// Number of functions that have matched a scope rule so far (GPU work is attributed to their calls). The field
+    /// below counts the modules that were searched for them.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
-    /// Number of functions that match the scope rules, if more match than can be hooked at once.
+    /// Number of functions that match the scope rules, if this is more than can be hooked at once; otherwise `None`.
     pub too_many_scopes: Option<usize>,
 }
 
@@ -257,7 +258,8 @@ impl NamedRules {
         }
     }
 
-    /// Hooks `candidates`, so that their calls are counted, or are scopes. The caller keeps `modules` loaded meanwhile.
+    /// Hooks `candidates`, so that their calls are counted, or are scopes (GPU work is attributed to them). The
+    /// caller keeps `modules` loaded meanwhile.
     pub(super) fn patch(
         &mut self,
         candidates: Vec<HookCandidate>,
@@ -379,8 +381,9 @@ impl NamedRules {
         self.functions.push(named);
     }
 
-    /// Returns true if a function that matches a step rule is already patched because its calls are scopes. From now on
-    /// its calls are counted, too. If the earlier patch failed, forgets the function, so that the caller tries again.
+    /// Returns true if the step rule selects a function that is already patched because its calls are scopes (GPU
+    /// work is attributed to them). From now on its calls are counted, too. If the earlier patch failed, forgets the
+    /// function and returns false, so that the caller tries again.
     fn is_patched_for_scope(&mut self, candidate: &HookCandidate, module: &ElfModule) -> bool {
         let address = module.base.wrapping_add(candidate.function.address);
         let Some(at) = self
@@ -466,8 +469,8 @@ impl fmt::Display for Unsearched {
     }
 }
 
-/// Returns the region for the trampolines of a module, and makes it if there is none. `count` is the number of functions
-/// for which it must have room.
+/// Returns the region (executable memory near the module) for the trampolines of a module, and creates it if there is
+/// none. `count` is the number of functions that need a trampoline.
 fn region_of<'a>(
     regions: &'a mut Vec<Region>,
     module: &ElfModule,
@@ -484,7 +487,8 @@ fn region_of<'a>(
     Ok(&mut regions[at])
 }
 
-/// Returns the number that identifies a function whose calls can be scopes, or the reason why they cannot.
+/// Returns the number by which a function's trampoline identifies it as a scope (GPU work is attributed to its
+/// calls), or the reason why it cannot be one.
 fn may_be_scope(
     candidate: &HookCandidate,
     entry: Result<&PatchableEntry, &PatchRefusal>,

@@ -1,4 +1,5 @@
-//! Look-ups of functions that a rule names: `dlsym` returns a stub, which counts calls.
+//! Look-ups of functions that a `sym:` rule names: `dlsym` returns a stub, which counts the calls and jumps to the
+//! function.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -15,7 +16,7 @@ use crate::dlsym;
 /// `dlsym`, which sees the caller's return address.
 ///
 /// # Safety
-/// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
+/// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is not null.
 pub(crate) unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
@@ -38,7 +39,8 @@ pub(crate) unsafe extern "C" fn lookup(
     })
 }
 
-/// Returns the stub that a look-up of `name` must return, or null if the look-up must return the function itself.
+/// Returns the stub (which counts calls) that a look-up of `name` must return, or null if the look-up must return the
+/// function itself.
 fn stand_in(
     handle: *mut c_void,
     name: &CStr,

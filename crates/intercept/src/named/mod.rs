@@ -8,8 +8,8 @@
 //! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
 //! call, including those from within the function's own library and those through pointers. GOT slots would catch the
 //! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
-//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), GOT slots and the `dlsym` door
-//! are used, and the log reports it.
+//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), calls are intercepted through
+//! GOT slots and `dlsym` instead, and the log reports it.
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
 //! is loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a
@@ -73,14 +73,15 @@ lifecycle::global! {
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
-    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if an
-    /// allocator of the program looks something up while the lock is held.
+    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if the
+    /// program's allocator looks up a function meanwhile. Then it must not wait for its own lock.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
-    /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
+    /// True if the step rule depends on the inference engine, and no known engine has been found among the modules
+    /// yet.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
-    /// True if there are rules for functions whose calls are scopes.
+    /// True if there are rules for functions whose calls are scopes (GPU work is attributed to them).
     #[fork(keep = "the settings are the same")]
     static SEEKS_SCOPES: AtomicBool = AtomicBool::new(false);
     /// Value of `elf::changes` (the number of module loads and unloads) at the last search.
@@ -136,7 +137,7 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Sets the step rule to the step of a known inference engine, once the engine is loaded.
+/// Searches for a known inference engine. If one is loaded, makes its step function the step rule.
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()
@@ -146,7 +147,7 @@ fn seek_engine() {
     }
 }
 
-/// Searches for functions again, if modules were loaded or unloaded.
+/// Searches the modules for functions that rules name, if modules were loaded or unloaded since the last search.
 pub(crate) fn look() {
     if lifecycle::is_filtered() {
         return;
@@ -164,8 +165,8 @@ pub(crate) fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // Nearly always this branch runs: no known engine is loaded. The check for an engine is cheaper than the
-        // check of the remaining stack.
+        // No known engine is loaded, as in most processes, so there is nothing to search. This check comes first
+        // because it is cheaper than the check of the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);
@@ -180,16 +181,16 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if modules are watched for other reasons than rules: an engine is still sought, a watcher is
-/// registered, or the library is attached. Then it is normal that there are no rules yet.
+/// Returns true if modules are watched although there are no rules yet: an engine is still sought, a watcher is
+/// registered, or the library is attached.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
 /// Runs `act` on the rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
-    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled: it would need the
-    // locks that are held here.
+    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled, because the
+    // handler would wait for a lock that this thread holds.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
@@ -202,8 +203,9 @@ fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
     result
 }
 
-/// Returns true if the end of this call may be awaited: the function's code is known, and does not read its return
-/// address. `from` is the address in the trampoline or stub (see [`before`]).
+/// Returns true if this call's return address may be replaced, so that the library sees the call return. This is so
+/// if the function's code is known and does not read its return address. `from` is the address in the trampoline or
+/// stub (see [`before`]).
 fn may_await_end(from: usize) -> bool {
     let may = with_followed(|followed| {
         followed

@@ -27,7 +27,7 @@ pub(crate) struct HookCandidate {
     pub function: MatchedFunction,
     /// True if the step rule names the function.
     pub is_step: bool,
-    /// True if a scope rule names the function, so that GPU work is attributed to its calls.
+    /// True if a scope rule names the function: GPU work is attributed to its calls.
     pub is_scope: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct NamedFunction {
     pub file: String,
     pub means: Means,
     pub is_step: bool,
-    /// For a function that a scope rule names: its number, or the reason why its calls are not scopes. Otherwise
-    /// `None`.
+    /// For a function that a scope rule names: its number, or the reason why GPU work cannot be attributed to its
+    /// calls. `None` for other functions.
     pub scope: Option<Result<usize, PatchRefusal>>,
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn is_quiet(
         && !modules.iter().any(is_called_by)
 }
 
-/// Examines a function before its entry is patched. Returns the result, or the reason why it cannot be patched. `quiet`
-/// is true if no other thread can be in the function.
+/// Examines a function before its entry is patched. Returns the data that the patch needs, or the reason why the
+/// entry cannot be patched. `quiet` is true if no other thread can be in the function.
 pub(crate) fn prepare(
     candidate: &HookCandidate,
     module: &ElfModule,

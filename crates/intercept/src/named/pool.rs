@@ -1,5 +1,5 @@
-//! The stubs for functions that a rule names: their addresses and their data. The assembly code for each processor
-//! defines the code of the stubs.
+//! The stubs for functions that a `sym:` rule names: their addresses and their data. Assembly code for each processor
+//! defines the instructions.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -9,11 +9,11 @@ use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
 
-/// Number of stubs for named functions. A function that is unloaded and loaded again at another address uses a new
-/// stub.
+/// Number of stubs (assembly code that counts a call and jumps to the function) for named functions. A function that
+/// is unloaded and loaded again at another address uses a new stub.
 pub(crate) const STUBS: usize = 128;
-/// Offsets in bytes from a thread's first cell (call counter) to the count and the limit of the cell for named
-/// functions.
+/// Offsets in bytes from a thread's first cell (call counter) to two fields of the cell for named functions: the
+/// count and its limit.
 pub(crate) const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub(crate) const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
@@ -25,21 +25,22 @@ lifecycle::global! {
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
 }
 
-/// Largest number of calls whose end is awaited at a time, not counting calls that are scopes. A call that an
-/// exception or `longjmp` leaves keeps its entry until the process ends.
+/// Largest number of calls in progress whose return address is replaced because an iteration ends with them. A call
+/// that an exception or `longjmp` leaves keeps its entry until the process ends.
 pub(crate) const RETURNS: usize = 8;
-/// Largest number of calls in progress that are scopes, in all threads together.
+/// Largest number of calls in progress that are scopes (GPU work is attributed to them), in all threads together.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
 pub const SCOPES: usize = 0;
-/// Sizes in bytes of a return stub, of a return stub for a scope, and of a stub's first instruction.
+/// Size in bytes of a return stub, to which a call returns first. The constants below are the sizes of a return stub
+/// for a scope, and of a return stub's first instruction.
 const RETURN_STUB_SIZE: usize = 32;
 #[cfg(target_arch = "x86_64")]
 const SCOPE_STUB_SIZE: usize = 64;
 const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
-/// The original return address of a call that returns to a stub, and the iteration that ends with the call.
+/// A call that returns to a return stub: its original return address, and the iteration that ends with it.
 #[repr(C)]
 pub(crate) struct Return {
     /// The call's original return address; 0 if this element of [`AWAITED`] is free.
@@ -55,7 +56,8 @@ impl Return {
 }
 
 lifecycle::global! {
-    /// One entry for each return stub. The entries for calls that are scopes come last.
+    /// The calls that return to a return stub, by the stub's index. The entries for calls that are scopes (GPU work
+    /// is attributed to them) come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
     #[together(tables)]
     pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
@@ -75,8 +77,8 @@ unsafe extern "C" {
     static tllmprof_scope_stubs: u8;
 }
 
-/// Returns the address of the stub for `real`: an existing stub or a free one. Returns `None` if all are in use. Must
-/// not be called by several threads at a time.
+/// Returns the address of the stub for the function at `real`: an existing stub or a free one. Returns `None` if all
+/// stubs are in use. Must not be called by several threads at a time.
 pub(crate) fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS
@@ -90,7 +92,7 @@ pub(crate) fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Returns true if `value`, the value of a GOT slot, is the address of a stub.
+/// Returns true if `value`, the value of a GOT slot, is the address of a stub of this library.
 pub(crate) fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,

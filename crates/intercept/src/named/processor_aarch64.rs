@@ -1,4 +1,4 @@
-//! Properties of an AArch64 processor that must be known before stubs are used.
+//! Properties of an AArch64 processor that the assembly code for hooked functions depends on.
 
 /// Returns true if the processor keeps a second copy of return addresses, which cannot be replaced: Linux calls this
 /// the guarded control stack.
@@ -18,5 +18,5 @@ pub(crate) fn has_shadow_stack() -> bool {
     known && status & PR_SHADOW_STACK_ENABLE != 0
 }
 
-/// Does nothing: on AArch64 no property must be determined before stubs are used.
+/// Does nothing: on AArch64 the assembly code depends on no property that must be determined before.
 pub(crate) const fn start() {}

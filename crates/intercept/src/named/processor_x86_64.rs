@@ -1,4 +1,4 @@
-//! Properties of an x86-64 processor that must be known before stubs are used.
+//! Properties of an x86-64 processor that the assembly code for hooked functions depends on.
 
 use core::arch::x86_64::_xgetbv;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,8 +36,8 @@ pub(crate) fn has_shadow_stack() -> bool {
     known && features & 1 != 0
 }
 
-/// Determines which vector registers this processor has, so that stubs save all of them. Must run
-/// before any stub is used.
+/// Determines which vector registers this processor has, so that the hooks' assembly code saves all of them. Must run
+/// before any function is hooked.
 pub(crate) fn start() {
     const OSXSAVE: u32 = 1 << 27;
     // Leaf 1 of `cpuid` exists on every x86-64 processor.

@@ -37,7 +37,8 @@ pub(crate) fn report() {
     });
 }
 
-/// Logs which functions are scopes, and which ones cannot be scopes. Does nothing if the process does not use CUDA.
+/// Logs which functions are scopes (GPU work is attributed to their calls), and which ones cannot be scopes. Does
+/// nothing if the process does not use CUDA.
 pub(super) fn found_scopes(functions: &[NamedFunction]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
@@ -62,7 +63,8 @@ pub(super) fn found_scopes(functions: &[NamedFunction]) {
     }
 }
 
-/// The functions that cannot be scopes, with the reasons. Only the first ones are printed.
+/// The functions that a scope rule names but whose calls GPU work cannot be attributed to, with the reasons. Only the
+/// first ones are printed.
 struct Refused<'a>(&'a [(&'a NamedFunction, PatchRefusal)]);
 
 impl fmt::Display for Refused<'_> {
@@ -79,8 +81,9 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// Warns that the scope rules match too many functions, if `count` has their number and the process uses CUDA.
-/// `has_some` is true if functions of libraries that were loaded earlier are scopes.
+/// Warns that the scope rules match too many functions. Does nothing if `count`, their number, is `None`, or if the
+/// process does not use CUDA. `has_some` is true if functions of libraries that were loaded earlier are scopes (GPU
+/// work is attributed to their calls).
 pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     if let Some(count) = count.filter(|_| MAY_REPORT.load(Ordering::Relaxed)) {
         log::say!(
@@ -96,7 +99,8 @@ pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Warns that the scope rules matched nothing. `may_search` has the meaning that [`report_unmatched`] describes.
+/// Warns that the scope rules matched no function. `may_search` is true if there is time and memory to search for
+/// similar names.
 pub(crate) fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
@@ -126,8 +130,8 @@ pub(crate) fn report_unmatched_scopes(may_search: bool) {
     });
 }
 
-/// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
-/// once.
+/// Logs how a function is hooked, if the process uses CUDA. A function of a library that is loaded repeatedly is
+/// logged only once.
 pub(super) fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]

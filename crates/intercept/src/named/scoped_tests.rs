@@ -1,4 +1,4 @@
-//! Tests in which calls of a patched function in this process are scopes.
+//! Tests in which calls of a patched function are scopes: GPU work would be attributed to them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ fn start_scopes() {
     follow_scopes(&settings.scopes);
 }
 
-/// Returns the number of calls in progress that are scopes and whose end is awaited.
+/// Returns the number of calls in progress that are scopes and that will return to a return stub.
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes
@@ -127,8 +127,8 @@ fn a_call_that_is_no_scope_goes_on() {
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
-        // A function that ends in a jump to another function shares the stub of its call. A step shares the stub of a
-        // scope, too.
+        // The return address is already that of a stub. A second scope (a function that ends in a jump to another)
+        // uses the same stub, and so does a step.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);

@@ -1,5 +1,5 @@
-//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Their trampolines identify
-//! them by a number.
+//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Each has a number, which its
+//! trampoline passes to [`of_trampoline`].
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tllmprof_sync::Published;
 
 use super::pool::SCOPES;
 
-/// Largest number of functions that can be scopes.
+/// Largest number of functions whose calls can be scopes (GPU work is attributed to them).
 pub(crate) const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
@@ -52,7 +52,7 @@ impl ScopeFunction {
     }
 }
 
-/// Returns the scope function with this number.
+/// Returns the function with this number, whose calls are scopes.
 pub(super) fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }
@@ -89,7 +89,8 @@ pub(super) fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
     function(unsafe { number.read_unaligned() } as usize)
 }
 
-/// Warns, once, that more calls are in progress than can be scopes.
+/// Warns, once, that too many calls of scope functions are in progress at a time, so that no GPU work is attributed
+/// to some of them.
 #[cold]
 pub(crate) fn report_over_full() {
     lifecycle::global! {

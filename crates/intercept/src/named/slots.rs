@@ -1,7 +1,7 @@
-//! Patches GOT slots of functions whose entry is not patched.
+//! Patches GOT slots of functions whose entry cannot be patched.
 //!
-//! A slot that the loader has filled holds the function's address. A lazily bound slot points into its own module until
-//! the first call. Its future value is looked up here by the loader's rules. In a module with RELRO the slots are
+//! A slot that the loader has bound holds the function's address. A lazily bound slot points into its own module
+//! until the first call; its future value is found by the loader's rules. In a module with RELRO the slots are
 //! read-only: they are made writable for the one store, and then read-only again.
 
 use core::ffi::CStr;
@@ -55,7 +55,8 @@ pub(super) fn lead_to_stubs(
     count
 }
 
-/// Returns the address that the slot leads to, or `None` if that is not the address of `function`.
+/// Returns the address that the slot leads to, or `None` if this is not the address of `function`. An IFUNC's slot
+/// leads to the variant that its resolver selects.
 fn real(
     module: &ElfModule,
     slot: &Slot<'_>,
@@ -67,9 +68,9 @@ fn real(
         return None;
     }
     let found = function.found;
-    // A slot that is not lazily bound may serve calls, or hold the function's address for the
-    // program to compare. Skip it in the module that defines the function: the same address is in
-    // other variables of that module, and comparisons with them must not fail.
+    // The loader has bound this slot at load time. The slot may serve calls, or hold the function's address for the
+    // program to compare. Skip it in the module that defines the function: other variables of that module hold the
+    // same address, and comparisons with them must not fail.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }
@@ -185,8 +186,8 @@ mod tests {
         });
     }
 
-    /// Returns the address that a slot of the test program leads to, or `None` if that is not the address of `found`.
-    /// The slot is for `name` and holds `value`.
+    /// Returns the result of [`real`] for a GOT slot of the test program. The slot is for `name` and holds `value`.
+    /// The result is the address that the slot leads to, or `None` if that is not the address of `found`.
     fn leads(
         name: &CStr,
         found: DefinedFunction,

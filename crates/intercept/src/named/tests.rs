@@ -157,7 +157,8 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
         for number in 0..8 {
             assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
             assert_eq!(count(), 1 + number as u64);
-            // Only the end of iteration 3 is awaited, because the window consists of this iteration.
+            // The window consists of iteration 3. So only the end of this iteration is awaited, by a replaced return
+            // address.
             let iteration = ends.iteration.load(Ordering::Relaxed);
             let awaited = number >= 3 && !processor::has_shadow_stack();
             assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");

@@ -1,8 +1,8 @@
-//! The code that a patched entry jumps to (a trampoline).
+//! The code that a patched function entry jumps to (a trampoline).
 //!
-//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes, it calls a Rust
-//! function at each call instead. Then it runs the instructions that the jump replaced, and jumps to the code after
-//! the jump. The memory is never writable and executable at the same time.
+//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes (GPU work is
+//! attributed to them), it calls a Rust function at each call instead. Then it runs the instructions that the jump
+//! replaced, and jumps to the code after the jump. The memory is never writable and executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -33,7 +33,8 @@ const MAX_TRIES: usize = 8;
 pub(crate) struct Region {
     /// Start address of the module whose functions jump to these trampolines.
     pub of: usize,
-    /// The mapped pieces of memory: one, or several if no gap has room for all trampolines.
+    /// The mapped pieces of memory: one, or several if no gap between other mappings is large enough for all
+    /// trampolines.
     parts: Vec<TrampolinePages>,
 }
 
@@ -90,8 +91,8 @@ impl Region {
         }
     }
 
-    /// Adds the trampoline for `entry`. `scope` is the number of the function if its calls are scopes. Returns the
-    /// trampoline's address range.
+    /// Adds the trampoline for `entry`. `scope` is the function's number if its calls are scopes (GPU work is
+    /// attributed to them), otherwise `None`. Returns the trampoline's address range.
     pub(crate) fn add(
         &mut self,
         entry: &PatchableEntry,
@@ -220,7 +221,8 @@ fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<V
     Some(code.bytes)
 }
 
-/// Assembles the trampoline of a function whose calls are scopes: it calls a Rust function at each call.
+/// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): it calls a Rust
+/// function at each call.
 fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -241,14 +243,14 @@ fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0x64, 0x4c, 0x8b, 0x1c, 0x25], tls_offset()?); // mov r11, fs:[…]
     code.put(&[0x4d, 0x85, 0xdb]); // test r11, r11
-    code.put(&[0x74, 0]); // jz slow
+    code.put(&[0x74, 0]); // jz slow (the distance is stored below)
     let first_jump = code.bytes.len();
     code.put_with(&[0x49, 0xff, 0x83], count); // inc qword ptr [r11 + count]
     code.put(&[0x50]); // push rax
     code.put_with(&[0x49, 0x8b, 0x83], count); // mov rax, [r11 + count]
     code.put_with(&[0x49, 0x3b, 0x83], limit); // cmp rax, [r11 + limit]
     code.put(&[0x58]); // pop rax
-    code.put(&[0x77, 0]); // ja slow
+    code.put(&[0x77, 0]); // ja slow (the distance is stored below)
     let second_jump = code.bytes.len();
     code.put(&[0x41, 0x5b]); // pop r11
     let go_on = code.at + code.bytes.len();
@@ -266,9 +268,10 @@ fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     Some(())
 }
 
-/// Assembles the switch for a function of `module`. Returns its code, and the offset in bytes of the part that does the
-/// work of the original function. The switch changes `rax`, `r11` and the flags, which carry no argument of a C
-/// function with a fixed number of arguments.
+/// Assembles the switch for a function of `module`: code that jumps to the address in `target`, or to the original
+/// function if the caller is in `module`. Returns the code, and the offset in bytes of the part that does the work of
+/// the original function. The switch changes `rax`, `r11` and the flags, which carry no argument of a C function with
+/// a fixed number of arguments.
 fn assemble_switch(
     at: usize,
     entry: &PatchableEntry,
@@ -281,7 +284,7 @@ fn assemble_switch(
     };
     let size = i32::try_from(module.len()).ok()?;
     code.put(&[0x48, 0x8b, 0x04, 0x24]); // mov rax, [rsp]
-    code.put(&[0x49, 0xbb]); // mov r11, the module
+    code.put(&[0x49, 0xbb]); // mov r11, the start of the module
     code.put(&module.start.to_le_bytes());
     code.put(&[0x4c, 0x29, 0xd8]); // sub rax, r11
     code.put(&[0x49, 0xbb]); // mov r11, the address of the target
@@ -290,7 +293,7 @@ fn assemble_switch(
             .expose_provenance()
             .to_le_bytes(),
     );
-    code.put_with(&[0x48, 0x3d], size); // cmp rax, its size
+    code.put_with(&[0x48, 0x3d], size); // cmp rax, the size of the module
     code.put(&[0x72, 0x03]); // jb original
     code.put(&[0x41, 0xff, 0x23]); // jmp [r11]
     let length = code.bytes.len();

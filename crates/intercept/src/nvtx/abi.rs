@@ -34,10 +34,8 @@ struct Segment {
     slots: *const isize,
 }
 
-/// Returns an address in the module that has the extension: that of the extension's table. Returns 0 if it has none.
-///
-/// # Safety
-/// `extension` is null or the pointer that NVTX passed its tool for initialisation.
+/// Returns an address in the module that has the extension: the address of the extension's table. Returns 0 if there
+/// is no table.
 pub(crate) unsafe fn part_of(extension: *const Extension) -> usize {
     // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {
@@ -63,7 +61,8 @@ struct Callbacks {
     >,
 }
 
-/// The word in which a module that uses NVTX keeps the address of one of its functions. A tool may replace the address.
+/// The word in which a module that uses NVTX keeps the address of one of its NVTX functions. A tool (a profiler) may
+/// replace the address.
 pub(crate) type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
@@ -256,7 +255,7 @@ pub(crate) mod made {
         core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
-    /// Returns the structure number `number` that the calling thread's module offers its tool, or null.
+    /// Returns the structure number `number` that the calling thread's simulated module offers its tool, or null.
     pub(crate) unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
             Some(module) if number == CALLBACKS_TABLE => {

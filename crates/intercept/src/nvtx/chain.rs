@@ -1,9 +1,10 @@
-//! Installs this library's NVTX functions when a module of the program looks for its tool (NVTX's word for a profiler).
-//! If there is another tool, that tool is initialised first, and this library's functions (wrappers) call the tool's.
+//! Installs this library's NVTX functions when a module of the program looks for its tool (NVTX's word for a
+//! profiler). If there is another tool, that tool is initialised first, and this library's functions (wrappers) call
+//! the tool's functions next.
 //!
-//! Each module could have different next functions (those that the wrappers call), but in practice a tool gives all
-//! modules the same ones. Modules with the same next functions share a [`Chain`](super::chains::Chain). Each chain has
-//! its own copy of the wrappers, so that a wrapper knows its next function.
+//! Each module could have different next functions, but in practice a tool gives all modules the same ones. Modules
+//! with the same next functions share a [`Chain`](super::chains::Chain), which is the list of these functions. Each
+//! chain has its own copy of the wrappers, so that a wrapper knows its next function.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,8 @@ use tllmprof_platform::resolve;
 /// fills them.
 struct Places<'a> {
     wrapped: [Option<FunctionSlot<'a>>; ROWS],
-    /// All pointers, with their values before the tool is asked. A tool that fails may have changed any of them.
+    /// All pointers of the module, with their values before the tool's initialisation. A tool that fails may have
+    /// changed any of them.
     found: Vec<(FunctionSlot<'a>, FunctionPointer)>,
 }
 
@@ -54,7 +56,7 @@ impl<'a> Places<'a> {
     /// Returns the tool's functions: the pointers that the tool has changed. All other elements are null.
     fn tools(&self) -> [FunctionPointer; ROWS] {
         self.wrapped.map(|place| match place {
-            // Skip an unchanged pointer: the module's own function would call the wrapper again.
+            // Skip an unchanged pointer. It leads to the module's own function, which would call the wrapper again.
             Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
             _ => core::ptr::null_mut(),
         })
@@ -67,7 +69,7 @@ impl<'a> Places<'a> {
             .any(|(known, found)| core::ptr::eq(*known, place) && *found == now)
     }
 
-    /// Restores the values that the pointers had before the tool was asked.
+    /// Restores the values that the pointers had before the tool's initialisation.
     fn restore(&self) {
         self.found
             .iter()
@@ -83,7 +85,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// An initialisation function of the program's NVTX tool.
+/// An initialisation function of the program's NVTX tool (another profiler).
 enum Tool<F> {
     /// The program has no other NVTX tool, or the tool's library cannot be loaded.
     None,
@@ -123,14 +125,14 @@ impl<F: Copy> Tool<F> {
 lifecycle::global! {
     stage: Doors;
 
-    /// Modules for which a tool is being asked: the addresses that they passed, 0 for a free entry. If two copies of
-    /// this library are loaded, each may take the other for the tool. A repeated request for a module in this list is
-    /// such a loop, so it is not passed on.
+    /// Modules for which a tool is being initialised: the addresses that they passed; 0 for a free entry. If two
+    /// copies of this library are loaded, each may take the other for the tool. A repeated request for a module in
+    /// this list is such a loop, so it is not passed on.
     #[fork(reset)]
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 }
 
-/// A request to a tool on behalf of one module. Its entry in [`ASKED`] is freed on drop.
+/// A request to a tool to initialise one module. The module's entry in [`ASKED`] is freed on drop.
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
@@ -157,7 +159,8 @@ impl Drop for Asking {
     }
 }
 
-/// Handles a module of the program that looks for its tool. Returns 1 if the module got a tool, else 0.
+/// Called when a module of the program looks for its NVTX tool (a profiler). Lets another tool initialise the module,
+/// and then installs this library's functions. Returns 1 if the module got a tool, else 0.
 ///
 /// # Safety
 /// Called only by NVTX, in the way of `nvtxInit.h`.
@@ -196,7 +199,8 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     contained(has_tool, || wrapped(places, has_tool))
 }
 
-/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool, else 0.
+/// Replaces the module's NVTX functions by this library's wrappers, if the program's ranges must be counted or
+/// recorded. Returns 1 if the module now has a tool, else 0.
 fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;
@@ -213,7 +217,8 @@ fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     1
 }
 
-/// Returns true if the module is this library. Its own ranges are not counted: they go only to the tool.
+/// Returns true if the module is this library. The library's own ranges are not counted: they go only to the other
+/// tool.
 fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
@@ -228,8 +233,8 @@ fn wants_ranges() -> bool {
     wants
 }
 
-/// Handles a module of the program that looks for its tool for an extension of NVTX, such as payloads. This library
-/// uses no extensions, so it only calls the tool. Returns 1 if the module got a tool, else 0.
+/// Called when a module of the program looks for its tool (a profiler) for an extension of NVTX, such as payloads.
+/// This library uses no extensions, so it only calls the other tool. Returns 1 if the module got a tool, else 0.
 ///
 /// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
 /// does. If no tool answers this query, the result of this function is the answer. So it returns 1 if ranges are

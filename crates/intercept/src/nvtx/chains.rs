@@ -8,10 +8,10 @@ use super::abi::FunctionPointer;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// Number of NVTX functions that are wrapped.
+/// Number of NVTX functions that this library replaces by wrappers.
 pub(crate) const ROWS: usize = 21;
 
-/// Largest number of different sets of next functions (those that wrappers call).
+/// Largest number of chains: sets of functions of other tools, which the wrappers call next.
 pub(crate) const CHAINS: usize = 8;
 
 /// The functions of another tool that the wrappers call, one for each wrapped function; null if the
@@ -27,7 +27,7 @@ impl Chain {
         }
     }
 
-    /// Returns the tool's function that the wrapper with the index `row` must call, or null.
+    /// Returns the other tool's function that the wrapper with the index `row` must call, or null if there is none.
     #[inline]
     pub(super) fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
@@ -41,7 +41,7 @@ impl Chain {
 lifecycle::global! {
     stage: Doors;
 
-    /// All chains (sets of functions of other tools). The chains in use come first and do not change.
+    /// All chains. A chain is a set of functions of another tool. The chains in use come first and do not change.
     #[fork(keep = "code leads through the chains")]
     pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
     #[fork(keep = "as the chains")]
@@ -50,8 +50,8 @@ lifecycle::global! {
     static MAKING: Lock<()> = Lock::new(());
 }
 
-/// Returns the index of the chain that has these next functions, and creates it if necessary.
-/// Returns `None` if all chains are in use.
+/// Returns the index of the chain (set of functions of another tool) that consists of these functions, and creates it
+/// if necessary. Returns `None` if all chains are in use.
 pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
     // Other threads hold this lock only for a moment, and never while they wait.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;

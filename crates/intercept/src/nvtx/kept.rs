@@ -1,7 +1,7 @@
 //! Records the program's NVTX ranges and marks, and keeps the names that belong to NVTX handles.
 //!
-//! Outside windows this costs a load or two per call. Names of domains and registered strings are always kept, because
-//! the program registers them before the window opens.
+//! Outside windows (recorded intervals) this costs a load or two per call. Names of domains and registered strings
+//! are always kept, because the program registers them before the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
-    /// Known names of domains, by handle. `STRINGS` has those of registered strings.
+    /// Known names of domains, found by the domain's handle. `STRINGS` has the names of registered strings.
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static DOMAINS: Known<Label, 256> = Known::new();
@@ -35,7 +35,7 @@ lifecycle::global! {
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// True if the program's NVTX ranges must be recorded while a window is open.
+    /// True if the program's NVTX ranges must be recorded while a window (a recorded interval) is open.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
@@ -56,7 +56,7 @@ fn are_kept() -> bool {
     ARE_KEPT.load(Ordering::Relaxed)
 }
 
-/// Returns true if a window is open, so that a range that begins now must be recorded.
+/// Returns true if a window (a recorded interval) is open, so that a range that begins now must be recorded.
 #[inline]
 fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
@@ -135,7 +135,7 @@ pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-#[inline(never)] // otherwise each wrapper of each chain has a copy
+#[inline(never)] // one shared copy, not one in each wrapper
 fn push(domain: Handle, name: &NvtxRangeName<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
@@ -248,13 +248,13 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // `are_asked_for` does the same two steps if the session has a component that records
-            // windows.
+            // In this test, these two lines do the work of `are_asked_for`. That function does nothing without a
+            // component of the session that records windows.
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // No window is open. Names of domains and registered strings are kept even so.
+            // No window is open. Names of domains and registered strings are kept anyway.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

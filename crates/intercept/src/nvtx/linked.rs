@@ -34,8 +34,8 @@ fn find(address: usize, name: &CStr, ending: &str) -> Option<*mut c_void> {
     Some(held)
 }
 
-/// Returns the address that the loader binds this variable to: that in the first of the initially loaded modules that
-/// defines it, or that in `module`. Returns `None` if `module` does not export the variable.
+/// Returns the address to which the loader binds this variable: the definition in the first of the initially loaded
+/// modules that has one, or else the definition in `module`. Returns `None` if `module` does not export the variable.
 fn exported(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
     let own = module.defines(name, None)?;
     let mut first = None;

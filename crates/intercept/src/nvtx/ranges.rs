@@ -32,7 +32,7 @@ lifecycle::global! {
     /// module's ranges reach this library.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
-    /// Next handle or identifier that this library issues, if no other tool issues one.
+    /// Next handle or identifier that this library issues. It issues one only if no other tool does.
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
@@ -77,11 +77,10 @@ pub(crate) fn met() {
 /// The effect of a range's beginning on the count of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// The range is not a step, or its step begins later, when the range has been pushed or
-    /// started.
+    /// The range is not a step, or it is a step but no iteration can begin or end now.
     Nothing,
-    /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
-    /// the iteration with this number ends together with the range.
+    /// The range is a step. An iteration may open after the beginning of the range has been recorded. The number is
+    /// that of an iteration that ends with the range, if there is one.
     Step(Option<u64>),
 }
 
@@ -93,7 +92,7 @@ pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
 }
 
 impl RangeRule {
-    #[inline(never)] // otherwise each wrapper of each chain has a copy
+    #[inline(never)] // one shared copy, not one in each wrapper
     fn begins(&self, domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
         if self.names(domain, name) && by_name::count(Counted::Named) {
             Begins::Step(by_name::ask(Counted::Named))
@@ -133,7 +132,8 @@ impl RangeRule {
     }
 }
 
-/// Handles a range that has been pushed. `begins` is the value that the function [`begins`] returned for it.
+/// Handles a range that has just been pushed. `begins` is the value that the function [`begins`] returned before the
+/// push.
 #[inline]
 pub(crate) fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
@@ -177,8 +177,9 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// Handles a range that has been started. `begins` is the value that the function [`begins`] returned for it. Returns
-/// the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the range must be known.
+/// Handles a range that has just been started. `begins` is the value that the function [`begins`] returned before the
+/// start. Returns the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the
+/// range must be known.
 #[inline]
 pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {

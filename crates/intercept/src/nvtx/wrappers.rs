@@ -1,5 +1,5 @@
-//! The wrappers: NVTX functions of this library, which do the library's work and then call the functions of another
-//! NVTX tool, if there is one.
+//! The wrappers: NVTX functions of this library. They count or record the program's range, and then call the function
+//! of another NVTX tool (a profiler), if there is one.
 //!
 //! A range that counts as a step begins before its push is passed to the other tool, so that a window that opens with
 //! it contains the tool's event. The step ends after the pop has returned. In the record the range does not include
@@ -223,7 +223,7 @@ mod tests {
     type Any = unsafe extern "C-unwind" fn(usize, usize) -> usize;
 
     std::thread_local! {
-        /// Number of calls that the test's tool has received, and the arguments of the last call.
+        /// Number of calls that the simulated tool has received, and the arguments of the last call.
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 

@@ -1,4 +1,4 @@
-//! The role of a thunk's function.
+//! The role of an intercepted function: the library that it belongs to, and the call that it makes.
 
 use core::ffi::c_void;
 
@@ -10,7 +10,7 @@ use super::wanted::CallUses;
 use super::{Does, Simple};
 use crate::handlers::handlers;
 
-/// The role of a thunk's function: the library that it belongs to, and the call that it makes.
+/// The role of an intercepted function: the library that it belongs to, and the call that it makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// A function of the driver.
@@ -19,7 +19,7 @@ pub(crate) enum Role {
     Front(Call),
     /// A function of the CUDA runtime, which calls the driver.
     Runtime(Call),
-    /// Either version of `cuGetProcAddress`, whose result is replaced by a thunk.
+    /// Either version of `cuGetProcAddress`. The function that it returns is replaced by a stub of this library.
     ProcAddress,
     /// A function with which a profiler attaches or releases CUPTI.
     Cupti(CuptiCall),
@@ -28,7 +28,8 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Returns the role that a function has if it lies in a library other than the driver.
+    /// Returns the role of the same function if it lies in a library other than the driver: a driver function becomes
+    /// a [`Role::Front`].
     pub(super) const fn of_another_library(self) -> Self {
         match self {
             Self::Driver(call) => Self::Front(call),
@@ -61,7 +62,7 @@ impl Role {
         }
     }
 
-    /// Returns the handler that a thunk with this role must have at the moment.
+    /// Returns the handler that the thunk of a function with this role must have now.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => CallUses::now().handler(call) as *mut c_void,

@@ -1,4 +1,4 @@
-//! The purposes for which this process needs the driver's calls, and the handlers that result.
+//! The purposes for which this process needs the driver's calls, and the handlers that serve these purposes.
 
 use tllmprof_calls::{Call, CallPurpose, Direction, Wait};
 use tllmprof_recorder as recorder;
@@ -15,7 +15,7 @@ pub(super) struct CallUses {
     ranges: bool,
     /// True if the driver's calls are recorded.
     recorded: bool,
-    /// True if calls that wait must be timed outside windows, too.
+    /// True if calls that wait must be timed outside windows (recorded intervals), too.
     timed: bool,
     /// True if the learner, which finds iterations when no rule is set, must be notified of the
     /// calls.
@@ -77,7 +77,8 @@ impl CallUses {
     }
 }
 
-/// Returns the handlers that count `call` and also note it, or `None` if the learner does not depend on the call.
+/// Returns the two handlers that also write `call` into the thread's trail (its recent calls, for the learner).
+/// Returns `None` if the learner does not need the call.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
         CallPurpose::KernelLaunch { handle: 0 } => handlers().first_argument,
@@ -144,7 +145,8 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // If scopes are enabled, calls that change graphs must be handled, and during a capture launches, too.
+            // If GPU work is attributed to scopes, calls that change graphs must be handled, and during a stream
+            // capture launches, too.
             let graphs = CallUses {
                 graphs: true,
                 ..NONE

@@ -8,20 +8,21 @@ use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 /// Number of periods (intervals between two occurrences of the call site) after which a choice counts as
 /// reliable.
 const SURE_AFTER: u32 = 32;
-/// Number of periods after which a choice counts as reliable, for iterations with few launches.
+/// Number of periods (intervals between two occurrences of the call site) after which a choice counts as reliable,
+/// for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Number of launches that the periods before a reliable choice should contain together: about as many as a
-/// few iterations of a model with many layers. Graphs are not counted.
+/// Number of launches that the periods before a reliable choice should contain together. It is about the number of
+/// launches in a few iterations of a model with many layers. Graphs are not counted.
 const WORK_OF_A_FEW: u32 = 4096;
-/// Duration in nanoseconds that no layer of a model reaches, so that a longer interval is not a layer. For
-/// comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
+/// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
+/// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Total duration of the periods, in nanoseconds, after which a choice counts as reliable, if each period
-/// lasts at least `BEYOND_LAYERS`.
+/// Total duration in nanoseconds of the periods before a reliable choice, if each period lasts at least
+/// `BEYOND_LAYERS`. Then fewer periods suffice.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// Minimum number of such long periods, even if they reach `MIN_DURATION` earlier.
+/// Minimum number of periods that last at least `BEYOND_LAYERS`, even if fewer of them reach `MIN_DURATION`.
 const MIN_SURE: u64 = 8;
-/// If one in this number of intervals is longer than usual, the call site counts as missing in many steps.
+/// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;
@@ -52,8 +53,8 @@ pub(super) struct Candidate {
     pub long: u32,
     /// Number of intervals since the last interval that is counted in `long`.
     pub since_long: u32,
-    /// Number of intervals since the last interval that may contain a layer plus the first and last kernels
-    /// of a model.
+    /// Number of intervals since the last interval that may contain a model's first and last kernels in addition to a
+    /// layer.
     pub since_more: u32,
     /// True if this is the call site that the learner follows now.
     pub current: bool,
@@ -62,7 +63,7 @@ pub(super) struct Candidate {
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
-    /// Lower quartile of the intervals' durations, in nanoseconds; 0 if unknown.
+    /// Lower quartile of the durations of the intervals between occurrences, in nanoseconds; 0 if unknown.
     pub lasts: u64,
 }
 
@@ -94,12 +95,14 @@ impl Candidate {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Returns the number of further periods (intervals) for which the call site must recur before the choice
-    /// counts as reliable; 0 if it has recurred long enough. It has if no interval was longer than usual,
-    /// which would point to an outer loop, or if there were enough longer intervals that the outer loop would
-    /// have been found. Sites with little work need more periods: they may be a layer of a model, or a
-    /// warm-up that tries out kernels. `steady` is the number of periods since the last longer one, including
-    /// periods that the history no longer holds.
+    /// Returns the number of further periods (intervals) for which the call site must recur before the choice counts
+    /// as reliable; 0 if it already does.
+    ///
+    /// A longer interval than usual points to an outer loop. The choice is reliable after [`wanted`](Self::wanted)
+    /// periods without a longer one, or after enough longer ones that the outer loop would have been found. Sites
+    /// with little work need more periods: they may be a layer of a model, or a warm-up that tries out kernels.
+    /// `steady` is the number of periods since the last longer one, including periods that the history no longer
+    /// holds.
     pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -114,9 +117,9 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if this call site is the same call as `other` with a shorter context (fewer preceding
-    /// calls), and `other` is missing in many steps that this site occurs in. The program then reaches the
-    /// call in more than one way, and only the shorter context matches all of them.
+    /// Returns true if this call site should replace `other`. Both are the same call, but this site has a shorter
+    /// context (fewer preceding calls), and `other` is missing in many steps that this site occurs in. The program
+    /// then reaches the call in more than one way, and only the shorter context matches all of them.
     pub(super) fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
@@ -129,7 +132,8 @@ impl Candidate {
             && self.long * MISSING_IN < self.count
     }
 
-    /// Returns true if no interval in the history was much longer than usual.
+    /// Returns true if no interval (between two occurrences of the call site) in the history was much longer than
+    /// usual.
     pub(crate) const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
     }
@@ -147,7 +151,7 @@ impl Candidate {
         }
     }
 
-    /// Returns true if the intervals last longer than any layer of a model.
+    /// Returns true if the intervals between occurrences of the call site last longer than any layer of a model.
     pub(crate) const fn is_beyond_layers(&self) -> bool {
         self.lasts >= BEYOND_LAYERS
     }
@@ -156,9 +160,9 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Returns the number of further periods until the call site has recurred more often in a row than a
-    /// model has layers. Periods that may contain a model's first and last kernels end a row. Once the result
-    /// is 0, the periods cannot be layers, so no outer loop has to be searched for.
+    /// Returns the number of further periods until the call site has recurred more often in a row than a model has
+    /// layers. A period that may contain a model's first and last kernels ends the row. Once the result is 0, the
+    /// periods cannot be layers, so no outer loop has to be searched for.
     pub(crate) fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
@@ -170,8 +174,8 @@ impl Candidate {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Returns true if the intervals have as much work as whole iterations, and nearly all have the same
-    /// work.
+    /// Returns true if the intervals (between two occurrences of the call site) have as much work as whole
+    /// iterations, and nearly all have the same work.
     pub(crate) fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
@@ -181,13 +185,14 @@ impl Candidate {
         work * 2 >= median && work * 2 <= median * 3
     }
 
-    /// Returns true if the intervals may be layers of a model: alike, with many waits and copies, and without
-    /// a graph. A layer that loops over its experts looks like this.
+    /// Returns true if the intervals (between two occurrences of the call site) may be layers of a model: alike, with
+    /// many waits and copies, and without a graph. A layer that loops over its experts looks like this.
     pub(crate) fn may_be_layer(&self) -> bool {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
-    /// Returns true if a usual interval has many waits and copies, and no graph.
+    /// Returns true if a usual interval (between two occurrences of the call site) has many waits and copies, and no
+    /// graph.
     pub(crate) fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }

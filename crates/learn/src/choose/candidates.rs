@@ -48,8 +48,8 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // The followed threads have launched nothing since the last occurrence of the
-                    // call site, so no iteration ended at this one.
+                    // The followed threads have launched nothing since the last occurrence of the call site. So no
+                    // iteration ended at this occurrence.
                     continue;
                 }
                 if slot.used {
@@ -161,8 +161,8 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // At two levels of context, the occurrences may be the same. Then the call site is listed only
-            // once, at the better level.
+            // At two levels of context (numbers of preceding calls), a call may have the same occurrences. Then the
+            // call site is listed only once, at the better level.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
@@ -203,7 +203,8 @@ impl Scratch {
                 _ => *shorter.select_nth_unstable(intervals / 4).1,
             };
         }
-        // The mean number of graphs per interval, rounded to the nearest integer.
+        // The mean number of graphs per interval, rounded to the nearest integer. An interval is the stretch between
+        // two occurrences of the call site.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;

@@ -1,18 +1,18 @@
-//! Distinguishes the passes of a target model from the passes of its draft model if both are graphs: the
-//! passes then have the same work, and only their durations differ.
+//! Distinguishes the passes of a target model from those of its draft model (speculative decoding). If both models
+//! are graphs, their passes have the same work, and only the durations differ.
 
 use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
 use crate::history::HistoryEntry;
 
-/// Minimum number of passes before durations are compared.
+/// Minimum number of passes of the target model before durations are compared.
 const MIN_PASSES: u32 = 16;
-/// Maximum number of short intervals in a pass. There is one for each token that is drafted.
+/// Maximum number of short intervals in a pass of the target model. There is one for each drafted token.
 const MAX_DRAFTS: u32 = 16;
-/// Minimum difference between the lowest and the highest number of drafts in a pass.
+/// Minimum difference between the lowest and the highest number of drafted tokens in a pass. With a constant number,
+/// the passes could be ordinary steps of which each n-th takes longer.
 const VARIES: u32 = 2;
-/// The interval at the end of a pass must last at least this many times as long as the mean of the pass's
-/// other intervals.
+/// The last interval of a pass must take at least this many times the mean duration of the pass's other intervals.
 const LONGER: u64 = 2;
 
 impl Scratch {
@@ -33,10 +33,10 @@ impl Scratch {
             })
     }
 
-    /// Returns true if each pass of `outer` is made of short intervals of `inner`, in varying number, with one long
-    /// interval at its end. The number must stay small, because intervals between arrivals, such as those of prompts
-    /// among tokens, look similar. If `early` is true, fewer passes suffice: the result then means that the pattern
-    /// may turn out to hold.
+    /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals
+    /// of `inner`, in varying number, and one long interval at the end. The number must stay small, because the
+    /// intervals between arriving requests look similar. If `early` is true, fewer passes suffice: the result then
+    /// means that the pattern may turn out to hold.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[HistoryEntry],
@@ -75,8 +75,8 @@ impl Scratch {
             agreeing += u64::from(lasted > longest);
             (drafts, longest) = (0, 0);
         }
-        // With a constant number of short intervals, the passes would be ordinary steps of which each n-th
-        // takes longer.
+        // With a constant number of short intervals, the passes could be ordinary steps of which each n-th takes
+        // longer.
         let vary = longs > 1 && fewest > 0 && most <= MAX_DRAFTS && most - fewest >= VARIES;
         let average = |lasted: u64, intervals: u64| lasted / intervals.max(1);
         vary && agreeing * 8 >= longs * 7 && average(long, longs) >= average(short, shorts) * LONGER

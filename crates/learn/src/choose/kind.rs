@@ -1,4 +1,4 @@
-//! Chooses the best of several call sites that occur equally often, because they belong to the same loop.
+//! Chooses the best of several call sites that occur equally often because they belong to the same loop.
 
 use super::Scratch;
 use super::candidate::Candidate;
@@ -18,9 +18,9 @@ impl Scratch {
         // chance, so it is left out.
         let erratic = |c: &Candidate| c.odd > chosen.odd.max(c.count / 4);
         let alike = |c: &&Candidate| chosen.alike(c) && !erratic(c);
-        // The host waits for the results that it copies from the device (a read), so a device-to-host copy
-        // marks the end of an iteration best. A wait of another type must be much steadier to be preferred. A
-        // read is compared only with other reads.
+        // A device-to-host copy (a read) marks the end of an iteration best, because the host waits for results in
+        // this way. A wait of another type must be much steadier to be preferred. A read is compared only with other
+        // reads.
         let reads = |c: &Candidate| {
             let entry = entries.get(c.last as usize);
             entry.is_some_and(|entry| entry.call == Some(SiteCall::CopyToHost))
@@ -32,9 +32,9 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // The number of occurrences that a call site has too many or too few, compared with the other sites.
-        // Other sites may have more occurrences only because they have surplus ones. So occurrences count as
-        // missing only up to the number of long intervals, where they could be missing.
+        // The number of occurrences that a call site seems to have too many or too few, compared with the other
+        // sites. Another site may have more occurrences only because some are surplus. So missing occurrences are
+        // counted only up to the number of long intervals, which are the places where an occurrence could be missing.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);
@@ -55,8 +55,7 @@ impl Scratch {
                     },
                 helper,
                 !reads,
-                // If several reads are possible, the one after most of the work reads the result of that
-                // work.
+                // Prefer the read that follows most of the period's work: it reads the result of that work.
                 u32::MAX
                     - entry.map_or(0, |e| e.work().weight().min(c.median) * 8 / c.median.max(1)),
                 preference(helper, c.level),
@@ -65,8 +64,8 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // In the middle of a period, a call site that comes late in the period has one occurrence fewer than
-        // the others.
+        // Now, in the middle of a period, a call site that comes late in the period has one occurrence fewer than the
+        // others.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
         // Changing to another call site costs an iteration, so the current site is kept unless another site
         // is clearly better.
@@ -81,10 +80,10 @@ impl Scratch {
     }
 }
 
-/// Returns the rank of a level of context (number of preceding calls) among call sites that are otherwise
-/// equal; the lowest rank is best. A context of one preceding call distinguishes most sites, and it stays the
-/// same when the batch changes. For helper threads level 0, without context, is best: it treats all threads
-/// of a pool as one site.
+/// Returns the rank of a level of context (number of preceding calls). Among call sites that are otherwise equal, the
+/// site with the lowest rank is chosen. A context of one preceding call distinguishes most sites, and it stays the
+/// same when the batch changes. For helper threads level 0, without context, is best: it treats all threads of a pool
+/// as one site.
 pub(super) const fn preference(helper: bool, level: u8) -> u8 {
     match level {
         _ if helper => level,

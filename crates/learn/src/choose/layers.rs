@@ -5,19 +5,21 @@ use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// The largest number of layers that a model is assumed to have.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of passes with the same number of layers before a call site counts as a layer.
+/// Minimum number of passes over a model's layers that have the same number of layers, before a call site counts as a
+/// layer.
 const MIN_PASSES: u32 = 2;
-/// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
+/// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass by
+/// them.
 const ENDS_OF_LAYER: i64 = 3;
-/// A divisor: the number of calls in an interval counts as varying if its mean deviation is at least 1/16 of
-/// the usual number. The number varies in a layer that loops over its experts.
+/// The number of calls per interval counts as varying if its mean deviation is at least the usual number divided by
+/// `VARIES`. It varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
-    /// Returns true if `inner` occurs at each layer of a model and `outer` once in each pass over the
-    /// layers. There are two signs: each pass has the same number of layers, and one interval of each pass
-    /// has more work, because it includes the first and last kernels of the model. Requests of equal length
-    /// do not match: little is launched between requests, compared with the work of a token.
+    /// Returns true if `inner` occurs at each layer of a model and `outer` once in each pass over the layers. There
+    /// are two signs: each pass has the same number of layers, and one interval of each pass has more work, because
+    /// it includes the first and last kernels of the model. Requests of equal length do not look like passes:
+    /// compared with a token, little work is launched between requests.
     pub(super) fn passes_over_layers(&self, outer: &Candidate, inner: &Candidate) -> bool {
         let Some((ends, others)) = self.passes(outer, inner) else {
             return false;
@@ -92,8 +94,8 @@ impl Scratch {
             && !self.candidates[..found].iter().any(layers)
     }
 
-    /// Returns true if most of the work between occurrences of `of` is split into pieces by waits, and each
-    /// piece is smaller than a whole model.
+    /// Returns true if waits split most of the work between two occurrences of `of` into pieces, each of them smaller
+    /// than a whole model.
     fn is_in_pieces(&self, of: &Candidate) -> bool {
         let (mut pieces, mut all) = (0u64, 0u64);
         for (from, to) in Occurrences::new(&self.next, of).pairs() {
@@ -106,7 +108,7 @@ impl Scratch {
         pieces * 3 < all * 2 && pieces < models
     }
 
-    /// Returns true if the number of calls varies between the intervals of `inner`. It does if a layer loops
+    /// Returns true if the number of calls varies between the intervals of `inner`. An example is a layer that loops
     /// over the experts that the router chose.
     fn varies(&self, inner: &Candidate) -> bool {
         let calls = inner.calls;

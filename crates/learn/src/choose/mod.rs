@@ -20,38 +20,37 @@ use crate::trail::{ThreadLaunches, Threads};
 
 /// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// Minimum number of periods before a call site is chosen, for iterations so small that each may be one layer
-/// of a model.
+/// Minimum number of periods before a call site is chosen, if the periods are so small that each may be one layer of
+/// a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph launch counts as little work.
 const LITTLE: u32 = 48;
-/// Minimum number of occurrences for a rarer call site to replace a more frequent one.
+/// Minimum number of occurrences that a rarer call site needs to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Number of occurrences from which on a rarer call site may turn out to belong to an outer loop.
-/// While there is such a site, no site is chosen.
+/// Minimum number of occurrences of a rarer call site that may turn out to belong to an outer loop. While there is
+/// such a site, no site is chosen.
 const CONTENDER: u32 = 3;
-/// Number of launches below which an interval may be a layer of a model. For such small intervals a rarer
-/// call site replaces the more frequent one even if it explains a smaller share of the work.
+/// Number of launches below which an interval may be a layer of a model. For such small intervals, a rarer call site
+/// needs to explain only a smaller share of the work to replace a more frequent one.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// A divisor: an occurrence from before the choice counts as an iteration only if it follows at least a
-/// quarter of the usual work.
+/// An occurrence from before the choice counts as an iteration only if the work before it is at least the usual work
+/// divided by this number.
 const MIN_WORK_DIVISOR: u32 = 4;
-/// A number larger than the number of layers of any model. After this number of periods without a model's
-/// first and last kernels, the periods cannot be layers.
+/// A number of periods (intervals between two occurrences of the call site) that exceeds the number of layers of any
+/// model. After this many periods without a model's first and last kernels, the periods cannot be layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods between two examinations of the history, for a call site that has been steady.
+/// Minimum number of periods until the history is examined again, for a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
-/// Minimum number of launches that a model makes outside its layers: an embedding, a norm, the
-/// output head and the sampling of a token.
+/// Number of launches that each model makes outside its layers, at least: an embedding, a norm, the output head and
+/// the sampling of a token. An interval with this many launches more than a layer may contain them.
 const ENDS: u32 = 4;
-/// Number of waits and copies from which on an interval counts as "busy". Before and after its layers, a
-/// model has fewer.
+/// Minimum number of waits and copies in an interval that counts as busy, like a layer that loops over its experts.
+/// Before and after its layers, a model has fewer.
 const BUSY: usize = 8;
-/// Longest context (as a level of `site::REACH`) that may identify an outer loop. With a longer context,
-/// iterations that only alternate between two kernels, or that follow a prefill step, look like an outer
-/// loop.
+/// Longest context that may identify an outer loop, as a level (an index into `site::REACH`). With a longer context,
+/// iterations that only alternate between two kernels, or that follow a prefill step, look like an outer loop.
 const OUTER_LEVEL: u8 = 2;
-/// Minimum share of periods with the usual work, in thousandths, for a call site to be chosen.
+/// Minimum share of periods with the usual work, in thousandths. A call site with a smaller share is not chosen.
 const MIN_AGREEING: u32 = 500;
 
 const MAX_SLOTS: usize = 1024;
@@ -65,7 +64,8 @@ pub(crate) struct Scratch {
     /// For each level of context and each history entry, the index of the next entry with the same key
     /// (occurrence of the same call site).
     next: [[u16; MAX_ENTRIES]; LEVELS],
-    /// For each history entry, the cumulative work of the followed threads up to and including the entry.
+    /// For each history entry, the total work of the followed threads (those that launch for the loop) up to and
+    /// including the entry.
     work: [u32; MAX_ENTRIES],
     /// For each history entry, the cumulative number of graphs in `work`.
     graphs: [u32; MAX_ENTRIES],
@@ -78,8 +78,8 @@ pub(crate) struct Scratch {
     candidates: [Candidate; MAX_CANDIDATES],
 }
 
-/// The input from which the lists of `Scratch` were computed: a number of history entries, the number of
-/// times that the history had dropped entries, and the threads whose work and call sites were used.
+/// The input from which the lists of [`Scratch`] were computed: the number of history entries, the number of times
+/// that the history had dropped entries, and the threads whose work and call sites were used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ListContents {
     entries: usize,
@@ -102,33 +102,36 @@ struct SiteSlot {
     signature: u32,
 }
 
-/// A chosen call site, the number of its occurrences in the whole history, and the followed threads' work
-/// since its last occurrence.
+/// A chosen call site with its evidence: the number of its occurrences in the whole history, and the followed
+/// threads' work since its last occurrence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: LearnedRule,
     pub occurrences: u32,
-    /// Lower quartile of the work between two occurrences of the call site, in launches.
+    /// Lower quartile of the work in the intervals between occurrences of the call site, in launches.
     pub least: u32,
     pub since: ThreadLaunches,
-    /// Number of occurrences, in the same history, of the call site that was followed before this choice.
+    /// Number of occurrences in this history of the call site that was followed before this choice.
     pub replaced: u32,
-    /// Number of iterations that the old call site seems to have ended before the new site first occurred.
+    /// Number of iterations that the previously followed call site seems to have ended before the new site first
+    /// occurred.
     pub earlier: u32,
-    /// Number of further periods until the choice counts as reliable; 0 if it already does.
+    /// Number of further periods (intervals between occurrences) until the choice counts as reliable; 0 if it already
+    /// does.
     pub unsure_for: u32,
-    /// The relation between occurrences of the site and steps: an occurrence may end a whole step or only a
-    /// part of one.
+    /// The relation between occurrences of the site and steps: an occurrence may end a whole step, or only one of
+    /// several equal parts of a step.
     pub parts: Parts,
-    /// Number of periods since the last period that was far longer than usual.
+    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual.
     steady: u32,
     /// True if no period (interval between occurrences) in the history was far longer than usual.
     unbroken: bool,
 }
 
 impl Choice {
-    /// Returns the number of periods since the last one that was far longer than usual. `before` is the
-    /// result of the previous examination, which may include periods that the history no longer holds.
+    /// Returns the number of periods (intervals between occurrences) since the last one that was far longer than
+    /// usual. `before` is the result of the previous examination, which may include periods that the history no
+    /// longer holds.
     pub(crate) const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
@@ -138,14 +141,14 @@ impl Choice {
     }
 }
 
-/// The rule that was followed until now, as input for a new choice.
+/// The call site that was followed until now, as input for a new choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
     pub rule: &'a LearnedRule,
-    /// True if the rule counted as reliable, so that windows may have been opened by it.
+    /// True if the call site counted as reliable, so that windows (recorded intervals) may have been opened at it.
     pub relied_on: bool,
-    /// Number of periods since the last one that was far longer than usual, including periods that the
-    /// history no longer holds.
+    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual, including
+    /// periods that the history no longer holds.
     pub steady: u32,
 }
 
@@ -183,10 +186,9 @@ impl Scratch {
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }
 
-    /// Returns the call site at which iterations end, if the history shows such a site. The site of `current`
-    /// is kept unless another site is clearly better.
-    ///
-    /// Occurrences are counted from history entry number `counted` on.
+    /// Returns the call site at which iterations end, if the history shows such a site. The site of `current` is kept
+    /// unless another site is clearly better. Only occurrences from history entry number `counted` on are counted as
+    /// iterations.
     pub(crate) fn choose(
         &mut self,
         history: &History,
@@ -230,8 +232,8 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not replaced by the call site of an inner loop. It is also kept if the history
-            // is too short to contain an occurrence of its site.
+            // A good choice is not replaced by the call site of an inner loop. It is also kept if the history is too
+            // short to contain an occurrence of the chosen site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });
@@ -272,8 +274,8 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // A rule on which windows may rely is replaced only by a call site that has recurred for a
-        // long time.
+        // Windows may rely on the current rule. So it is replaced only by a call site that has recurred for a long
+        // time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
@@ -299,9 +301,8 @@ impl Scratch {
         lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
     }
 
-    /// Returns true if no rarer call site that occurred recently may still turn out to belong to an outer
-    /// loop. Rarer sites are not examined if the iterations are alike and large, or if there were many of
-    /// them.
+    /// Returns true if the choice need not wait for a rarer call site, which may turn out to belong to an outer loop.
+    /// Rarer sites are not examined if the iterations are alike and large, or if there were many of them.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -333,8 +334,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // This is true for a call site that is rarer than `chosen`, has occurred recently
-            // relative to its interval, and may belong to an outer loop.
+            // Such a call site is rarer than `chosen`, has occurred recently relative to its interval, and may belong
+            // to an outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3

@@ -1,25 +1,25 @@
-//! Finds the loop around a call site that explains why the work between the site's occurrences varies. The
-//! search begins with the most frequent call site and moves to rarer ones.
+//! Finds the outer loop around a call site: the loop that explains why the work between the site's occurrences
+//! varies. The search begins with the most frequent call site and moves to rarer ones.
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
 use crate::history::HistoryEntry;
 
-/// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
-/// more frequent one.
+/// Minimum share of the work, in thousandths, that a rarer call site must explain to replace a more frequent one. It
+/// explains the additional work in the intervals in which it occurs.
 const EXPLAINED: u64 = 60;
-/// The same as [`EXPLAINED`], for intervals with little work.
+/// Like [`EXPLAINED`], for intervals with little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
-/// Minimum shares of the work, in thousandths, that must be in the large interval of each pass (the stretch
-/// between two occurrences of the outer call site). `MOST_IN_LARGE_OF_EQUAL` is for passes with equal numbers
-/// of intervals, `MOST_IN_LARGE` for other passes.
+/// Minimum share of the work, in thousandths, that must be in the large interval of each pass (the stretch between
+/// two occurrences of the outer call site). `MOST_IN_LARGE_OF_EQUAL` applies if all passes have the same number of
+/// intervals, `MOST_IN_LARGE` otherwise.
 const MOST_IN_LARGE: u64 = 600;
 const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 /// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
-/// Maximum unevenness, in thousandths, of the number of inner intervals per pass (the stretch between two
-/// occurrences of the outer call site). In measurements, random arrivals of requests reach 740; numbers of
-/// drafted tokens stay below this limit.
+/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
+/// occurrences of the outer call site. In measurements, requests that arrive at random had an unevenness of up to
+/// 740; numbers of drafted tokens stay below this limit.
 const MAX_UNEVENNESS: u64 = 600;
 /// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
 /// each iteration.
@@ -38,19 +38,18 @@ pub(super) enum Why {
     Layers,
 }
 
-/// One pass: the intervals of an inner call site between two occurrences of an outer site.
+/// One pass: the intervals of an inner call site between two occurrences of an outer call site.
 #[derive(Clone, Copy, Default, Debug)]
 struct Pass {
     /// True if the pass began at an occurrence of the outer call site. False only for the first pass.
     is_whole: bool,
     inners: u32,
     work: u64,
-    /// Sum of the excess work of all intervals in the pass. Excess work is the work beyond the lower
-    /// quartile.
+    /// Sum of the excess work of all intervals in the pass: an interval's work beyond the lower quartile.
     deviations: u64,
     /// Excess work of the interval in which the outer call site occurs.
     at_outer: u32,
-    /// Number of large intervals in the pass (see `LARGE_FACTOR`), and their excess work.
+    /// Number of large intervals in the pass (see `LARGE_FACTOR`). `excess` is their excess work.
     large: u32,
     excess: u64,
     is_between_requests: bool,
@@ -68,8 +67,8 @@ impl Pass {
     }
 }
 
-/// Returns true if the intervals between occurrences of `outer` are alike and have as much work as
-/// iterations, and those of `inner` do not. The additional occurrences of `inner` then follow hardly any
+/// Returns true if `outer` ends iterations more steadily than `inner`: the intervals of `outer` are alike and have as
+/// much work as iterations, and those of `inner` do not. The additional occurrences of `inner` follow hardly any
 /// work, for example because some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
@@ -80,7 +79,7 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
         && inner.short * 4 >= inner.count
 }
 
-/// Numbers of inner intervals in whole passes, as evidence for or against an outer loop.
+/// Numbers of inner intervals per pass, in whole passes, as evidence for or against an outer loop.
 struct PassCounts {
     periods: u32,
     fewest: u32,
@@ -117,7 +116,8 @@ impl PassCounts {
         self.fewest == self.most
     }
 
-    /// Returns true if all passes so far have the same small number of inner intervals.
+    /// Returns true if the inner intervals may be equal parts of a step: all passes so far have the same small number
+    /// of them.
     const fn may_be_parts(&self) -> bool {
         self.periods == 0 || self.are_same() && self.most <= MAX_PARTS_BY_COUNT
     }
@@ -136,7 +136,8 @@ impl PassCounts {
     }
 }
 
-/// Evidence from the work of passes: sums that show how much of the work the outer call site explains.
+/// Sums over the work of passes, as evidence for an outer loop: they show how much of the work the outer call site
+/// explains.
 struct Works {
     passes: u64,
     all: u64,
@@ -159,16 +160,15 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the work in the intervals at the outer call site that exceeds the usual work of other
-    /// intervals.
+    /// Returns the additional work in the intervals at the outer call site, compared with other intervals.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
     }
 }
 
-/// Evidence for an outer loop from one large interval: each pass has most of its work in one interval, at any
-/// position relative to the outer call site.
+/// Evidence for an outer loop from passes that have most of their work in one large interval, at any position
+/// relative to the outer call site.
 struct Large {
     /// Number of whole passes with exactly one large interval, and the excess work of those intervals.
     once: u32,
@@ -212,8 +212,8 @@ impl Scratch {
         Some(chosen)
     }
 
-    /// Returns the reason why `outer` replaces `inner` or a call site that occurs as often as `inner`; `None`
-    /// if it does not. If `early` is true, it is enough that `outer` may turn out to replace it.
+    /// Returns the reason why `outer` replaces `inner`, or a call site that occurs as often as `inner`. Returns
+    /// `None` if it replaces none. If `early` is true, it is enough that `outer` may turn out to replace one.
     pub(super) fn replaces_any(
         &self,
         entries: &[HistoryEntry],
@@ -225,11 +225,11 @@ impl Scratch {
         let alike = |c: &Candidate| {
             c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
         };
-        // If the intervals of `inner` are alike, they need no outer loop as an explanation. `inner` can then
-        // be replaced only because its intervals are parts of a step.
+        // If the intervals of `inner` are alike, no outer loop is needed to explain them. `inner` can then be
+        // replaced only if its intervals are parts of a step.
         let alone = inner.even();
-        // The threads of a pool take turns, so the call site of one thread recurs more rarely than the site
-        // of the whole pool. That does not make it an outer loop.
+        // The threads of a pool take turns, so the call site of one thread recurs more rarely than that of the whole
+        // pool. It is not the site of an outer loop.
         if outer.one_helper {
             return None;
         }
@@ -282,8 +282,8 @@ impl Scratch {
         if little && large.is_once(&counts, &works) {
             return true;
         }
-        // This is true if each pass has the same number of inner intervals, like the passes of a
-        // model with a fixed number of layers.
+        // Each pass has the same number of inner intervals, like the passes of a model with a fixed number of layers.
+        // Then less work has to be explained.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
@@ -293,9 +293,8 @@ impl Scratch {
         works.explained(inner) * 1000 >= works.all * wanted
     }
 
-    /// Returns true if each pass of `outer` has one large interval with nearly all of its work, and `outer` occurs
-    /// in that interval. An example is a text detector followed by a recognizer that reads the found boxes one by
-    /// one.
+    /// Returns true if each pass of `outer` has one large interval with nearly all of its work, and `outer` occurs in
+    /// that interval. An example is a text detector, followed by a recognizer that reads the found boxes one by one.
     fn begins_with_most_work(&self, outer: &Candidate, inner: &Candidate) -> bool {
         if outer.count * 17 > inner.count * 10 || outer.count < MIN_PERIODS {
             return false;
@@ -319,7 +318,7 @@ impl Scratch {
             && is_much(works.explained(inner))
     }
 
-    /// Returns the passes of `outer` (stretches between two occurrences). The first pass ends at the first
+    /// Returns the passes of `outer`: the stretches between its occurrences. The first pass ends at the first
     /// occurrence; its beginning is unknown.
     fn passes_of(&self, outer: &Candidate, inner: &Candidate) -> impl Iterator<Item = Pass> {
         let even = inner.even();
@@ -331,17 +330,17 @@ impl Scratch {
                 is_whole: n > 0,
                 ..Pass::default()
             };
-            // Adds the inner intervals that end by entry `at`, the occurrence of `outer`, to the pass. The
-            // interval after them contains `at` or begins there. It contributes only to `at_outer`, and is
-            // added to the next pass.
+            // Add the inner intervals that end by entry `at`, the occurrence of `outer`, to the pass. The interval
+            // that contains `at`, or begins there, contributes only to `at_outer`; its work is added to the next
+            // pass.
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;
                 }
                 let work = self.work[to] - self.work[from];
                 let deviation = self.deviation(inner, from, to);
-                // If the inner intervals are alike and as large as iterations, an interval of the usual size
-                // is no evidence.
+                // If the inner intervals are alike and as large as iterations, an interval of the usual size is no
+                // evidence for an outer loop.
                 if to >= at && !(even && inner.usual(work)) {
                     pass.at_outer = pass.at_outer.max(deviation);
                     pass.is_between_requests |= inner.between_requests(from, to, work);
@@ -356,9 +355,9 @@ impl Scratch {
         })
     }
 
-    /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that it is no loop around
-    /// `inner`: the work between its occurrences is less than 1.5 times that of `inner`. It has fewer
-    /// occurrences only because it stopped or began later.
+    /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that it is no loop around `inner`: the
+    /// work between its occurrences is less than 1.5 times that of `inner`. `outer` has fewer occurrences only
+    /// because it began later or stopped earlier.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }

@@ -15,29 +15,29 @@ use super::outer::MAX_PARTS_BY_COUNT;
 use super::{Candidate, ENDS, Scratch};
 use crate::history::{HistoryEntry, MAX_ENTRIES};
 
-/// Maximum number of parts of a step: the number of layers of a small model, and less than the number of
-/// tokens of most requests.
+/// Maximum number of equal parts that a step may have. More equal intervals in a row are separate steps: a small
+/// model has at most 32 layers, and most requests have more than 32 tokens.
 const MAX_PARTS: usize = 32;
-/// Maximum mean duration of a part, in nanoseconds. If intervals are longer, they are steps, and a recurring
-/// pause between them is due to a log line, a garbage collection or a request. The longest pause of a step of
-/// up to [`MAX_PARTS_BY_COUNT`] parts is not included in the mean, because few programs log or collect that
-/// often.
+/// Maximum mean duration of a part, in nanoseconds. Longer intervals are whole steps: a recurring pause between them
+/// is due to a log line, a garbage collection or a request. For steps of up to [`MAX_PARTS_BY_COUNT`] parts, the
+/// longest pause is not included in the mean, because few programs log or collect garbage that often.
 const LONGEST_PART: u64 = 2_000_000;
-/// Maximum difference in launches between the same part of two successive steps.
+/// Maximum difference in launches between the same part of two successive steps. With a larger difference, the
+/// intervals are not parts of equal steps.
 const MAX_DIFFERENCE: u32 = 4;
-/// Minimum share of steps, in hundredths, in which the longest pause comes before the same part.
+/// Minimum share of steps, in hundredths, whose longest pause comes before the same part.
 const MIN_AGREEING: usize = 60;
-/// Minimum [`evidence`] for counting a step's parts together. It is high because the history is examined
-/// dozens of times, each time for 31 possible numbers of parts.
+/// Minimum [`evidence`] that a step has several parts. It is high because the history is examined dozens of times,
+/// each time for 31 possible numbers of parts.
 const IMPROBABLE: u32 = 20 * 256;
-/// If the parts of a step differ only in their work: the number of successive steps in which each part must
-/// have exactly the same work as that part in the step before.
+/// Number of successive steps in which each part must have exactly the same work as in the step before. Required if
+/// the parts of a step differ only in their work.
 const MIN_REPEATS: usize = 12;
-/// Minimum [`evidence`] for suspecting parts. The learner then waits for more steps before it relies on the
-/// call site.
+/// Minimum [`evidence`] for suspecting that a step has several parts. The learner then waits for more steps before it
+/// relies on the call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences of the call site from which on suspected parts are ignored: six steps of
-/// [`MAX_PARTS`].
+/// Number of occurrences of the call site from which on the suspicion that they are parts of a step is dropped: six
+/// steps of [`MAX_PARTS`].
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
 /// The relation between the occurrences of a call site and the steps of the program.
@@ -73,7 +73,8 @@ impl Scratch {
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
-                // The interval with the number `part` is the first part of a step.
+                // Interval number `part` is the first part of a step, so `since` is the number of parts since the
+                // last step ended.
                 let since = (count - part) % each;
                 return Parts::Of {
                     each: each as u32,
@@ -101,8 +102,8 @@ impl Scratch {
         })
     }
 
-    /// Returns the parts of a step, if there are only a few and in each step the same part has more work than
-    /// the others.
+    /// Returns the number of parts of a step, if there are only a few parts and in each step the same part has more
+    /// work than the other parts.
     fn parts_by_work(&self, site: &Candidate) -> Option<Parts> {
         let intervals = (site.count as usize).checked_sub(1)?;
         let work = |(from, to): (usize, usize)| self.work[to] - self.work[from];
@@ -127,7 +128,7 @@ impl Scratch {
         })
     }
 
-    /// Stores the longest pause of each of the latest intervals in `sorted`, as far back as the intervals are
+    /// Stores the longest pause of each of the latest intervals in `sorted`, going back as far as the intervals are
     /// alike. Returns the number of these intervals and their total duration in nanoseconds.
     fn measure_pauses(&mut self, entries: &[HistoryEntry], site: &Candidate) -> (usize, u64) {
         let mut count = 0;
@@ -158,9 +159,9 @@ impl Scratch {
     }
 }
 
-/// Returns the total duration of intervals with these pauses, in nanoseconds. `duration` is their total with
-/// all pauses. If a step has few parts, the longest pause of each step, which comes before part number `part`
-/// of `each` parts, is subtracted.
+/// Returns the total duration of intervals with these pauses, in nanoseconds, without the longest pause of each step
+/// if a step has few parts. `duration` is the total with all pauses. The longest pause comes before part number
+/// `part` of `each` parts.
 fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) -> u64 {
     if each > MAX_PARTS_BY_COUNT as usize {
         return duration;

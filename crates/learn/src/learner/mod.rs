@@ -19,8 +19,7 @@ use crate::rule::LearnedRule;
 use crate::site;
 use crate::trail::{DEPTH, THREADS, ThreadLaunches, Trail, Trails, slot};
 
-/// Number of copies in a row that the program did not wait for, after which no wait for a copy is expected
-/// any more.
+/// After this many copies in a row that the program did not wait for, no wait for the next copy is expected.
 const UNAWAITED: u32 = 4;
 /// The stage of learning: whether the learner has a rule for iterations, and whether the rule still
 /// holds.
@@ -30,15 +29,14 @@ pub enum LearnerState {
     Learning,
     /// The learner has a rule, and reports each iteration that opens.
     Settled,
-    /// The pattern of the last rule no longer recurs. No iteration opens until a new rule is found.
+    /// The pattern of the last rule no longer recurs. No iteration opens until the learner finds a new rule.
     Lost,
 }
 
-/// A boundary between iterations, at which one opens.
+/// A boundary between iterations: the call at which the next iteration opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boundary {
-    /// Number of iterations closed so far, which is also the number, counted from 0, of the iteration that
-    /// opens.
+    /// Number of iterations closed so far. This is also the number of the iteration that opens, counted from 0.
     pub iteration: u64,
 }
 
@@ -54,34 +52,34 @@ pub struct Learner {
     closed: u64,
     /// Number of iterations that closed before the oldest entry of the history.
     before: u64,
-    /// Number of closed iterations that stay counted even if the current rule turns out wrong: those counted
-    /// by rules that were `understood`.
+    /// Number of closed iterations that stay counted even if the current rule turns out wrong. They were counted
+    /// while a rule was reliable.
     confirmed: u64,
     /// True if the rule has held for long enough to count as reliable.
     understood: bool,
-    /// Work, in launches, that had been done in a new pattern by the time the learner noticed that the old
-    /// pattern had ended.
+    /// Work in launches of a new pattern, from its beginning until the learner noticed that the old pattern had
+    /// ended.
     unseen: u32,
     /// Value of `closed` (the number of closed iterations) at the time when the rule became
     /// reliable.
     since: u64,
     /// Number of history entries that were recorded before the count of iterations began.
     uncounted: usize,
-    /// True if no entries are recorded any more, because the rule neither has to be chosen nor checked.
+    /// True if no entries are recorded any more, because the rule needs neither a new choice nor a check.
     resting: bool,
     /// The number of history entries at which the learner next examines the history.
     look: usize,
-    /// Number of iterations until the learner checks again whether the rule counts as reliable.
+    /// Number of further iterations until the learner examines again whether the rule is reliable.
     patience: u32,
     /// Number of iterations since the last one that was far longer than usual.
     steady: u32,
-    /// Number of iterations since the last one that may have contained a layer plus the first and last
-    /// kernels of a model.
+    /// Number of iterations since the last one that may have contained a model's first and last kernels in addition
+    /// to a layer.
     even: u32,
     /// Number of entries since the learner last checked which threads launch.
     check: usize,
-    /// True if the followed threads have stopped and other threads continue, so that a new choice is needed
-    /// soon.
+    /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
+    /// a new choice is needed soon.
     hurried: bool,
     /// The thread that had launched most when the learner last checked this.
     foremost: usize,
@@ -89,23 +87,24 @@ pub struct Learner {
     watch: usize,
     /// For each thread slot, the thread's cumulative work at the time of its last history entry.
     seen: [ThreadLaunches; THREADS],
-    /// Cumulative work of the followed threads when the last iteration closed.
+    /// Cumulative work of the followed threads (those that launch for the loop) at the end of the last iteration.
     at: ThreadLaunches,
-    /// The thread that has made the copy at which an iteration closed, until that thread waits for the copy.
-    /// Only then does the next iteration open.
+    /// The thread whose copy has ended an iteration, until that thread waits for the copy. Only then does the next
+    /// iteration open. `None` if no such wait is expected.
     pending: Option<u32>,
     /// The thread that made the last copy that closed an iteration.
     copier: u32,
     /// Number of copies in a row that each ended an iteration and that the thread did not wait for
     /// before its next launch.
     unawaited: u32,
-    /// Number of waits by threads that launch, since the last occurrence of the call site.
+    /// Number of waits since the last occurrence of the call site, by threads that launch work.
     waits: u32,
-    /// A counter that selects which of the calls at other places than the call site are examined.
+    /// A counter that selects a sample of the calls that are not at the call site. Only these are examined.
     misses: u32,
     /// Number of history entries recorded since the last occurrence of the call site.
     entries_since: usize,
-    /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
+    /// Number of periods (iterations as the rule counts them) that were compared with the usual one so far, in the
+    /// current group of `JUDGED_PERIODS`.
     judged: u32,
     /// Number of unusual periods in the current group of `JUDGED_PERIODS`.
     unusual: u32,
@@ -114,29 +113,29 @@ pub struct Learner {
     /// Number of calls that were passed to [`Learner::event`] although the learner had not asked
     /// for them.
     unasked: u32,
-    /// True if a window has opened. From then on the learner must not change what it counts as an iteration.
+    /// True if a window (a recorded interval) has opened. From then on the learner must not change what it counts as
+    /// an iteration.
     relied_on: bool,
     /// True if iterations may turn out to be parts of longer iterations.
     suspects_parts: bool,
-    /// Number of parts of the current iteration that have ended, if iterations have several parts.
+    /// Number of parts of the current iteration that have ended; 0 if iterations have no parts.
     part: u32,
     pauses: Pauses,
-    /// A thread outside the followed ones that has reached the call site and may join them: its id, its work
-    /// at that time, and the followed threads' work at that time.
+    /// A thread that has reached the call site but is not followed yet. It may join the followed threads. The values
+    /// are its number, its work at that time, and the followed threads' work at that time.
     heir: Option<(u32, ThreadLaunches, ThreadLaunches)>,
     /// The search for repeating launches, for loops without waits.
     periods: Periods,
-    /// True if the parts of steps are to be counted instead of whole steps, provided that both levels are
-    /// found.
+    /// True if parts of steps must be counted instead of whole steps, provided that both levels are found.
     counts_inner: bool,
-    /// True if iterations are counted by passes (repeating launches) although waits recur too, because those
-    /// waits come late.
+    /// True if iterations are counted by passes (repeating launches) although there is also a wait that recurs,
+    /// because that wait comes late.
     follows_passes: bool,
-    /// The launches at the beginning of a pass, the latest first. Together they are the context
-    /// that `pass_key` identifies.
+    /// The launches that begin a pass (a period of repeating launches), the latest first. They are the context that
+    /// `pass_key` identifies.
     pass_context: [u64; DEPTH],
     pass_key: u32,
-    /// Number of passes (periods of repeating launches) so far, at the end of the last iteration.
+    /// Number of passes (periods of repeating launches) so far, up to the end of the last iteration.
     passes_at_end: u64,
     /// Number of passes (periods of repeating launches) in the last iteration.
     held: u32,
@@ -250,9 +249,9 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations whose work has been launched completely. Normally these are the
-    /// closed iterations. If iterations begin with a launch and do not end with a wait, the newest iteration
-    /// is included once it has as many launches as a usual one.
+    /// Returns the number of iterations whose work has been launched completely. Normally these are the closed
+    /// iterations. If iterations begin with a launch and do not end with a wait, the iteration in progress is
+    /// included once it has as many launches as a usual one.
     #[must_use]
     pub fn launched_whole(&self, trails: &Trails) -> u64 {
         let detected = self.detected();
@@ -278,7 +277,8 @@ impl Learner {
         self.understood && matches!(self.state, LearnerState::Settled)
     }
 
-    /// Notes that a window has opened. From now on, iterations are not reinterpreted as parts of longer ones.
+    /// Notes that a window (a recorded interval) has opened. From now on, iterations are not reinterpreted as parts
+    /// of longer ones.
     pub fn rely(&mut self) {
         self.relied_on = true;
         self.periods
@@ -293,8 +293,8 @@ impl Learner {
         self.periods.restart();
     }
 
-    /// Returns the set of calls that have to be reported to the learner. `near` is true if the exact calls at
-    /// which iterations open matter now, not only their number.
+    /// Returns the set of calls that must be reported to the learner. If `near` is true, the exact calls at which
+    /// iterations open matter now; otherwise only their number does.
     #[must_use]
     pub fn asks(&self, near: bool) -> EndingCalls {
         match self.rule.call.filter(|_| self.resting) {
@@ -305,9 +305,8 @@ impl Learner {
         }
     }
 
-    /// Returns the threads whose next launch has to be reported, because an iteration opens at that launch,
-    /// or because it ends a pause that is being measured. `near` is true if the exact calls at which
-    /// iterations open matter now.
+    /// Returns the threads whose next launch must be reported: an iteration opens at that launch, or it ends a pause
+    /// that is being measured. If `near` is true, the exact calls at which iterations open matter now.
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
@@ -326,9 +325,8 @@ impl Learner {
         self.periods.asks()
     }
 
-    /// Handles a call; calls have to be passed in the order in which the process makes them. Returns the
-    /// iteration that opens at the call, if any. A launch is passed before it is made, a wait after it has
-    /// returned.
+    /// Handles a call. Calls must be passed in the order in which the process makes them: a launch before it is made,
+    /// a wait after it has returned. Returns the iteration that opens at the call, if any.
     #[inline]
     pub fn event(
         &mut self,
@@ -392,8 +390,8 @@ impl Learner {
         }
     }
 
-    /// Notes that `calls` calls were made that the learner had not asked for, the latest of them by `thread`.
-    /// From such calls the learner notices that a pattern has ended.
+    /// Notes that the process made `calls` calls that the learner had not asked for, the latest of them by `thread`.
+    /// By such calls the learner notices that a pattern has ended.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
         if self.state == LearnerState::Settled {
             self.count_misses(trails, thread, calls);
@@ -418,9 +416,9 @@ impl Learner {
         Some(self.open())
     }
 
-    /// Handles a copy to the host that may return before it is done, and that the thread's trail already
-    /// contains. If the copy ends an iteration, the next one opens when the thread has waited for the copy,
-    /// or at the thread's next launch if it does not wait. It opens at once if earlier copies were not waited
+    /// Handles a copy to the host that may return before it is done. The thread's trail (list of recent calls)
+    /// already contains it. If the copy ends an iteration, the next one opens when the thread has waited for the
+    /// copy, or at the thread's next launch if it does not wait. It opens at once if earlier copies were not waited
     /// for.
     #[inline]
     pub fn copied_to_host(
@@ -473,8 +471,8 @@ impl Learner {
         }
     }
 
-    /// Handles a wait or a copy of `thread`: checks whether it is at the call site, and records it unless the
-    /// learner rests. Returns true if an iteration ends at this call.
+    /// Handles a wait or a copy of `thread`: checks whether it is at the call site that ends iterations, and records
+    /// it unless the learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;
@@ -530,10 +528,11 @@ impl Learner {
         ends || self.counts_parts()
     }
 
-    /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true
-    /// if it joins them. It joins if the followed threads launch nothing between two of its occurrences, or
-    /// at once if it has only begun to launch while the followed threads are between iterations. Servers that
-    /// run each request on a separate thread need this.
+    /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true if it
+    /// joins them. Servers that run each request on a separate thread need this.
+    ///
+    /// A thread joins if the followed threads launch nothing between two of its occurrences. It joins at once if it
+    /// has only begun to launch while the followed threads are between iterations.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {
         let own = 1 << slot(thread);
         if self.rule.rivals & own != 0 {
@@ -548,7 +547,7 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // The period that ended when this thread first reached the call site counts as an
+                // This thread joins at its second occurrence. The period that ended at its first one counts as an
                 // iteration, too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
@@ -568,7 +567,7 @@ impl Learner {
         true
     }
 
-    /// Stores the calls that led to the call site, for the message that describes the rule.
+    /// Stores the calls that precede the call site, for the message that describes the rule.
     fn note_context(&mut self, trails: &Trails, thread: u32) {
         for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
             *token = last;

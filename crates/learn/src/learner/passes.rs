@@ -1,6 +1,5 @@
-//! Passes: periods of repeating launches, each of which begins with the same launch and need not end with a
-//! wait. If the program waits for nothing, passes are the iterations. Otherwise they are parts of an
-//! iteration.
+//! Counts passes: periods of repeating launches. Each pass begins with the same launch and need not end with a wait.
+//! If the program waits for nothing, passes are the iterations. Otherwise they are parts of an iteration.
 
 use super::{Boundary, Learner, LearnerState};
 use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
@@ -8,16 +7,16 @@ use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
 use crate::rule::LearnedRule;
 use crate::trail::{DEPTH, Trails};
 
-/// Number of periods after which passes count as reliable parts of an iteration.
+/// Number of passes (periods of repeating launches) after which they count as reliable parts of an iteration.
 const SURE_AFTER: u32 = 32;
-/// Number of equal intervals in a row after which passes are trusted more than another thread's copies to the
+/// Number of passes in a row with equal work after which passes are trusted more than another thread's copies to the
 /// host.
 const EVEN_RUN: u16 = 32;
 
 /// The level below iterations, if there are two levels: the equal parts of which each iteration consists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// The rule for the call that begins or ends a part.
+    /// The rule for the call that begins or ends an inner part.
     pub rule: LearnedRule,
     /// Number of inner parts that each iteration has.
     pub each: u32,
@@ -26,7 +25,7 @@ pub struct Inner {
 }
 
 impl Learner {
-    /// Returns the parts of an iteration if two levels have been found.
+    /// Returns the inner level (the equal parts of an iteration), if two levels have been found.
     #[must_use]
     pub fn inner(&self) -> Option<Inner> {
         if self.state != LearnerState::Settled {
@@ -53,21 +52,21 @@ impl Learner {
         .filter(|inner| inner.each > 1)
     }
 
-    /// Returns the context of the launch that begins a pass, if an iteration ends with a wait and has several
-    /// passes.
+    /// Returns the launch at which each pass begins, if an iteration ends with a wait and consists of several passes.
     fn part_of_iteration(&self) -> Option<&Recurrence> {
         let anchor = self.periods.found()?;
         let own = self.rule.threads & 1 << anchor.thread != 0;
         (self.rule.period.is_none() && own && anchor.is_part()).then_some(anchor)
     }
 
-    /// Returns the number of passes found. This includes passes that are only parts of an iteration.
+    /// Returns the number of passes (periods of repeating launches) found so far. This includes passes that are only
+    /// parts of an iteration.
     #[must_use]
     pub fn passes_found(&self) -> u64 {
         self.periods.passes()
     }
 
-    /// Returns true if passes are counted as parts of iterations.
+    /// Returns true if the learner counts passes (periods of repeating launches) as parts of iterations.
     #[inline]
     pub(super) fn counts_passes(&self) -> bool {
         self.counts_inner && self.has_passes()
@@ -99,8 +98,7 @@ impl Learner {
         }
     }
 
-    /// Returns the rule that counts passes: each pass begins with the same launch after the same preceding
-    /// launches.
+    /// Returns the rule that counts passes. Each pass begins with the same launch after the same preceding launches.
     pub(super) fn pass_rule(&self) -> Option<LearnedRule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
@@ -118,7 +116,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if passes have recurred for long enough to count as reliable parts.
+    /// Returns true if passes (periods of repeating launches) have recurred for long enough to count as reliable
+    /// parts.
     pub(super) fn understands_passes(&self) -> bool {
         self.periods.found().is_some_and(|anchor| {
             let outer = anchor.intervals().1 >= 2;
@@ -128,8 +127,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if passes recur more steadily than another thread's reads (copies to the host). That
-    /// thread may be late: then several reads come together after several passes.
+    /// Returns true if passes recur more steadily than another thread's copies to the host. That thread may be late:
+    /// then it makes several copies together, after several passes.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {
@@ -143,22 +142,21 @@ impl Learner {
         })
     }
 
-    /// Counts iterations by passes instead of by another thread's reads (copies to the host). `ends` is true
-    /// if such a read ends an iteration at this call. Returns true if this read still opens the next
-    /// iteration.
+    /// Counts iterations by passes instead of by another thread's copies to the host ("reads"). `ends` is true if
+    /// such a read ends an iteration at this call. Returns true if this read still opens the next iteration.
     pub(super) fn follow_passes(&mut self, trails: &Trails, ends: bool, unsure_for: u32) -> bool {
         let Some(anchor) = self.periods.found().copied() else {
             return ends;
         };
         self.patience = unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK);
-        // If a pass is a single launch, the read of its result comes after that launch. The next launch then
-        // opens the iteration that the read would have opened.
+        // If a pass is a single launch, its result is read after that launch. The next launch then opens the
+        // iteration that the read would have opened.
         let is_read = ends && anchor.is_one_launch();
         if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // Both passes and reads count the iterations, and each of the two counts may lack some.
-            // So the larger count is used.
+            // Both the passes and another thread's copies to the host count the iterations, and each count may lack
+            // some. So the larger count is used.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;
@@ -168,8 +166,8 @@ impl Learner {
         ends && !is_read
     }
 
-    /// Notes that the program has waited for something. Passes that were counted as iterations may then be
-    /// parts of iterations.
+    /// Notes that the program has waited for something. Passes (periods of repeating launches) that were counted as
+    /// iterations may then be parts of iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;
@@ -178,7 +176,8 @@ impl Learner {
         }
     }
 
-    /// Stops counting passes as iterations. The numbers may change, because no window has relied on them yet.
+    /// Stops counting passes as iterations. The number of iterations may change, because no window has relied on it
+    /// yet.
     fn give_up_passes(&mut self) {
         self.state = LearnerState::Learning;
         self.follows_passes = false;
@@ -186,7 +185,7 @@ impl Learner {
         self.before = self.closed;
     }
 
-    /// Stores the number of passes in the iteration that has just ended.
+    /// Stores the number of passes (periods of repeating launches) in the iteration that has just ended.
     pub(super) fn note_held(&mut self) {
         let passes = self.periods.passes();
         let held = passes.saturating_sub(self.passes_at_end);
@@ -196,8 +195,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes are counted
-    /// as iterations or as parts.
+    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes (periods of repeating
+    /// launches) are counted as iterations or as parts.
     #[inline]
     pub(super) fn passes(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
         if self.periods.launched(trails, thread) {
@@ -235,7 +234,7 @@ impl Learner {
         self.counts_passes().then(|| self.open())
     }
 
-    /// Begins to count passes, which `anchor` marks, as iterations.
+    /// Begins to count passes as iterations. `anchor` describes the launch at which each pass begins.
     fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
         let Some(rule) = self.pass_rule() else { return };
         self.before = self.standing();

@@ -103,7 +103,7 @@ impl Learner {
         self.hurried = true;
     }
 
-    /// Recomputes the number of iterations before the history's oldest entry, after entries were dropped.
+    /// Recomputes `before`, the number of iterations before the history's oldest entry, after entries were dropped.
     fn rebase(&mut self) {
         if self.state == LearnerState::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
@@ -169,8 +169,8 @@ impl Learner {
         let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
         if settled && same {
             self.confirm(trails, &choice);
-            // If the call above to `divide` has divided the rule into parts, this occurrence may
-            // end only a part of an iteration.
+            // The call of `divide` above may have divided each iteration into parts. Then this occurrence may end
+            // only a part.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
@@ -210,12 +210,12 @@ impl Learner {
         if self.part > 0 && !self.counts_inner {
             return false;
         }
-        // If the old call site ends an iteration at this call, the new site may have ended the same iteration
-        // shortly before. Then it must not be counted again.
+        // If the old call site ends an iteration at this call, the new site may already have ended the same iteration
+        // shortly before. Do not count that iteration twice.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 
-    /// Updates the rule with a choice of the same call site.
+    /// Updates the rule with a new choice that has the same call site.
     fn confirm(&mut self, trails: &Trails, choice: &Choice) {
         let new = &choice.rule;
         (self.rule.thread, self.rule.threads) = (new.thread, new.threads);
@@ -227,8 +227,8 @@ impl Learner {
         if !self.relied_on {
             self.divide(choice.parts);
         }
-        // The second condition makes it possible to rely on a rule although the history holds fewer
-        // iterations than a model may have layers.
+        // The second condition allows a rule to become reliable although the history holds fewer iterations than a
+        // model may have layers.
         let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
         if is_sure && !self.understood {
             self.understood = true;
@@ -239,8 +239,8 @@ impl Learner {
         }
     }
 
-    /// Keeps the number of iterations that the old call site counted, for a choice of another one. Returns true if the
-    /// new call site seems to end the same iterations as the old one. `overlap` is true if both count the same threads.
+    /// Keeps the number of iterations that the old call site counted when another call site is chosen. Returns true
+    /// if both call sites seem to end the same iterations. `overlap` is true if both count the same threads.
     fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
         let mut alike = false;
         if !overlap {
@@ -259,7 +259,7 @@ impl Learner {
         alike
     }
 
-    /// Switches from counting parts to counting whole steps, if a step has several parts.
+    /// Counts whole steps from now on instead of their equal parts, if a step has several parts.
     fn divide(&mut self, parts: Parts) {
         let Parts::Of { each, since } = parts else {
             return;
@@ -272,8 +272,8 @@ impl Learner {
         self.part = since;
     }
 
-    /// Returns the number of history entries at which the history is examined next. Examining it soon misses
-    /// little after a long warm-up; examining it rarely keeps the cost per call low.
+    /// Returns the number of history entries at which the history is examined next. With an early examination, few
+    /// iterations are missed after a long warm-up. With rare examinations, the cost per call stays low.
     fn next_look(length: usize, settled: bool) -> usize {
         let next = if settled {
             length / 2

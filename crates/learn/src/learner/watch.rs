@@ -1,20 +1,21 @@
-//! Checks that the chosen call site still recurs as it did when it was chosen.
+//! Checks that the chosen call site (the wait or copy that ends iterations) still recurs as it did when it was
+//! chosen.
 
 use super::{Learner, LearnerState};
 use crate::trail::Trails;
 
-/// Limit for the work without an occurrence of the call site, after which the pattern has ended: `GONE` times
-/// the work of the longest period, plus `GONE_WORK` launches.
+/// Limit for the work without an occurrence of the call site. Past it, the pattern has ended. The limit is `GONE`
+/// times the work of the longest period, plus `GONE_WORK` launches.
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// Limit for the waits without an occurrence of the call site, after which the pattern has ended:
+/// Limit for the number of waits without an occurrence of the call site. Past it, the pattern has ended. The limit is
 /// `GONE_PERIODS` times the waits of a period, plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// One in this number of the calls at other places than the call site is examined.
+/// One in this number of calls is examined, of those that are not at the call site.
 const EXAMINED_IN: u32 = 4;
-/// The golden ratio as a number modulo 2^32. Adding it for each call selects the calls to examine in an order
-/// that does not coincide with any rhythm of the process.
+/// The golden ratio as a fraction of 2^32. A counter to which it is added for each call selects the calls to examine
+/// in an irregular order, which matches no rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
 /// Number of history entries for which the learner watches its choice of a call site when the
 /// choice is in doubt.
@@ -58,8 +59,8 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations that stay counted after the pattern has ended. Those of a rule that
-    /// never became reliable do not stay, because the rule probably counted a warm-up.
+    /// Returns the number of iterations that stay counted after the pattern has ended. Iterations of a rule that
+    /// never became reliable do not stay counted, because the rule probably counted a warm-up.
     pub(super) const fn standing(&self) -> u64 {
         if self.understood {
             self.closed
@@ -97,8 +98,8 @@ impl Learner {
         self.uncounted = self.uncounted.saturating_sub(forgotten);
     }
 
-    /// Compares the work of the period that has just ended, `since`, with the work of the periods from which
-    /// the rule was chosen. If many periods differ, the history is recorded again for a new choice.
+    /// Compares `since`, the work of the period that has just ended, with the work of the periods from which the rule
+    /// was chosen. If many periods differ, the history is recorded again for a new choice.
     pub(super) fn judge(&mut self, trails: &Trails, since: u32) {
         let (since, median) = (u64::from(since), u64::from(self.rule.median));
         self.judged += 1;
@@ -110,8 +111,8 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        // Each of the first three doubts doubles the number of unusual periods that are required
-        // for the next doubt.
+        // Each of the first three doubts (times that many periods differed) doubles the number of unusual periods
+        // that the next doubt requires.
         let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;

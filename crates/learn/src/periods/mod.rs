@@ -1,12 +1,12 @@
-//! Finds repeating periods among the launches themselves. Loops without waits need this: the passes of a
-//! network within an image, or a training loop that reads nothing back.
+//! Finds repeating periods among the launches themselves. Loops without waits need this: the passes of a network
+//! within an image, or a training loop that reads nothing back.
 //!
-//! While the learner learns, it examines each launch together with the seven launches before it, its
-//! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]).
-//! The choice begins with the context that has the shortest interval. It moves to a context with a longer
-//! interval if that one explains why the shorter intervals are not all equal, just as for waits
-//! ([`crate::choose`]). So it moves from layers to passes, but not from passes to images, which add almost no
-//! work. After the choice, the learner only looks for the chosen context, the *anchor*.
+//! While the learner learns, it examines each launch together with the seven launches before it: the launch's
+//! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]). The
+//! choice begins with the context that has the shortest interval. It moves to a context with a longer interval if
+//! that one explains why the shorter intervals are not all equal, just as for waits ([`crate::choose`]). So it moves
+//! from layers to passes. It does not move from passes to images, because images add almost no work. After the
+//! choice, the learner only looks for the chosen context, the *anchor*.
 
 mod recurrence;
 
@@ -17,7 +17,7 @@ use crate::trail::{THREADS, Threads, Trails, slot};
 
 /// Minimum number of launches in a repeating period. A shorter period may be a single operator.
 const LAYER: u32 = 24;
-/// Number of launches below which a repeating period may be a layer of a model.
+/// Number of launches below which a repeating period may be one layer of a model.
 const LITTLE: u32 = 96;
 /// Number of sets into which the table of contexts is divided. Each set has room for [`WAYS`]
 /// contexts.
@@ -25,23 +25,23 @@ const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts.
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of different interval lengths that are compared for one thread.
+/// Maximum number of interval lengths for one thread. For each length, the best context is compared.
 const MAX_INTERVALS: usize = 24;
-/// Number of launches after which it is checked how many contexts were lost for lack of room.
+/// Number of launches between two checks of the number of contexts that were lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
 /// Maximum number of contexts that may be lost for lack of room, in [`LOSSES_COUNTED_EVERY`] launches. If
 /// more are lost, only half as many contexts are sampled from then on.
 const MAX_LOST: u32 = 512;
-/// Number of launches after which an unsuccessful search is paused.
+/// Number of launches after which a search that has found nothing is paused.
 const LONGEST_SEARCH: u32 = 1 << 17;
 /// Length of the first pause of the search, in launches. Each further pause is four times as long.
 const FIRST_PAUSE: u32 = 1 << 20;
 const MAX_PAUSES: u32 = 5;
 /// Number of successive periods without a wait after which periods are counted as iterations. A period is the
-/// interval between two occurrences of the anchor.
+/// interval between two occurrences of the anchor (the launch context that marks the beginning of a pass).
 pub(crate) const UNWAITED: u16 = 24;
-/// Number of successive periods without a wait after which windows may open by these periods. Most images
-/// have fewer passes, so the periods are not the passes of an image.
+/// Number of successive periods without a wait after which windows (recorded intervals) may open at these periods.
+/// Most images have fewer passes, so the periods are not the passes of an image.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
 /// The launches that have to be reported to the learner.
@@ -59,7 +59,8 @@ pub enum Launches {
     After(u32),
 }
 
-/// The search for the period in which the launches of a loop repeat, and its result, the anchor.
+/// The search for the period in which the launches of a loop repeat. Its result is the anchor: the launch context
+/// that marks the beginning of each period.
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
@@ -83,7 +84,8 @@ pub(crate) struct Periods {
     anchor: Recurrence,
     /// True if the learner still looks for the anchor's occurrences after the search has ended.
     is_followed: bool,
-    /// Number of passes that were counted by earlier anchors, which no longer recur.
+    /// Number of passes that were counted by earlier anchors (contexts that marked the beginning of a pass), which no
+    /// longer recur.
     before: u64,
 }
 
@@ -126,8 +128,8 @@ impl Periods {
         self.waits = self.waits.wrapping_add(1);
     }
 
-    /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still counts passes
-    /// by the anchor that was found.
+    /// Ends the search for launch contexts that repeat. If `keeps_anchor` is true, the learner still counts passes by
+    /// the anchor (the context that marks the beginning of a pass).
     pub(crate) fn rest(&mut self, keeps_anchor: bool) {
         self.is_idle = true;
         self.pauses = MAX_PAUSES;
@@ -159,8 +161,8 @@ impl Periods {
         FIRST_PAUSE << (2 * self.pauses.saturating_sub(1))
     }
 
-    /// Handles a launch of a thread whose trail already contains it. Returns true if a pass begins with this
-    /// launch.
+    /// Handles a launch that the thread's trail (list of recent calls) already contains. Returns true if a pass (a
+    /// repeating period) begins with this launch.
     pub(crate) fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
         let follows = self.anchor.is_used
             && (self.is_followed || !self.is_idle)
@@ -194,8 +196,8 @@ impl Periods {
         }
     }
 
-    /// Stores a launch's context. At fixed numbers of launches also adapts the sampling of contexts, examines
-    /// all contexts, and pauses the search.
+    /// Stores a launch's context (the launch and the seven before it). After fixed numbers of launches it also adapts the sampling of contexts, examines
+    /// all contexts, or pauses the search.
     fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
         self.seen += 1;
         self.threads |= 1 << slot(thread);
@@ -231,8 +233,8 @@ impl Periods {
             return known.recur(at, waits);
         }
         let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
-        // The context to replace is, in this order of preference: an unused one, the oldest one that occurred
-        // only once or no longer recurs, any other.
+        // Replace an unused context, if there is one. Otherwise replace the oldest of those that occurred only once
+        // or no longer recur, or else any other.
         let least = set.iter_mut().min_by_key(|c| match () {
             () if !c.is_used => (0, 0),
             () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),
@@ -248,8 +250,8 @@ impl Periods {
         *place = Recurrence::first(key, own, at, waits);
     }
 
-    /// Chooses the anchor (the context that marks the beginning of a pass) among the contexts of all threads.
-    /// The thread whose regular passes contain the most work wins.
+    /// Chooses the anchor (the context that marks the beginning of a pass) among the contexts of all threads: that of
+    /// the thread whose regular passes contain the most work.
     fn look(&mut self, trails: &Trails) {
         let mut best: Option<Recurrence> = None;
         for thread in 0..THREADS {
@@ -310,9 +312,9 @@ impl Periods {
             .copied()
     }
 
-    /// Returns the rank of a context among those with the same interval; the highest rank is best. A context
-    /// that recurs in every pass is best. The anchor gets a small bonus, so that it is kept unless another
-    /// context is clearly better.
+    /// Returns the rank of a context among those with the same interval; the context with the highest rank is chosen.
+    /// A context that recurs in every pass has the highest rank. The anchor (the present choice) gets a small bonus,
+    /// so that it is kept unless another context is clearly better.
     fn rank(&self, context: &Recurrence) -> (u32, u16, u32) {
         let is_anchor = self.anchor.is_used
             && (self.anchor.key, self.anchor.thread) == (context.key, context.thread);

@@ -4,15 +4,18 @@
 use super::{LAYER, LITTLE};
 use crate::trail::{DEPTH, ThreadLaunches, Trails};
 
-/// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
+/// Minimum work of a model's first and last kernels together, in tenths of a layer's work. An interval with this much
+/// additional work may contain them.
 const ENDS_OF_LAYER: u32 = 3;
-/// A divisor: intervals are nearly equal if their work differs by at most a quarter.
+/// Intervals are nearly equal if their work differs by at most the work divided by this number.
 const NEAR: u32 = 4;
-/// Minimum share of the work, in thousandths, that a longer period must explain to replace the shorter one.
+/// Minimum share of the work, in thousandths, by which other intervals exceed the usual one. With a smaller share, no
+/// outer loop is needed to explain the difference.
 const EXPLAINED: u64 = 60;
-/// Maximum share of the work, in thousandths, that may exceed the usual intervals.
+/// Maximum share of the work, in thousandths, by which other intervals may exceed the usual one. With a larger share,
+/// the usual intervals are not most of the work.
 const UNCOVERED: u64 = 250;
-/// Minimum number of launches of a model outside its layers.
+/// Minimum number of launches that a model makes outside its layers: in its first and last kernels.
 const ENDS: u32 = 4;
 /// Number of equal intervals at which all counts are halved, so that older intervals count less.
 const HALVED_AT: u16 = 128;
@@ -50,16 +53,14 @@ pub(crate) struct Recurrence {
     broken: u16,
     /// Sum of the work by which intervals of other lengths exceed `interval`.
     excess: u32,
-    /// Number of equal intervals in the current run (series of equal intervals). `last_run` is that
-    /// number for the run before it.
+    /// Number of equal intervals in the current run (series of equal intervals). `last_run` is the number in the
+    /// previous run.
     pub run: u16,
     last_run: u16,
-    /// `same_runs` is the number of runs that were as long as the run before, and `other_runs` the number of
-    /// runs that were not.
+    /// Number of runs that were as long as the run before them. `other_runs` counts those of another length.
     same_runs: u8,
     other_runs: u8,
-    /// Number of intervals since the last wait. `most_unwaited` is the highest value of this number before a
-    /// wait.
+    /// Number of intervals since the last wait. `most_unwaited` is the highest such number before any earlier wait.
     pub unwaited: u16,
     most_unwaited: u16,
     /// Number of intervals between occurrences that contain a wait of the process.
@@ -220,9 +221,9 @@ impl Recurrence {
         self.excess / u32::from(self.others()).max(1)
     }
 
-    /// Returns true if the intervals are as small as a model's layer, and some exceed the usual work by at
-    /// least that of a model's first and last kernels. If the program waits for nothing, any additional work
-    /// counts as first and last kernels.
+    /// Returns true if the interval may be a model's layer, and some intervals contain the model's first and last
+    /// kernels, too. The usual interval must be small, and others must exceed it by enough work. If the program waits
+    /// for nothing, any additional work counts as first and last kernels.
     fn has_ends(&self) -> bool {
         let ends = match self.waited {
             0 => 1,
@@ -242,8 +243,8 @@ impl Recurrence {
         equal + u64::from(self.excess)
     }
 
-    /// Returns true if the longer period `outer` explains why the intervals are not all equal: one interval
-    /// in each period of `outer` differs. An outer loop that adds almost no work explains nothing.
+    /// Returns true if the longer period `outer` explains why the intervals are not all equal: one interval in each
+    /// of its periods differs. If the differing intervals have almost no additional work, nothing is explained.
     pub(crate) fn is_explained_by(&self, outer: &Self) -> bool {
         if outer.equal < MIN_INTERVALS / 2 || self.others() == 0 {
             return false;
@@ -253,8 +254,8 @@ impl Recurrence {
             && (self.has_ends() || self.excess_share() >= EXPLAINED)
     }
 
-    /// Returns true if the intervals are equal, make up most of the work, and are more than one kernel that
-    /// is launched repeatedly.
+    /// Returns true if the intervals are equal, make up most of the work, and are longer than one kernel that is
+    /// launched repeatedly.
     pub(crate) fn is_steady(&self) -> bool {
         self.weight() >= DEPTH as u32
             && self.equal >= MIN_INTERVALS
@@ -267,13 +268,13 @@ impl Recurrence {
         self.excess_share() <= UNCOVERED
     }
 
-    /// Returns true if hardly any interval has another length.
+    /// Returns true if at most one interval in about 32 has another length than the usual one.
     pub(crate) const fn is_even(&self) -> bool {
         self.others() as u32 * 32 <= self.equal as u32
     }
 
-    /// Returns true if the interval may be one layer of a model: the number of layers in a pass is always the
-    /// same, and there is some additional work before and after them.
+    /// Returns true if the interval may be one layer of a model: each pass has the same number of layers, and some
+    /// additional work before and after them.
     pub(crate) fn may_be_layer(&self) -> bool {
         self.has_ends() && self.other_runs <= self.same_runs
     }
@@ -290,9 +291,8 @@ impl Recurrence {
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
     }
 
-    /// Returns true if the period is an iteration itself: there was no wait in the latest `intervals`
-    /// periods, and this row is at least twice as long as any earlier row without a wait. Short periods need
-    /// a longer row.
+    /// Returns true if the period is an iteration itself: the latest `intervals` periods contain no wait, and this
+    /// series is at least twice as long as any earlier series without a wait. Short periods need a longer series.
     pub(crate) fn is_unwaited(&self, intervals: u16) -> bool {
         let small = u32::from(intervals) * LAYER / self.weight().max(1);
         let wanted = intervals.max(small.min(u32::from(u16::MAX)) as u16);

@@ -50,7 +50,7 @@ pub(crate) fn assert_holds(name: &str, records: &[Record]) {
     assert!(apart * 100 <= marks, "{name}: {detected} of {marks}");
 }
 
-/// A window and the iterations that it captured.
+/// A window (a recorded interval) and the iterations that it captured.
 pub(crate) struct Taken {
     pub first: u64,
     /// For each iteration in the window, the number of true iterations that begin in it, by the stream's marks. Each

@@ -1,5 +1,5 @@
-//! Synthetic programs with typical loops of servers, of training and of media processing. Each mark is where
-//! the author of such a program would say that a step begins.
+//! Synthetic programs with typical loops of servers, of training and of media processing. The marks are at the calls
+//! at which the author of such a program would say that a step begins.
 
 use super::Program;
 use crate::recorded::Record;
@@ -50,8 +50,8 @@ fn stage_in_the_middle() -> Vec<Record> {
     program.records()
 }
 
-/// Three passes of a draft model and one pass of the target model that verifies them. Each pass is a graph whose
-/// result is read.
+/// Speculative decoding: three passes of a draft model, then one pass of the target model that verifies the drafts.
+/// Each pass is a graph whose result is read.
 fn drafts_as_graphs_of_two_sizes() -> Vec<Record> {
     let mut program = Program::new(402);
     program.capture(0, 10, 30);
@@ -91,7 +91,8 @@ fn chunks_mixed_with_decode() -> Vec<Record> {
     program.records()
 }
 
-/// Denoising steps of two passes each, with one read of the noise level. An image has twenty steps, then a decoder.
+/// Denoising steps of two passes each, with one read of the noise level. An image has twenty steps, then a pass of
+/// the decoder.
 fn guidance_in_two_passes() -> Vec<Record> {
     let mut program = Program::new(404);
     for _ in 0..25 {

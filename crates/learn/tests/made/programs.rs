@@ -251,7 +251,8 @@ fn second_read_at_times() -> Vec<Record> {
     program.records()
 }
 
-/// Training that reads the loss only once in `steps` steps. The interval between reads is the outer level.
+/// Training that reads the loss only once in `steps` steps. The iteration that ends with the read then consists of
+/// `steps` steps.
 fn log_each(steps: u64) -> Vec<Record> {
     let mut program = Program::new(109);
     for step in 0..800u64 {
@@ -371,8 +372,8 @@ fn graph_sizes() -> Vec<Record> {
     program.records()
 }
 
-/// A second thread launches on a separate stream, which waits for the first thread's stream by events and the other way
-/// round. The first thread reads a result at a changing place in the step.
+/// Two threads launch on a stream each, and the streams wait for each other by events. The first thread reads a
+/// result at a changing place in the step.
 fn two_threads_tied() -> Vec<Record> {
     let mut program = Program::new(149);
     for step in 0..500u64 {
@@ -614,8 +615,8 @@ fn reranker(graphs: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Training with four micro-batches, which run forward on this thread and backward on another, then the
-/// optimizer. If `each` is true, each micro-batch is read, otherwise only the whole step.
+/// Training with four micro-batches, which run forward on one thread and backward on another, then the optimizer. If
+/// `each` is true, the loss of each micro-batch is read, otherwise only once per step.
 fn accumulate(each: bool) -> Vec<Record> {
     let mut program = Program::new(31);
     for _ in 0..200 {
@@ -646,7 +647,7 @@ fn accumulate(each: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Images of 30 denoising steps with two passes each (classifier-free guidance), then a decoder. If `synced` is
+/// Images of 30 denoising steps with two passes each (classifier-free guidance), then a decoder pass. If `synced` is
 /// true, the scheduler reads a number in each step.
 fn cfg(synced: bool) -> Vec<Record> {
     let mut program = Program::new(37);
@@ -842,7 +843,7 @@ fn jax_every(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Readers like those of [`jax_every`], but the launching thread does not wait for them.
+/// The same loop as [`jax_every`], but the launching thread does not wait for the reading threads.
 fn jax_every_late(every: u64) -> Vec<Record> {
     let mut program = Program::new(73);
     for step in 0..1200u64 {

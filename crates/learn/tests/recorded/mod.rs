@@ -6,7 +6,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use tllmprof_learn::Call;
 
-/// A line of a recorded call stream.
+/// A line of a recorded call stream: a mark or a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The begin of a true iteration. The learner never receives marks.

@@ -145,8 +145,8 @@ const NONE: Driver = Driver {
     primary_ctx_release: None,
 };
 
-/// Returns the contexts in which `act` called the fake functions. Before that, `primaries` says which primary
-/// contexts are in use, and `current` becomes the current context.
+/// Sets which primary contexts are in use (`primaries`) and which context is current, and then calls `act`. Returns
+/// the contexts in which `act` called the fake functions.
 fn used(primaries: &[bool], current: usize, act: impl FnOnce()) -> Vec<usize> {
     gpu(|gpu| {
         *gpu = Gpu {
@@ -180,7 +180,7 @@ fn the_profiler_is_switched_in_a_context() {
     assert_eq!(used(&[true], 0, late), [110]);
 }
 
-/// One test covers several cases, because the whole process has only one stored context.
+/// One test covers several cases, because the stored context is one variable for the whole process.
 #[test]
 fn the_worker_adopts_the_context_that_was_remembered() {
     let file = file();

@@ -48,7 +48,8 @@ pub fn with_modules(act: impl FnOnce(&[ElfModule])) {
     pass_modules(&mut act_once);
 }
 
-/// The part of [`with_modules`] that does not depend on the type of `act`, so that it is compiled only once.
+/// The part of [`with_modules`] that does not depend on the type of `act`. It is separate so that it is compiled only
+/// once.
 fn pass_modules(act: &mut dyn FnMut(&[ElfModule])) {
     walk(|_| {
         let mut modules = Vec::new();

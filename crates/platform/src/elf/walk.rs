@@ -18,23 +18,22 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// The number of threads that are walking over the modules. Several may walk at once. The program itself
-    /// may also be walking, with the loader's lock held, when it looks something up and so starts a walk of
-    /// this library.
+    /// The number of threads that are walking over the modules. Several may walk at once. A walk may also begin
+    /// inside a walk of the program, which holds the loader's lock and looks something up.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// A number that increases in each child process. A walk stores it at its beginning, so that a
+    /// A number that increases in each child process. A walk over the modules stores it at its beginning, so that a
     /// walk that began before a fork is recognized.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// The longest time that a fork waits for walks to end. A walk is short, but the kernel may not schedule its
-/// thread.
+/// The longest time that a fork waits for walks over the modules to end. A walk is short, but the kernel may not
+/// schedule its thread.
 const WALK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest time that a walk waits for a fork to end. The fork of a large process takes a while.
+/// The longest time that a walk over the modules waits for a fork to end. The fork of a large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Visits the loaded modules in the loader's order, until `visit` returns true.
@@ -104,8 +103,8 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // If the walk began in the parent, the child does not count it: a signal handler interrupted the walk
-        // and forked, and the child's number of walkers starts at 0.
+        // If the walk began before a fork, the child does not subtract it: the child's number of walkers started at
+        // 0. This happens if a signal handler interrupts the walk and forks.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
             && FORKING.load(Ordering::SeqCst) != 0
@@ -125,8 +124,8 @@ lifecycle::at_fork! {
     parent: after_fork,
 }
 
-/// Prevents other threads from starting a walk during a fork, and waits for their walks to end. Does nothing
-/// if another thread is forking at the same time.
+/// Prevents other threads from starting a walk over the modules during a fork, and waits until their walks have
+/// ended. Does nothing if another thread is forking at the same time.
 fn before_fork() {
     let us = this_thread();
     if FORKING
@@ -146,7 +145,7 @@ fn before_fork() {
     }
 }
 
-/// Allows other threads to walk again, if [`before_fork`] prevented it.
+/// Allows other threads to walk over the modules again, if [`before_fork`] prevented it.
 fn after_fork() {
     let held = FORKING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::Relaxed);
     if held.is_ok() {

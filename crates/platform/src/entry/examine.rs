@@ -87,7 +87,7 @@ impl FunctionFlow {
         let has_base = instruction.memory_base() != Register::None;
         if instruction.code() == Code::Jmp_rm64 {
             self.is_indirect = true;
-            // This indirect jump goes through a jump table of the function, or to another function,
+            // This indirect jump leads to an address in a jump table of the function, or to another function,
             // which may read the return address.
             entry.looks_back |= self.tables.is_empty() || has_base;
             if instruction.is_ip_rel_memory_operand() {
@@ -214,10 +214,11 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// If the code at `target` is a stub that jumps to another module through a GOT slot, returns the slot.
-/// `Some(None)` means that the code is no such stub, and `None` that it cannot be read. A function that ends
-/// in a jump to a stub lets the other module's function return to its caller. Functions of the loader read
-/// the return address to identify that caller, so the caller must stay the same.
+/// Returns the GOT slot if the code at `target` is a stub that jumps through it to another module. `Some(None)` means
+/// that the code is no such stub, and `None` that it cannot be read.
+///
+/// After a jump to such a stub, the other module's function returns directly to the caller of the examined function.
+/// Some functions of the loader read the return address to identify that caller, so it must not be replaced.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
@@ -346,7 +347,7 @@ mod tests {
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
 
-    /// Examines a function that consists of `code`. No other memory can be read.
+    /// Examines a function that consists of `code`. Reading any other memory fails.
     fn examined(code: &[&[u8]]) -> Result<PatchableEntry, PatchRefusal> {
         examine(START, &code.concat(), |_, _| false)
     }

@@ -1,6 +1,6 @@
-//! The driver functions at whose entries the `tllmprof` command, a separate process, writes jumps to this
-//! library. For each function, the table has the address of code that does the function's work without the
-//! jump.
+//! The table of driver functions whose calls are redirected to this library by a jump at the function's entry. The
+//! `tllmprof` command, a separate process, writes the jumps. For each function, the table has the address of code that
+//! does the function's work without the jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -47,7 +47,7 @@ impl fmt::Display for Denied {
 
 /// Reason why a function's first instructions are not replaced by a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most variants
 pub enum PatchRefusal {
     EntryPoint,
     /// Entries are not patched on this processor. The function's code was only examined.

@@ -43,9 +43,10 @@ fn near_target(instruction: u32, at: usize) -> Option<usize> {
     (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
 }
 
-/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot. A function
-/// that ends in a jump to a stub lets the other module's function return to its caller. Functions of the
-/// loader read the return address to identify that caller, so the caller must stay the same.
+/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot.
+///
+/// After a jump to such a stub, the other module's function returns directly to the caller of the examined function.
+/// Some functions of the loader read the return address to identify that caller, so it must not be replaced.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
     const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     let mut code = [0; 8];

@@ -36,8 +36,8 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes a call through the gate in `x16`, like the function of this name for x86-64. Twelve stack words,
-/// which may contain arguments, are copied for the real function.
+/// Calls the driver function of the gate in `x16`, and counts the call as in progress meanwhile. [`pass`] for x86-64
+/// explains the cases. Twelve stack words, which may contain arguments, are copied for the driver function.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

@@ -1,4 +1,4 @@
-//! Closes the gates: keeps every thread out of the driver for a moment.
+//! Closes the gates (code in front of the driver's functions): keeps every thread out of the driver for a moment.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -62,9 +62,9 @@ impl Drop for HeldCalls {
     }
 }
 
-/// Makes new calls wait at the gates while the calling thread is in the driver; `None` if there are no gates.
-/// The driver's lock is not fair. So while other threads launch without a pause, the calling thread might not
-/// get the lock for seconds. Threads that are already in the driver continue.
+/// Makes new calls wait at the gates (code in front of the driver's functions) while the calling thread is in the
+/// driver. The driver's lock is not fair: while other threads launch without a pause, the calling thread might not
+/// get the lock for seconds. Threads that are already in the driver continue. Returns `None` if there are no gates.
 pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED

@@ -1,6 +1,7 @@
-//! Leads calls of linked driver functions through gates. A module that is linked to the driver needs no
-//! look-up that could be intercepted, and calls a function that this library does not export through its own
-//! GOT slot.
+//! Gates for linked driver functions. A gate is code in front of a driver function that counts the threads inside and
+//! can hold calls back. A module that is linked to the driver makes no look-up that could be intercepted: it calls
+//! the functions through its GOT slots. So slots for functions that this library does not export are redirected to
+//! gates.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,7 @@ lifecycle::global! {
     static NEW: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The result of redirecting GOT slots to gates.
+/// The result of redirecting GOT slots to gates (code in front of the driver's functions).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
     /// All slots lead to gates, and already did so before this call.
@@ -40,7 +41,7 @@ pub enum Links {
     Missed,
 }
 
-/// Redirects the GOT slots of linked driver functions to gates.
+/// Redirects the GOT slots of linked driver functions to gates (code in front of these functions).
 pub fn lead_links() -> Links {
     let changes = elf::changes();
     if !is_wanted() || SEEN.load(Ordering::Relaxed) == changes {
@@ -62,8 +63,9 @@ pub fn lead_links() -> Links {
             let to_gate = |name: &CStr, value: Option<usize>| {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
-                    // The slot is not bound yet. Its gate gets the function that the loader would bind. If
-                    // this library exports a function of that name, the slot is left unchanged.
+                    // The slot is not bound yet. Its gate calls the function that the loader would bind. If this
+                    // library exports a function of that name, the loader will bind that one, so the slot is left
+                    // unchanged.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };
@@ -88,8 +90,8 @@ pub fn lead_links() -> Links {
     links
 }
 
-/// Does the work of [`lead_links`] if modules were loaded or unloaded since its last call. Does not retry slots that
-/// could not be redirected before.
+/// Does the work of [`lead_links`], but only if modules were loaded or unloaded since this function last ran. So it
+/// does not retry slots that could not be redirected before.
 pub fn lead_new_links() {
     let changes = elf::changes();
     if LOOKED.swap(changes, Ordering::Relaxed) != changes {
@@ -103,8 +105,8 @@ pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }
 
-/// Returns true if no slot was redirected within the last `time`. A call that began through a slot's old
-/// value has not passed a gate and may still be in progress for some time.
+/// Returns true if no slot was redirected within the last `time`. A call that began through a slot's old value has
+/// not passed a gate, so it is not counted, and may still be in progress for some time.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

@@ -43,11 +43,11 @@ pub const GATE_COUNT: usize = 2048;
 /// that a profiler that hangs while it is detached does not block the program, too.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The gate in front of one driver function.
+/// The gate in front of one driver function: code that counts the threads in the function and can hold calls back.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
-    /// 1 if a call of this gate's function may enqueue work on the GPU, otherwise 0.
+    /// 1 if calls of this gate's function may enqueue work on the GPU, otherwise 0.
     weight: AtomicU64,
 }
 
@@ -67,7 +67,8 @@ impl Gate {
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool of gates. The first [`USED`] entries are complete and never change.
+    /// The pool of gates (code in front of the driver's functions). The first [`USED`] entries are complete and never
+    /// change.
     #[fork(keep = "pointers to gates were handed out")]
     #[together(tables)]
     pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
@@ -84,7 +85,7 @@ lifecycle::global! {
     #[fork(reset)]
     pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
 }
-/// The state in which calls pass. The gates' assembly code compares with this value.
+/// The state in which gates let calls pass. The gates' assembly code compares with this value.
 const OPEN: u32 = 0;
 /// The state in which no thread may enter the driver: calls wait at the gates.
 const SHUT: u32 = 1;
@@ -102,12 +103,12 @@ pub fn is_closed() -> bool {
 lifecycle::global! {
     stage: Doors;
 
-    /// The number of calls that are in the driver, made by threads that have no record in
-    /// [`crate::thread`].
+    /// The number of calls that are in the driver now, made by threads without a
+    /// [`ThreadRecord`](crate::thread::ThreadRecord).
     #[fork(reset)]
     pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-    /// The number of calls that may have enqueued work on the GPU, from threads that have no record in
-    /// [`crate::thread`].
+    /// The number of calls so far that may have enqueued work on the GPU, made by threads without a
+    /// [`ThreadRecord`](crate::thread::ThreadRecord).
     #[fork(keep = "only differences matter")]
     static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
 }
@@ -132,7 +133,7 @@ impl From<bool> for GpuUse {
     }
 }
 
-/// Functions of higher layers that the gates call.
+/// Functions of higher layers that the gates call. The library registers them in [`NEEDS`].
 pub struct Needs {
     /// Returns true if the driver's functions get gates in this process. Called once and late: by then another
     /// preloaded profiler has set its environment variables.
@@ -157,7 +158,8 @@ fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
 
-/// Returns true if the driver's functions get gates in this process. The answer does not change.
+/// Returns true if the driver's functions get gates (code that can hold calls back) in this process. The answer does
+/// not change.
 pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -202,7 +204,8 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// Returns the gate in front of a driver function. If gates are not wanted, returns the function itself.
+/// Returns the gate (code that can hold calls back) in front of a driver function. If gates are not wanted, returns
+/// the function itself.
 pub fn before(real: *mut c_void, work: GpuUse) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;
@@ -226,7 +229,7 @@ pub fn before(real: *mut c_void, work: GpuUse) -> *mut c_void {
     stub(index)
 }
 
-/// Returns the real function if `function` is a gate. Returns any other function unchanged.
+/// Returns the driver's function if `function` is a gate in front of it. Returns any other function unchanged.
 pub fn behind(function: *mut c_void) -> *mut c_void {
     match stubs::index(function.addr()) {
         Some(index) => GATES[index].real.load(Ordering::Relaxed),
@@ -325,7 +328,7 @@ pub fn prepare() {
     }
 }
 
-/// Returns true if every driver function that the program has got has a gate.
+/// Returns true if every driver function that the program has got has a gate (code that can hold calls back).
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
 }
@@ -359,8 +362,8 @@ mod tests {
         users: || USERS.load(Ordering::SeqCst),
     };
 
-    /// Acquires the lock that only one test holds at a time: all tests share the gates, and a test may take
-    /// over another thread's record.
+    /// Acquires the lock that only one test holds at a time: all tests share the gates, and a thread of a test may
+    /// take over another thread's [`thread::ThreadRecord`].
     fn one() -> MutexGuard<'static, ()> {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }

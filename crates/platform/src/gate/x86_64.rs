@@ -38,9 +38,10 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes a call through the gate in `r11`. Leaves unusual cases to [`crate::gate::enter`]: a thread without
-/// a record, a call nested in another, a closed gate. That function says where it has counted the call: in a
-/// record, in the count for threads without a record (1), or nowhere (0).
+/// Calls the driver function of the gate in `r11`, and notes in the thread's record that the thread is in the driver
+/// meanwhile. [`crate::gate::enter`] handles unusual cases: a thread without a record, a call nested in another, a
+/// closed gate. It returns a word that says where it has counted the call: in a record (its address), in the count
+/// for threads without a record (1), or nowhere (0).
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

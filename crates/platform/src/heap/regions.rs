@@ -3,7 +3,8 @@
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The unit in bytes for the sizes of regions. It does not depend on the system's page size.
+/// The unit in bytes for the sizes of regions (the heap's memory mappings). It does not depend on the system's page
+/// size.
 pub(crate) const PAGE: usize = 4096;
 /// Largest number of regions (memory mappings of the heap) at a time.
 const MAX_REGIONS: usize = 256;
@@ -13,8 +14,8 @@ const COUNT_BITS: u32 = 28;
 /// The word of a region that was removed from the list. (A word of 0 marks the end of the list.)
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
-/// A list of regions. A region is unmapped only when no block in it is in use, so an address can be looked up
-/// without a lock.
+/// A list of regions (the heap's memory mappings). A region is unmapped only when no block in it is in use, so an
+/// address can be looked up without a lock.
 pub(crate) struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {
@@ -72,7 +73,7 @@ impl Regions {
         Some(place)
     }
 
-    /// Unmaps a region.
+    /// Unmaps a region (a memory mapping of the heap).
     ///
     /// # Safety
     /// [`Regions::map`] created the region with this size, and it is no longer used.

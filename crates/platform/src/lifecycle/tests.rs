@@ -67,7 +67,7 @@ fn note(place: &AtomicUsize) {
 
 fn begins(_: &OnlyThread) {
     note(&BEGINS);
-    // Both locks belong to a later stage than this hook, so they must still be held.
+    // Both locks belong to a later stage than this action at the fork, so they must still be held.
     let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
     WERE_HELD.store(were_held, Ordering::Relaxed);
 }

@@ -129,8 +129,8 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
             let original = core::ptr::with_exposed_provenance_mut(entry.at);
             let has_avx = is_x86_feature_detected!("avx");
             let expected = has_avx.then(|| after(original));
-            // Test three cases: a thread without cells (the trampoline calls a Rust function and counts nothing), a
-            // count within the limit, and one past it.
+            // Test three cases: a thread without cells, for which the trampoline calls a Rust function and counts
+            // nothing; a count within the limit; and a count past it.
             for limit in [None, Some(UNLIMITED), Some(0)] {
                 slot.live(Counted::Named).set_limit(limit.unwrap_or(0));
                 thread::set_counting(
@@ -183,8 +183,8 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
     });
 }
 
-/// Fills a region with trampolines, and returns their number. Checks that each trampoline lies
-/// within one of the region's mappings.
+/// Fills a region (executable memory near a module) with trampolines, and returns their number. Checks that each
+/// trampoline lies within one of the region's mappings.
 fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(

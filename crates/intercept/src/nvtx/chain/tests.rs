@@ -17,8 +17,8 @@ fn own() -> FunctionPointer {
     without_provenance_mut(0x1000)
 }
 
-/// Returns a pointer that calls [`export`] through code outside all modules. A pointer into the test program would be
-/// taken for this library's own module.
+/// Returns a pointer that calls [`export`] through code outside all modules. The library would take a pointer into
+/// the test program for a pointer of its own module, and would ignore it.
 fn foreign_export() -> GetExportTable {
     let target = (export as *const () as u64).to_le_bytes();
     let jump: &[u8] = if cfg!(target_arch = "x86_64") {
