@@ -125,8 +125,8 @@ pub fn kind_of(name: &str) -> Option<CallPurpose> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Returns the name of the CUDA function that does the same as this one: for a HIP function, or one that CUDA has
-/// removed. Returns other names unchanged.
+/// Returns the name of the CUDA function that does the same as the function `name`, if that is a HIP function or one
+/// that CUDA has removed. Returns other names unchanged.
 #[must_use]
 pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let known = table::SAME.iter().find(|(other, _)| *other == name);
@@ -136,7 +136,8 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let Some(rest) = name.strip_prefix("hip") else {
         return Cow::Borrowed(name);
     };
-    // HIP's names follow the runtime's names. If the runtime has no such function, they follow the driver's.
+    // HIP's names follow the names of the CUDA runtime: `hipX` is `cudaX`. If the runtime has no `cudaX`, but the
+    // driver has `cuX`, that function is the counterpart.
     let driver = format!("cu{rest}");
     match Call::by_name(&driver).filter(|_| Call::by_name(&format!("cuda{rest}")).is_none()) {
         Some(_) => Cow::Owned(driver),
@@ -153,8 +154,8 @@ pub fn may_give_work(name: &str) -> bool {
     }
 }
 
-/// Returns true if `name` may be a driver function that needs a current CUDA context. Returns false for functions of
-/// other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
+/// Returns true if a function with this name may be a driver function that needs a current CUDA context. Returns
+/// false for functions of other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -175,7 +176,7 @@ impl CallSet {
     /// The set of all calls.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Returns the calls for which `belongs` is true.
+    /// Returns the set of the calls for which `belongs` is true.
     pub fn which(belongs: impl Fn(Call) -> bool) -> Self {
         let bits = CALLS
             .iter()

@@ -69,8 +69,8 @@ pub(crate) const VLLM_V1: &[Batch] = &[
 ];
 
 /// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the formulas
-/// depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of decodes also includes
-/// these tokens if it runs as a prefill because another rank's batch is a prefill.
+/// depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. With data parallelism, a batch
+/// of decodes runs as a prefill while another rank has a prefill. It then includes these tokens, too.
 pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \

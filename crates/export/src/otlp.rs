@@ -198,7 +198,8 @@ impl Ids {
     fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // A process without a run identifier shares no windows with other processes, so its spans get a separate trace.
+        // A process without a run identifier shares no windows with other processes. Its own identity takes the place
+        // of the run, so its spans get a separate trace.
         let run = match &*facts.run {
             "" => &own,
             run => run,

@@ -216,8 +216,8 @@ fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     Ok(target.with_file_name(hidden))
 }
 
-/// Returns an error if the folder contains anything other than folders of tables. No export creates other entries, so
-/// such a folder must not be removed.
+/// Returns an error if the folder contains an entry that is not named like an exported table. An export creates no
+/// other entries, so such a folder must not be removed.
 fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();

@@ -1,4 +1,5 @@
-//! A record that is open for export, with its small tables, such as names and scopes, in memory.
+//! A record that is open for export, with its small tables, such as names and scopes (modules and functions that
+//! launched kernels), in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The meaning of the calls in a trace: for the learner, which finds iterations by a pattern of
-//! calls, and for a rule that names a call.
+//! The meaning of the calls in a trace: their purpose, and their form for the learner, which finds iterations by a
+//! pattern of calls.
 
 use tllmprof_calls::{Call as Known, CallPurpose, Direction, Wait, cuda_name, kind_of};
 use tllmprof_learn::Call as Learned;
@@ -25,7 +25,7 @@ pub(crate) fn plain_name(name: &str) -> &str {
     if is_version { stem } else { name }
 }
 
-/// The meaning of calls of one function.
+/// The meaning of a function's calls: their purpose, and the CUDA call to which the function corresponds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meaning {
     pub kind: CallPurpose,
@@ -48,8 +48,8 @@ impl Meaning {
         })
     }
 
-    /// Returns the start of the iteration if a call of this function marks the boundary between
-    /// iterations: the end of the call if it waits for the GPU, otherwise its start.
+    /// Returns the start of the iteration that begins with a call of this function: the end of the call if it waits
+    /// for the GPU, otherwise the start of the call.
     pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }

@@ -11,8 +11,8 @@ use crate::{Iteration, Moment, Range, Trace};
 /// Maximum number of ranges to keep. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Normally the last iteration lasts to the end of the trace. This is the maximum length that it
-/// may then have, as a multiple of the median length of the other iterations.
+/// Maximum length of the last iteration, as a multiple of the median length of the other iterations. Without this
+/// limit, it would last to the end of the trace, which may be a long idle time.
 const LONGEST_LAST: i64 = 2;
 
 /// A range that may be an iteration of the program.

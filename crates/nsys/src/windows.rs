@@ -16,8 +16,9 @@ const LIMIT: usize = 1 << 22;
 pub struct Window {
     pub start: i64,
     pub end: i64,
-    /// Numbers of the first and the last iteration in the window.
+    /// Number of the first iteration in the window.
     pub first: u64,
+    /// Number of the last iteration in the window.
     pub last: u64,
 }
 

@@ -14,9 +14,10 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
-/// The most nodes that are stored for all graphs together, and the most graphs. A node takes 32
-/// bytes, and up to 60 while it is being captured.
+/// Maximum number of nodes that are stored for all graphs together. A node takes 32 bytes, and up to 60 while it is
+/// being captured.
 pub(crate) const MOST_NODES: usize = 1 << 20;
+/// Maximum number of captured graphs that get a number.
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
 /// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
@@ -27,8 +28,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if a call was not followed because the lock was not free in time. The nodes that are
-    /// known of the current captures are then incomplete.
+    /// True if a call was not followed because the lock was not free in time. The known nodes of graphs may then be
+    /// incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
@@ -47,9 +48,9 @@ struct ProgramGraph {
 /// The nodes of a graph that the library knows, and the order in which it stores them.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes whose calls were followed, with the driver's handles. The order of the nodes is
-    /// determined only when the graph is used, for example instantiated. During the capture this
-    /// would be slow, because the driver takes longer the more nodes there are: 1.7 µs for 1000.
+    /// The nodes that followed calls created, with the driver's handles. Their order is determined only when the
+    /// graph is used, for example instantiated. Asking the driver for it during the capture would be slow: its answer
+    /// takes longer with more nodes, and takes 1.7 µs for 1000.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
@@ -109,8 +110,7 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Runs `act` with the known graphs like [`with`]. Used by the library's own thread that compares
-/// replays with captures.
+/// Runs `act` with the known graphs like [`with`]. The thread that compares replays with captures calls it.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
@@ -166,8 +166,8 @@ pub fn capture_ends(graph: Option<usize>) {
                 graph.is_open = false;
             }
         }
-        // The driver does not report which capture failed, so all graphs that are being captured
-        // are dropped. Nodes of the other captures are missing from now on.
+        // The driver does not report which capture failed, so all graphs that are being captured are dropped.
+        // Captures that continue will lack the nodes so far.
         None => graphs.drop_graphs(|graph| graph.is_open),
     });
 }
@@ -210,9 +210,9 @@ pub fn updated(exec: usize, graph: usize) {
     });
 }
 
-/// Returns the nodes of an executable graph that was instantiated from `old` and updated from
-/// `new`. Each node has the kernel of `new`, and its scope if both graphs agree on it. Returns
-/// `None` if the two graphs do not match.
+/// Returns the nodes of an executable graph that was instantiated from `old` and updated from `new`. Each node has
+/// the kernel of `new`. It has a scope only if the node has the same scope in both graphs. Returns `None` if the two
+/// graphs do not match.
 pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
@@ -236,7 +236,7 @@ pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// Called when CUPTI was attached. The numbers that CUPTI gave graphs before are no longer valid.
+/// Called when CUPTI was attached. Numbers that CUPTI gave to graphs before are no longer valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();

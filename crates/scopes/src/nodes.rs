@@ -122,8 +122,8 @@ impl CapturedGraph {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions. A graph must still keep these functions
-    /// alive.
+    /// Asks the driver for the names of the functions. The caller ensures that the graph still keeps these functions
+    /// loaded.
     pub(crate) fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {

@@ -116,8 +116,8 @@ impl OpenScopes {
         self.remove(at);
     }
 
-    /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot
-    /// be determined, for example on another stack.
+    /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot be determined,
+    /// for example because the thread runs on another stack.
     pub(crate) fn settle(&self) -> bool {
         let calls = &self.calls;
         let stack = calls.stack();
@@ -214,7 +214,8 @@ pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }
 
-/// Returns the innermost part of the calling thread's current scope.
+/// Returns the innermost part of the calling thread's current scope, or `None` if no scope is open or the scope is
+/// unknown.
 pub fn innermost() -> Option<&'static [u8]> {
     paths::name(with(OpenScopes::scope)?)
 }

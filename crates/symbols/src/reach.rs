@@ -9,12 +9,13 @@ use crate::image::Image;
 /// The way in which calls of a function can be intercepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Through a GOT slot of this module. This catches all calls of the function from this module.
+    /// Calls can be intercepted through a GOT slot of this module. This catches all calls of the function from this
+    /// module.
     Import,
-    /// Through the GOT slots of other modules and through `dlsym`. A patch of the function's first
-    /// instructions is possible, too, unless there is a reason against it.
+    /// Calls can be intercepted through the GOT slots of other modules and through `dlsym`. The function's first
+    /// instructions can be patched, too, unless there is a reason against it.
     Exported(Option<Reason>),
-    /// Only through a patch of the function's first instructions.
+    /// Calls can be intercepted only with a patch of the function's first instructions.
     Entry,
     No(Reason),
 }

@@ -16,7 +16,8 @@ pub(crate) struct Words {
     pub ignore_case: bool,
 }
 
-/// The most words of a regex for which names are searched one by one.
+/// Maximum number of words for which names are searched one by one. A regex with more alternatives counts as one
+/// without words.
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.

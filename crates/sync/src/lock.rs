@@ -125,8 +125,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. In this case the value
-    /// is consistent. Otherwise the lock stays locked.
+    /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. The value is then consistent.
+    /// Otherwise the lock stays locked.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);

@@ -12,7 +12,7 @@ use super::columns::Cell;
 use super::schema::{ColumnKind, Field, TABLES, Which};
 use crate::record::Record;
 
-/// The texts that cells refer to. The maps return the index in `all` for each kind of text.
+/// The texts that cells refer to by index. Each map contains the index in `all` for one kind of text.
 #[derive(Default)]
 pub(crate) struct Texts {
     pub all: Vec<ByteArray>,
@@ -218,7 +218,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
     Ok(())
 }
 
-/// The source from which a cell in the row of an item gets its value.
+/// The source of the value of a cell, for items of one kind and one column.
 #[derive(Clone, Copy, Debug)]
 enum CellSource {
     Start,

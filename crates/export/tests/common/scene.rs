@@ -200,7 +200,7 @@ impl Scene {
             end - start,
             What::Iteration { n, excluded: false },
         );
-        // The batch has `n` requests with one token each, and one request with a prompt of three tokens.
+        // The batch has `n` requests with one token each, and another request with a prompt of three tokens.
         let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
         let iteration = n as u16;
         self.write(self.pid, start, 0, What::Batch { iteration, batch });
