@@ -3,30 +3,30 @@
 /// The purpose of a CUDA call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallPurpose {
-    /// Launches a CUDA graph. If a step rule names the call, entering it begins an iteration.
+    /// Launches a CUDA graph. If `TLLMPROF_STEP` names the call, an iteration begins when the program enters it.
     GraphLaunch,
-    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. If a step rule names the
-    /// call, entering it begins an iteration.
+    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. If `TLLMPROF_STEP` names
+    /// the call, an iteration begins when the program enters it.
     KernelLaunch { handle: u8 },
-    /// Enqueues a copy, and may return before the copy is done. If a step rule names the call, entering it begins an
-    /// iteration.
+    /// Enqueues a copy, and may return before the copy is done. If `TLLMPROF_STEP` names the call, an iteration
+    /// begins when the program enters it.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before this is done. No step rule can name the call.
-    /// During a stream capture, it adds a node to the graph.
+    /// Copies within devices or sets memory, and may return before this is done. During a stream capture, the call
+    /// adds a node to the graph. `TLLMPROF_STEP` cannot name it.
     DeviceWork(DeviceWork),
-    /// Waits for the device. If a step rule names the call, its return ends an iteration.
+    /// Waits for the device. If `TLLMPROF_STEP` names the call, an iteration ends when the call returns.
     Wait(Wait),
     /// Begins a stream capture. The first argument is the stream.
     CaptureBegin,
     /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
-    /// Allocates or frees memory, which may wait until the device is idle. No step rule can name the call.
+    /// Allocates or frees memory, which may wait until the device is idle. `TLLMPROF_STEP` cannot name the call.
     Memory,
     /// Starts or stops a profiler, such as `cuProfilerStart`.
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.
     Destroys(Destroyed),
-    /// Creates, changes or destroys a graph. No step rule can name the call.
+    /// Creates, changes or destroys a graph. `TLLMPROF_STEP` cannot name the call.
     Graph(GraphCall),
 }
 
@@ -105,7 +105,7 @@ pub enum Stream {
 }
 
 impl CallPurpose {
-    /// Returns true if a step rule may name a call with this purpose. Only these calls are counted.
+    /// Returns true if `TLLMPROF_STEP` may name a call with this purpose. Only these calls are counted.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {

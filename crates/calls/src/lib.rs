@@ -61,7 +61,7 @@ impl Call {
         self.info().driver[0]
     }
 
-    /// Returns the call with this function name.
+    /// Returns the call with this function name, or `None` if the table has no such call.
     ///
     /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, because callers of
     /// `cuGetProcAddress` leave them out.
@@ -70,7 +70,8 @@ impl Call {
         Self::and_library(name).map(|(call, _)| call)
     }
 
-    /// Returns the call with this name, and the library that the name belongs to.
+    /// Returns the call with this name, and the library that the name belongs to. Returns `None` if the table has no
+    /// such call.
     #[must_use]
     #[inline(never)] // used only for look-ups, so one copy in the library is enough
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
@@ -91,14 +92,15 @@ macro_rules! looked_up {
     ($($of:ident in $table:ident;)+) => {
         $(
             impl $of {
-                /// Returns the call with this function name.
+                /// Returns the call with this function name, or `None` if the table has no such call.
                 #[must_use]
                 pub fn by_name(name: &str) -> Option<Self> {
                     let mut calls = $table.iter();
                     calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
                 }
 
-                /// Returns the call with this number, which is the variant's discriminant (`as u8`).
+                /// Returns the call with this number, which is the variant's discriminant (`as u8`). Returns `None`
+                /// if the number is too large.
                 #[must_use]
                 pub fn from_number(number: u8) -> Option<Self> {
                     $table.get(usize::from(number)).map(|(call, _)| *call)

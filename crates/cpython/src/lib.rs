@@ -257,8 +257,8 @@ impl ThreadsLayout {
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // Positions in `_Py_DebugOffsets` of two offsets: of the next thread state in a thread state, and of the
-        // GIL's last holder in an interpreter.
+        // Positions in `_Py_DebugOffsets` of two words: the offset of the next thread state in a thread state, and
+        // the offset of the GIL's last holder in an interpreter.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -350,7 +350,7 @@ const IN_3_15: OffsetIndices = OffsetIndices {
 const COOKIE: [u8; 8] = *b"xdebugpy";
 /// Position in `_Py_DebugOffsets` of the word that is 1 in builds without a GIL.
 const FREE_THREADED: usize = 2;
-/// Number of words of `_Py_DebugOffsets` that are read, in units of 8 bytes.
+/// Number of 8-byte words of `_Py_DebugOffsets` that are read.
 pub const WORDS: usize = 96;
 
 enum VersionLayout {

@@ -14,8 +14,8 @@ use std::fmt;
 pub enum From {
     /// The path starts at the Python module with this name, if the module is imported.
     Module(&'static str),
-    /// The arguments of the function that `multiprocessing` runs in the process. The path continues with the name of an
-    /// argument.
+    /// The path starts at the arguments of the function that `multiprocessing` runs in the process. The first name in
+    /// the path is that of an argument.
     Arguments,
 }
 

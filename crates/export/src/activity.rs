@@ -31,7 +31,8 @@ impl SharedText {
     }
 }
 
-/// An item of a record in the form in which a trace shows it, with times on the common clock.
+/// An item of a record, such as a call or a kernel, in the form in which a trace shows it. Times are on the common
+/// clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     pub item: Item,
@@ -84,7 +85,7 @@ impl Activity {
     }
 }
 
-/// A converter from the items of a record to activities.
+/// A converter from the items of a record to activities, which is the form in which a trace shows them.
 pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,

@@ -19,7 +19,7 @@ use crate::private::private_file;
 pub struct Output {
     target: PathBuf,
     temporary: PathBuf,
-    /// The output file, if it has no name yet.
+    /// The output file while it has no name. Empty if the output has a temporary name instead.
     unnamed: OnceLock<File>,
     force: bool,
     kept: bool,

@@ -119,8 +119,7 @@ pub struct Iteration {
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The moment at which the next iteration begins. For the last iteration, the moment at which
-    /// it ends itself.
+    /// The moment at which the next iteration begins. For the last iteration, the end of its range or of the trace.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,

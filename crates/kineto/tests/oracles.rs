@@ -149,8 +149,8 @@ fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     sum
 }
 
-/// Holistic Trace Analysis (HTA) computes its figures from all GPU work of a trace, not only from
-/// the work within iterations.
+/// Compares busy, idle and communication times with those of Holistic Trace Analysis (HTA). HTA computes its figures
+/// from all GPU work of a trace, not only from the work within iterations.
 #[test]
 fn busy_idle_and_communication_times_as_hta() {
     for name in [

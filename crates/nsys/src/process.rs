@@ -78,7 +78,8 @@ pub struct ExportProcess {
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds to add to nsys's times, because some of nsys's times are negative.
+    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but no time of the
+    /// recording is.
     shift: i64,
     /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
     /// `join` was called.

@@ -292,7 +292,7 @@ fn shared(name: &str) -> Option<PathBuf> {
     packed.is_file().then_some(packed)
 }
 
-/// The expected kernel time of each GPU, in milliseconds, was computed from the trace with SQL: the
+/// Compares the kernel time of each GPU, in milliseconds, with a time that was computed from the trace with SQL: the
 /// total length of the union of the kernels' intervals.
 #[test]
 fn kernel_time_is_that_of_the_traces_of_others() {

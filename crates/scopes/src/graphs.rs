@@ -45,7 +45,7 @@ struct ProgramGraph {
     is_full: bool,
 }
 
-/// The nodes of a graph that the library knows, and the order in which it stores them.
+/// The known nodes of a graph, unordered or in the order of the graph.
 #[derive(Debug)]
 enum Nodes {
     /// The nodes that followed calls created, with the driver's handles. Their order is determined only when the
@@ -494,7 +494,8 @@ impl Graphs {
         }
     }
 
-    /// Assigns the next number to a captured graph with these nodes.
+    /// Creates a captured graph with these nodes and gives it the next number. Returns `GraphOrigin::Not` if all
+    /// numbers are used.
     fn number(
         &mut self,
         nodes: Vec<Node>,

@@ -1,4 +1,4 @@
-//! The known data of a graph's nodes.
+//! Data about the nodes of CUDA graphs: the kernel of each node, and the scope in which the node was captured.
 
 use core::hash::Hasher;
 use core::sync::atomic::AtomicU64;

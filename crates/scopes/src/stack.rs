@@ -68,8 +68,8 @@ unsafe impl Part for OpenScopes {
     fn thread_ends(&'static self) {}
 }
 
-/// Runs `act` with the calling thread's open scopes. The first call creates them; `None` if there
-/// is no memory.
+/// Runs `act` with the calling thread's open scopes. The first call creates them. Returns `None` if there is no
+/// memory.
 pub(crate) fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
     let open = thread::part::<OpenScopes>().or_else(begin)?;
     Some(act(open))

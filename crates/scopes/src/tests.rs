@@ -452,7 +452,7 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
     pop(OWN);
-    // Two functions that end with jumps to each other, so that `h` is entered twice.
+    // Two functions end with jumps to each other, so `h` is entered twice.
     let tail = 0x3333;
     assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
     assert_eq!(scope(), path(&["f", "h"]));

@@ -14,7 +14,8 @@ use crate::source::Source;
 /// long, because names may overlap and each is scanned separately.
 pub(crate) const LONGEST_NAME: usize = 1 << 15;
 
-/// A flag in `st_other`, from the ELF ABI supplement for AArch64.
+/// The flag in `st_other` of functions that do not follow the base calling convention (ELF ABI supplement for
+/// AArch64).
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
 pub(crate) struct SymbolTable {

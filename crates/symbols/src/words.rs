@@ -16,8 +16,8 @@ pub(crate) struct Words {
     pub ignore_case: bool,
 }
 
-/// Maximum number of words for which names are searched one by one. A regex with more alternatives counts as one
-/// without words.
+/// Maximum number of words that a regex may require. Names are searched for each word, so a regex with more
+/// alternatives is treated as one that requires no word.
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.
@@ -79,8 +79,8 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// A function that selects part of a text. The flags are true if an identifier ends at the left and
-/// at the right end of the text.
+/// A function that selects part of a text. The flags are true if no identifier extends beyond the left and the right
+/// end of the text.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
 /// Finds texts of which every match of `hir` contains at least one, and returns the part of each

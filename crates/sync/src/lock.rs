@@ -32,6 +32,8 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 pub struct OnlyThread(());
 
 impl OnlyThread {
+    /// Returns the proof.
+    ///
     /// # Safety
     /// Both conditions that the type's documentation states hold as long as the result exists.
     pub const unsafe fn new() -> Self {

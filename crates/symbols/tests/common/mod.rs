@@ -44,7 +44,7 @@ impl Scratch {
     }
 }
 
-/// The source of a library whose functions have names of most kinds.
+/// The source of a library with many kinds of functions, such as templates, operators, lambdas and an ifunc.
 pub(crate) const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>
