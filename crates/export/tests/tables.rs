@@ -16,7 +16,8 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the ledger rows of all windows in the report, in the order that the DuckDB query uses.
+/// Returns the rows of the ledger (host and GPU time by cause) of each window in the report, in the order that the
+/// DuckDB query uses.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {

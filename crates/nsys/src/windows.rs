@@ -1,4 +1,5 @@
-//! The windows of a process: the times in which tllmprof's `capture` ranges were open, and the iterations in them.
+//! Finds the windows of a process. A window is a time in which tllmprof recorded in detail and held a `capture` range
+//! open.
 
 use std::collections::BTreeMap;
 

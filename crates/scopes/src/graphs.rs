@@ -28,7 +28,7 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if a call was not followed because the lock was not free in time. The known nodes of graphs may then be
+    /// True if a call was missed because the lock was not free in time. The known nodes of graphs may then be
     /// incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
@@ -48,9 +48,9 @@ struct ProgramGraph {
 /// The known nodes of a graph, unordered or in the order of the graph.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes that followed calls created, with the driver's handles. Their order is determined only when the
-    /// graph is used, for example instantiated. Asking the driver for it during the capture would be slow: its answer
-    /// takes longer with more nodes, and takes 1.7 µs for 1000.
+    /// The nodes whose creating calls the library has seen, with the driver's handles. Their order is determined only
+    /// when the graph is used, for example instantiated. Asking the driver for it at each call would be slow: its
+    /// answer takes longer with more nodes, and takes 1.7 µs for 1000.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
@@ -122,7 +122,7 @@ fn shape(graph: usize) -> Option<Shape> {
     })
 }
 
-/// Records a node that a call has created in a graph. `handle` is the driver's handle of the node.
+/// Stores a node that a call has created in a graph. `handle` is the driver's handle of the node.
 pub(crate) fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
         let shape = shape(graph);
@@ -133,7 +133,7 @@ pub(crate) fn made(graph: usize, handle: usize, node: Node) {
     }
 }
 
-/// Records that a node of a graph contains other graphs.
+/// Stores the handles of the graphs that a node of a graph contains.
 pub(crate) fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
         let graph = graphs
@@ -352,9 +352,9 @@ impl Graphs {
         true
     }
 
-    /// Reopens a graph into which more work is captured after its capture had ended. If the driver
-    /// still reports the known nodes, they are kept. Otherwise the handle belonged to an earlier
-    /// graph, whose destruction was not noticed.
+    /// Reopens a graph whose capture had ended, because the program captures more work into it. If the driver still
+    /// reports the known nodes, they are kept. Otherwise the handle belonged to an earlier graph, whose destruction
+    /// was not noticed.
     pub(crate) fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
@@ -524,8 +524,8 @@ impl ProgramGraph {
 }
 
 impl Shape {
-    /// Returns the nodes in the graph's order, up to the last node whose call was followed. Returns
-    /// `None` if a node in `seen` is no longer a node of the graph.
+    /// Returns the nodes in the graph's order, up to the last node in `seen`. Returns `None` if a node in `seen` is
+    /// no longer a node of the graph.
     fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();

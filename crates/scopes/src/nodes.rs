@@ -11,8 +11,8 @@ use tllmprof_platform::driver::Driver;
 /// A kernel launch, as a node of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNode {
-    /// The driver's handle of the kernel's function. 0 if the launch came from a CUDA runtime whose
-    /// calls the library does not follow.
+    /// The driver's handle of the kernel's function. 0 if the library has seen only the launch call of the CUDA
+    /// runtime, which does not contain this handle.
     pub function: usize,
     pub grid: [u32; 3],
 }
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Returns the scope, or `None` if the call that created the node was not followed.
+    /// Returns the scope, or `None` if the library did not see the call that created the node.
     pub(crate) const fn scope(&self) -> Option<u32> {
         match self {
             Self::Unseen => None,
@@ -82,8 +82,8 @@ pub(crate) struct CapturedGraph {
     /// The graph's number in the record; 0 until the graph gets one.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// The number of all nodes. `nodes` ends at the last node whose call was followed, so it may be
-    /// shorter.
+    /// The number of all nodes. `nodes` may be shorter: it ends at the last node whose creating call the library has
+    /// seen.
     pub total: usize,
     /// The number of the graph's own nodes, without those of inner graphs.
     pub own: usize,
@@ -117,7 +117,7 @@ impl CapturedGraph {
         }
     }
 
-    /// Returns the graph's own nodes, up to the last one whose call was followed.
+    /// Returns the graph's own nodes, up to the last one whose creating call the library has seen.
     pub(crate) fn own_nodes(&self) -> &[Node] {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
@@ -147,7 +147,7 @@ pub fn name_hash(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The nodes of a graph whose calls were followed, each with the driver's handle.
+/// The nodes of a graph whose creating calls the library has seen, each with the driver's handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 

@@ -136,7 +136,7 @@ impl OpenScopes {
         !calls.is_over_full.get()
     }
 
-    /// Returns the number of the current scope's path.
+    /// Returns the number of the path of open scopes, or [`paths::UNKNOWN`] if these cannot be determined.
     pub(crate) fn scope(&self) -> u32 {
         if !self.settle() {
             return paths::UNKNOWN;

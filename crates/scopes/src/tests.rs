@@ -243,7 +243,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Checks that nodes without a followed call still take their places in the order.
+/// Checks that nodes still take their places in the order if the library did not see their creating calls.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -409,7 +409,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // The library followed no capture of this graph, so it knows no node.
+    // The library has seen no capture of this graph, so it knows none of its nodes.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)

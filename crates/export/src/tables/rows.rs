@@ -241,7 +241,7 @@ enum CellSource {
     Domain,
     Scope,
     Value,
-    /// The value of the item divided by 1000, as a real number.
+    /// The value of a metric as a real number. The item has it in thousandths of the metric's unit.
     Real,
     Iteration,
     Capturing,
@@ -251,8 +251,9 @@ enum CellSource {
 }
 
 impl CellSource {
-    /// Returns the source of the cells in a column for items of this kind. The value of an item is in the column that
-    /// is named like the value's key, or in the column `value` if there is no such column.
+    /// Returns the source of the cells in a column for items of this kind. The value of an item goes to the column
+    /// that has the name of its key, such as `bytes`, or to the column `value` if the table has no column of that
+    /// name.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);

@@ -329,7 +329,7 @@ fn server() -> Scene {
         let track = ("NVTX start/end, main", name, "nvtx");
         scene.note(track, start, Some(long), &[("domain", "requests")]);
     }
-    // Adds thousands of calls, which fill more than one batch, and then the function that contains these calls.
+    // Adds thousands of calls, more than an exporter sorts at once, and then the function that contains these calls.
     for n in 0..6000_u64 {
         let start = 7_000 * US + n * 100;
         scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
