@@ -7,8 +7,8 @@ use tllmprof_record::CopyKind;
 
 use crate::{Moment, Work};
 
-/// The learner identifies a kernel by its handle, but traces contain only names. So a kernel's
-/// handle is this number plus the number of its name.
+/// Number that is added to the number of a kernel's name to get a handle. The learner identifies kernels by handles,
+/// but traces contain only names.
 const KERNELS: u64 = 1 << 32;
 /// The handle that stands for a kernel that is not in the trace.
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;

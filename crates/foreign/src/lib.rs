@@ -154,7 +154,7 @@ pub struct FoundIterations {
     pub left_out: u64,
 }
 
-/// The error for a rule of the user that finds no iterations.
+/// The error for a rule (`--step`) that finds no iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
     /// The rule that the user typed.

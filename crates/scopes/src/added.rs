@@ -1,4 +1,4 @@
-//! Follows graph nodes that the program adds with explicit calls such as `cuGraphAddNode`, without a stream capture.
+//! Handles graph nodes that the program adds with explicit calls such as `cuGraphAddNode`, without a stream capture.
 
 use tllmprof_platform::peek;
 

@@ -37,8 +37,8 @@ pub enum Reason {
 /// Size of a jump instruction with a 32-bit distance, in bytes.
 const JUMP_BYTES: u64 = 5;
 
-/// Returns the way in which calls of a function of `image` can be intercepted, as far as the file
-/// shows.
+/// Returns the way in which calls of a function of `image` can be intercepted. The answer uses only the file, not a
+/// process that has loaded it.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
     if function.is_variant_call {
         return Reach::No(Reason::VariantCall);

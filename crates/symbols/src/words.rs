@@ -108,13 +108,14 @@ fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<
     }
 }
 
-/// A text that is the same in every match.
+/// A text that is the same in every match, apart from upper and lower case if `ignore_case` is true.
 struct Fixed {
     text: Vec<u8>,
     ignore_case: bool,
 }
 
-/// Returns the best words among those of consecutive parts of a regex.
+/// Returns the required words of one of these consecutive parts of a regex: the part whose shortest word is longest,
+/// because it excludes the most names. Returns `None` if no part requires a word.
 fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     let mut found: Vec<Words> = Vec::new();
     let mut rest = parts;

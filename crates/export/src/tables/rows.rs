@@ -75,7 +75,7 @@ impl Texts {
     }
 }
 
-/// A consumer of the rows of the exported tables.
+/// A receiver of the rows of the exported tables, such as the encoder of Parquet files.
 pub(crate) trait Tables {
     /// Adds a row to the table with this index in [`TABLES`]. `cells` has one cell for each column.
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A word that is the same for all items of a kind. It is in the column `kind`.
+    /// A word for the column `kind` that is the same for all items of a kind.
     Fixed(Cell),
-    /// The name of the item as a word, such as `gen0`, in the column `kind`.
+    /// The item's name, for the column `kind`, such as `gen0` for a garbage collection.
     Word,
     State,
     Function,
