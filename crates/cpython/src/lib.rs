@@ -102,8 +102,8 @@ pub struct TextLayout {
 }
 
 /// Offsets, in bytes, in a `_PyStackChunk`, a memory block in which CPython allocates frames. `HEADER` is the length
-/// of the first two fields, and the only ones that are read. CPython leaves the first data word of a thread's oldest
-/// chunk unused, so that chunk's first frame is at `FIRST_FRAME`.
+/// of the first two fields, which are the only ones that are read. CPython leaves the first data word of a thread's
+/// oldest chunk unused, so that chunk's first frame is at `FIRST_FRAME`.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;

@@ -99,7 +99,7 @@ class Numbers:
 
     def __init__(self, row):
         self.on, self.held, self.unlike = row.unbind()
-        # A boolean view of the lowest byte of `on`.
+        # A boolean view of the lowest byte of `on`, so that operators can use it as a condition.
         self.is_on = row[:1].view(torch.bool)[0]
 
 

@@ -31,8 +31,8 @@ pub(crate) struct OpenScope {
     pub place: Cell<usize>,
     /// For a native call, the word at `place` as long as the call has not returned.
     pub value: Cell<usize>,
-    /// Code that runs in several scopes, if this entry stands for such code. Its method `now` returns the innermost
-    /// part of the current scope. `None` for all other scopes.
+    /// Set if this entry stands for code that runs in several scopes, such as that of a compiled model. Its method
+    /// `now` returns the innermost part of the current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 

@@ -119,8 +119,7 @@ pub(crate) fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
-/// Writes a path and all paths that contain it to the record, unless they are there already.
-/// Returns the path.
+/// Writes a path and its parent paths to the record, unless they are there already. Returns `path`.
 pub(crate) fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;

@@ -22,8 +22,8 @@ pub(crate) struct OpenScopes {
     depth: Cell<usize>,
     /// Number of open scopes that were not stored, because [`DEEPEST`] scopes were open already.
     beyond: Cell<usize>,
-    /// The scope that was last written to the record for this thread, plus 1, with the number of
-    /// its window in the upper 32 bits; 0 if none was written.
+    /// The scope that was last written to the record for this thread: its number plus 1, and the number of the window
+    /// in the upper 32 bits. 0 if none was written.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: NativeCalls,
