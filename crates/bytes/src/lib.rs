@@ -14,7 +14,7 @@
 
 use core::ffi::c_int;
 
-/// The unit of a copy: the bytes that one load and one store move.
+/// The largest value that a copy loads and stores at once: 16 bytes.
 type Word = u128;
 const WORD: usize = size_of::<Word>();
 
@@ -24,8 +24,8 @@ const WORD: usize = size_of::<Word>();
 /// The requirements of `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
     // No panic: the code only handles addresses, and numbers that cannot overflow.
-    /// Copies `length` bytes as two values of type `T`, which may overlap. `length` is at least the size of
-    /// one `T` and at most that of two.
+    /// Copies `length` bytes as two values of type `T`: the first bytes and the last bytes. The two may overlap.
+    /// `length` is at least the size of one `T` and at most that of two.
     ///
     /// # Safety
     /// `length` bytes may be read at `from` and written at `to`, and `length` is within these bounds.
@@ -58,15 +58,15 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
     to
 }
 
-/// Copies more than a word, from the first byte to the last.
+/// Copies more than one [`WORD`], from the first byte to the last.
 ///
 /// # Safety
 /// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` does not lie inside the source.
 unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     let last = length - WORD;
     let mut at = 0;
-    // SAFETY: all accesses are within the two areas of `length` bytes. Each part of the source is loaded before a store
-    // overwrites it: the part lies before the next load, or in the last word, which is loaded first.
+    // SAFETY: all accesses are within the two areas of `length` bytes. `to` is not inside the source, so each store
+    // overwrites only source bytes that are already loaded. The last word is loaded before the loop.
     unsafe {
         let end = load::<Word>(from.add(last));
         while at < last {
@@ -77,14 +77,14 @@ unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies more than a word, from the last byte to the first.
+/// Copies more than one [`WORD`], from the last byte to the first.
 ///
 /// # Safety
 /// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` lies inside the source.
 unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     let mut at = length;
-    // SAFETY: all accesses are within the two areas of `length` bytes. Each part of the source is loaded before a store
-    // overwrites it: the part lies after the next load, or in the first word, which is loaded first.
+    // SAFETY: all accesses are within the two areas of `length` bytes. `to` is inside the source, so each store
+    // overwrites only source bytes that are already loaded. The first word is loaded before the loop.
     unsafe {
         let first = load::<Word>(from);
         while at > WORD {
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // Of two words, the first byte that differs decides. In big-endian order this byte
-                // is the most significant one that differs.
+                // The first byte that differs decides. In big-endian order, it is the most significant byte that
+                // differs, so comparing the numbers compares that byte.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -227,7 +227,8 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths of memory areas with which each branch of the functions is tested.
+    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. Each branch on the length is
+    /// taken for some of them.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 
@@ -258,7 +259,8 @@ mod tests {
             for to in [0, 1, 9, 16] {
                 let (mut wanted, mut bytes) = (numbered(), numbered());
                 wanted[to..to + length].fill(0xa5);
-                // SAFETY: the area lies in the buffer. (Only the lowest byte of the number 0x7a5 counts.)
+                // SAFETY: the area lies in the buffer. (`memset` uses only the lowest byte of its argument: 0xa5 of
+                // 0x7a5.)
                 unsafe { fill(bytes.as_mut_ptr().add(to), 0x7a5, length) };
                 assert!(bytes == wanted, "{length} bytes at {to}");
             }

@@ -3,29 +3,30 @@
 /// The purpose of a CUDA call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallPurpose {
-    /// Launches a CUDA graph. Opens an iteration when the call is entered.
+    /// Launches a CUDA graph. If `TLLMPROF_STEP` names the call, an iteration begins when the program enters it.
     GraphLaunch,
-    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. Opens an iteration when the
-    /// call is entered.
+    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. If `TLLMPROF_STEP` names
+    /// the call, an iteration begins when the program enters it.
     KernelLaunch { handle: u8 },
-    /// Enqueues a copy, and may return before the copy is done. Opens an iteration when the call is entered.
+    /// Enqueues a copy, and may return before the copy is done. If `TLLMPROF_STEP` names the call, an iteration
+    /// begins when the program enters it.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before this is done. Cannot be a step, but adds a node to
-    /// the graph during a stream capture.
+    /// Copies within devices or sets memory, and may return before this is done. During a stream capture, the call
+    /// adds a node to the graph. `TLLMPROF_STEP` cannot name it.
     DeviceWork(DeviceWork),
-    /// Waits for the device. Closes an iteration when the call returns.
+    /// Waits for the device. If `TLLMPROF_STEP` names the call, an iteration ends when the call returns.
     Wait(Wait),
     /// Begins a stream capture. The first argument is the stream.
     CaptureBegin,
     /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
-    /// Allocates or frees memory. Cannot be a step, and may make the device idle.
+    /// Allocates or frees memory, which may wait until the device is idle. `TLLMPROF_STEP` cannot name the call.
     Memory,
-    /// Starts or stops a profiler, as the program requests. The call is passed through.
+    /// Starts or stops a profiler, such as `cuProfilerStart`.
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.
     Destroys(Destroyed),
-    /// Creates, changes or destroys a graph. Cannot be a step.
+    /// Creates, changes or destroys a graph. `TLLMPROF_STEP` cannot name the call.
     Graph(GraphCall),
 }
 
@@ -67,16 +68,17 @@ pub enum DeviceWork {
     Set,
 }
 
-/// The work that a call waits for.
+/// The GPU work that a waiting call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
     /// The call waits for all work in a stream.
     Stream,
-    /// The work before an event. The event may have been recorded long before the last work of its stream.
+    /// The call waits for the work before an event. Work that was enqueued in the stream after the event may still
+    /// run.
     Event,
     /// The call waits for all work in a context or on a device.
     Context,
-    /// The call waits for the copy to the host that it starts itself.
+    /// The call is a blocking copy to the host, and waits for that copy.
     CopyToHost,
 }
 
@@ -85,8 +87,7 @@ pub enum Wait {
 pub enum Destroyed {
     Stream,
     Context,
-    /// The primary context of a device. The runtime's function for this has no argument and resets the current
-    /// device.
+    /// The primary context of a device. `cudaDeviceReset` has no argument and destroys that of the current device.
     Primary,
 }
 
@@ -95,14 +96,16 @@ pub enum Destroyed {
 pub enum Stream {
     /// The call has no stream.
     None,
-    /// The argument word with this index, from 0. A structure that is passed by value may take several words.
+    /// The stream is the argument word with this index, from 0. A structure that is passed by value may take several
+    /// words.
     Word(u8),
-    /// A field of the configuration structure that the first argument points to, at this offset in bytes.
+    /// The stream is a field of the configuration structure that the first argument points to, at this offset in
+    /// bytes.
     Configured(u8),
 }
 
 impl CallPurpose {
-    /// Returns true if a step rule can name a call of this kind, so that the call is counted.
+    /// Returns true if `TLLMPROF_STEP` may name a call with this purpose. Only these calls are counted.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {
@@ -123,8 +126,7 @@ impl CallPurpose {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
-    /// Returns true if the call adds a node to the graph when its stream is being captured, and the node runs on the
-    /// GPU.
+    /// Returns true if the call adds a node with GPU work to the graph while its stream is being captured.
     #[must_use]
     #[inline]
     pub const fn makes_node(self) -> bool {
@@ -158,7 +160,7 @@ impl CallPurpose {
         matches!(self, Self::CaptureBegin | Self::CaptureEnd)
     }
 
-    /// Returns true if the call gives the GPU work, with or without waiting for it.
+    /// Returns true if the call gives the GPU work. The call may also wait for that work.
     #[must_use]
     #[inline]
     pub const fn gives_work(self) -> bool {

@@ -61,7 +61,7 @@ impl Call {
         self.info().driver[0]
     }
 
-    /// Returns the call with this function name.
+    /// Returns the call with this function name, or `None` if the table has no such call.
     ///
     /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, because callers of
     /// `cuGetProcAddress` leave them out.
@@ -70,7 +70,8 @@ impl Call {
         Self::and_library(name).map(|(call, _)| call)
     }
 
-    /// Returns the call with this name, and the library that the name belongs to.
+    /// Returns the call with this name, and the library that the name belongs to. Returns `None` if the table has no
+    /// such call.
     #[must_use]
     #[inline(never)] // used only for look-ups, so one copy in the library is enough
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
@@ -91,14 +92,15 @@ macro_rules! looked_up {
     ($($of:ident in $table:ident;)+) => {
         $(
             impl $of {
-                /// Returns the call with this function name.
+                /// Returns the call with this function name, or `None` if the table has no such call.
                 #[must_use]
                 pub fn by_name(name: &str) -> Option<Self> {
                     let mut calls = $table.iter();
                     calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
                 }
 
-                /// Returns the call with this number, which is the variant's discriminant (`as u8`).
+                /// Returns the call with this number, which is the variant's discriminant (`as u8`). Returns `None`
+                /// if the number is too large.
                 #[must_use]
                 pub fn from_number(number: u8) -> Option<Self> {
                     $table.get(usize::from(number)).map(|(call, _)| *call)
@@ -125,8 +127,8 @@ pub fn kind_of(name: &str) -> Option<CallPurpose> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Returns the name of the CUDA function that does the same as this one: for a HIP function, or one that CUDA has
-/// removed. Returns other names unchanged.
+/// Returns the name of the CUDA function that does the same as the function `name`, if that is a HIP function or one
+/// that CUDA has removed. Returns other names unchanged.
 #[must_use]
 pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let known = table::SAME.iter().find(|(other, _)| *other == name);
@@ -136,7 +138,8 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let Some(rest) = name.strip_prefix("hip") else {
         return Cow::Borrowed(name);
     };
-    // HIP's names follow the runtime's names. If the runtime has no such function, they follow the driver's.
+    // HIP's names follow the names of the CUDA runtime: `hipX` is `cudaX`. If the runtime has no `cudaX`, but the
+    // driver has `cuX`, that function is the counterpart.
     let driver = format!("cu{rest}");
     match Call::by_name(&driver).filter(|_| Call::by_name(&format!("cuda{rest}")).is_none()) {
         Some(_) => Cow::Owned(driver),
@@ -153,8 +156,8 @@ pub fn may_give_work(name: &str) -> bool {
     }
 }
 
-/// Returns true if `name` may be a driver function that needs a current CUDA context. Returns false for functions of
-/// other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
+/// Returns true if a function with this name may be a driver function that needs a current CUDA context. Returns
+/// false for functions of other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -175,7 +178,7 @@ impl CallSet {
     /// The set of all calls.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Returns the calls for which `belongs` is true.
+    /// Returns the set of the calls for which `belongs` is true.
     pub fn which(belongs: impl Fn(Call) -> bool) -> Self {
         let bits = CALLS
             .iter()

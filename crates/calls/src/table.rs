@@ -1,4 +1,4 @@
-//! The table of CUDA calls.
+//! The table of the CUDA calls that tllmprof knows.
 
 use crate::kind::CallPurpose::{
     AsyncCopy, CaptureBegin, CaptureEnd, Destroys, DeviceWork as Within, Graph, GraphLaunch,
@@ -23,11 +23,11 @@ pub struct CallInfo {
     /// The position of the stream argument, first in the driver's function and then in the runtime's. Calls with a
     /// stream that enqueue work are timed on the GPU.
     pub stream: [Stream; 2],
-    /// Index of the argument with the number of bytes, in the driver's function. Set only for copies that programs
-    /// often make so small that timing them would take longer than the copy.
+    /// Index of the argument with the number of bytes, in the driver's function. `None` for most calls. It is set for
+    /// copies that programs often make so small that timing them would take longer than the copy.
     pub small_by: Option<u8>,
-    /// True if the runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to this row only if that
-    /// is `cudaMemcpyDeviceToHost`.
+    /// True if the fourth argument of the runtime function is a `cudaMemcpyKind`, and the row describes only its
+    /// calls with `cudaMemcpyDeviceToHost`.
     pub device_to_host_only: bool,
 }
 
@@ -38,13 +38,13 @@ impl CallInfo {
     }
 }
 
-/// Expands the macro `$then!` with the contents of the table: the look-up functions, the functions of CUPTI and those
-/// of NCCL, each list in brackets, and then every row: `Variant = kind, [driver's names] [runtime's names] { other
-/// fields };`.
+/// Expands the macro `$then!` with the contents of the table. Three lists in brackets come first: the driver's
+/// look-up functions, the functions of CUPTI, and those of NCCL. Then comes every row: `Variant = kind, [driver's
+/// names] [runtime's names] { other fields };`.
 ///
-/// The other fields are those of [`CallInfo`](crate::CallInfo). They default to [`PLAIN`]. Messages use the first name
-/// of each list. Rows for copies to the device list only driver functions: the runtime's functions call these, and the
-/// direction of `cudaMemcpyDefault` is known only in the driver.
+/// The other fields are those of [`CallInfo`](crate::CallInfo), with the defaults in [`PLAIN`]. Messages use the
+/// first name of each list. Rows for copies to the device list only driver functions, because the runtime's functions
+/// call these, and because only the driver knows the direction of a copy with `cudaMemcpyDefault`.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -185,10 +185,11 @@ macro_rules! cuda_calls {
     };
 }
 
-/// Position of the stream argument of `cudaLaunchKernel`, in which each `dim3` takes two words.
+/// Position of the stream argument of `cudaLaunchKernel`. Its two `dim3` arguments, which come before the stream,
+/// take two words each.
 const DIM3_DIM3: Stream = Word(7);
 
-/// Default values for the fields of a row, other than its names.
+/// Default values of the fields in a row of the table. Every row sets `call`, `kind` and the names itself.
 const PLAIN: CallInfo = CallInfo {
     call: Call::GraphLaunch,
     kind: Memory,
@@ -228,8 +229,8 @@ macro_rules! table {
             },)*
         ];
 
-        /// Driver functions that return the addresses of other functions. These functions are intercepted so that
-        /// their results can be replaced.
+        /// Driver functions that return the addresses of other functions. They are intercepted, so that the library
+        /// can return its own functions instead.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
 
         /// A function with which a profiler attaches or releases CUPTI.
@@ -240,8 +241,8 @@ macro_rules! table {
             $($cupti,)*
         }
 
-        /// The CUPTI functions that are intercepted. Calls of these functions show that another profiler uses CUPTI,
-        /// which serves one at a time.
+        /// The CUPTI functions that are intercepted. A call of one of them shows that another profiler uses CUPTI,
+        /// which serves only one profiler at a time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
@@ -253,16 +254,16 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The NCCL functions that are intercepted. Their arguments show the ranks, and the collectives that are noted
-        /// in a ring for the diagnosis of hangs.
+        /// The NCCL functions that are intercepted. Their arguments show the ranks and the collectives. The most
+        /// recent collectives are kept, so that hangs can be diagnosed.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
 }
 cuda_calls!(table);
 
-/// Functions that are not intercepted, but have a known purpose if another tool has recorded them. Names are without
-/// `_v2` and without the suffixes for the per-thread default stream.
+/// Functions that are not intercepted, but may occur in the records of other tools. Each is listed under its purpose.
+/// The names are without `_v2` and without the suffixes for the per-thread default stream.
 ///
 /// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
 pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
@@ -316,9 +317,8 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     ),
 ];
 
-/// Pairs of a function and the CUDA function that does the same. The first of a pair is one of the HIP functions
-/// whose names do not follow CUDA's, of the functions that CUDA no longer has, or of the copies that wait for no
-/// other work.
+/// Pairs of a function and the CUDA function with the same purpose. The first function of a pair is a HIP function
+/// whose name does not follow CUDA's, a function that CUDA has removed, or a copy that waits for no other work.
 pub(crate) const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
@@ -330,8 +330,8 @@ pub(crate) const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. The list is used
-/// for functions that have no row in the table, including those of later CUDA releases.
+/// Parts of driver function names. A function without a row in the table gives the GPU no work if its name contains
+/// one of them: queries, waits and bookkeeping. The list also serves for functions of later CUDA releases.
 pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",
@@ -344,8 +344,8 @@ pub(crate) const WITHOUT_WORK: &[&str] = &[
     "cuPointer",
 ];
 
-/// Prefixes of the names of driver functions that need no current CUDA context, and therefore get no gate (code in
-/// front of a driver function).
+/// Prefixes of the names of driver functions that need no current CUDA context. The library puts no gate (code that
+/// runs before the function) in front of them.
 pub(crate) const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetProcAddress",
     "cuGetExportTable",

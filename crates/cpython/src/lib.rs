@@ -1,21 +1,20 @@
-//! The memory layout of the CPython data from which stacks and the holder of the GIL are read, in
-//! each version.
+//! Offsets of the fields in CPython's data structures, for each version. The library needs them to read Python stacks
+//! and to find the thread that holds the GIL.
 //!
-//! Up to 3.12, the offsets are from CPython's headers, with one table row for each layout. From
-//! 3.13 on, `_PyRuntime` begins with a table of offsets (`_Py_DebugOffsets`), and the rows contain
-//! the position of each offset in this table. In both cases, the library checks the offsets on a
-//! known stack before it uses them.
+//! Up to 3.12, the offsets are from CPython's headers, with one table row for each layout. From 3.13 on, `_PyRuntime`
+//! begins with a table of offsets (`_Py_DebugOffsets`), and the rows contain the position of each offset in this
+//! table. In both cases, the library checks the offsets on a known stack before it uses them.
 
 #![forbid(unsafe_code)]
 
-/// The offsets that are needed to read a stack, in bytes.
+/// The offsets, in bytes, of the fields that are needed to read a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub thread: ThreadLayout,
     pub frame: FrameLayout,
     pub code: CodeLayout,
     pub text: TextLayout,
-    /// Offset in any Python object of the pointer to its type.
+    /// Offset of the pointer to the type (`ob_type`), in any Python object.
     pub kind: usize,
 }
 
@@ -30,11 +29,12 @@ pub struct ThreadLayout {
     pub chunk: Option<usize>,
 }
 
-/// The location of the address of a thread's innermost frame.
+/// The field with the address of a thread's innermost frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Top {
     Here(usize),
-    /// The address is in a structure on the C stack. The thread state points to this structure.
+    /// The thread state has, at the offset `pointer`, the address of a structure on the C stack. That structure has
+    /// the frame's address at the offset `frame`.
     Behind {
         pointer: usize,
         frame: usize,
@@ -51,23 +51,22 @@ pub struct FrameLayout {
     pub life: Life,
 }
 
-/// The form in which a frame stores its current instruction.
+/// The form in which a frame stores the position of its current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
-    /// An `int` at the offset `at`: the index of the instruction. Each instruction has `bytes`
-    /// bytes.
+    /// The `int` at the offset `at` is the index of the current instruction. Each instruction has `bytes` bytes.
     Number { at: usize, bytes: usize },
-    /// At the offset `at`, the frame stores the address of the instruction.
+    /// The pointer at the offset `at` is the address of the current instruction.
     Address { at: usize },
 }
 
 /// The field of a frame that shows whether the frame is still on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// The frame is an object. The byte at `at` is `runs` while the frame is executed.
+    /// The frame is an object. The byte at the offset `at` equals `runs` while the frame is executed.
     Object { at: usize, runs: u8 },
-    /// The frame is in the thread's chunks, or in a generator. The byte at the offset `owner` is
-    /// one of [`owner`].
+    /// The frame is in the thread's stack chunks (`_PyStackChunk`) or in a generator. The byte at the offset `owner`
+    /// is one of the values in [`owner`].
     Chunk { owner: usize },
 }
 
@@ -75,8 +74,8 @@ pub enum Life {
 pub mod owner {
     pub const THREAD: u8 = 0;
     pub const GENERATOR: u8 = 1;
-    /// From this value on, a frame does not belong to a function: the interpreter uses it between C
-    /// and Python code.
+    /// Frames with this value or a larger one belong to no Python function: the interpreter uses them between C and
+    /// Python code.
     pub const NONE: u8 = 3;
 }
 
@@ -94,16 +93,17 @@ pub struct CodeLayout {
 pub struct TextLayout {
     pub length: usize,
     pub state: usize,
-    /// The number of the first of the three bits of `kind` in the state word. The bits `compact`
-    /// and `ascii` follow.
+    /// Position in the state word of the lowest of the three bits of `kind`. The next bits are `compact` and `ascii`.
     pub kind: u32,
-    /// The offsets of the characters, in a str that is ASCII and in one that is not.
+    /// Offset of the characters in a str that is ASCII.
     pub ascii: usize,
+    /// Offset of the characters in a str that is not ASCII.
     pub other: usize,
 }
 
-/// Offsets in a `_PyStackChunk`: of the previous chunk, of the chunk's size, and of its frames. The
-/// first frame of a thread begins one word later.
+/// Offsets, in bytes, in a `_PyStackChunk`, a memory block in which CPython allocates frames. `HEADER` is the length
+/// of the first two fields, which are the only ones that are read. CPython leaves the first data word of a thread's
+/// oldest chunk unused, so that chunk's first frame is at `FIRST_FRAME`.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;
@@ -202,24 +202,23 @@ const IN_3_12: Layout = Layout {
     kind: OBJECT,
 };
 
-/// The offsets that are needed to find an interpreter's threads and the holder of its GIL, in
-/// bytes.
+/// The offsets, in bytes, of the fields that are needed to find an interpreter's threads and the holder of its GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadsLayout {
-    /// Offset in `_PyRuntime` of the first interpreter in its list.
+    /// Offset in `_PyRuntime` of the pointer to the first interpreter.
     pub interpreter: usize,
-    /// Offset in an interpreter of the first thread state in its list.
+    /// Offset in an interpreter of the pointer to its first thread state.
     pub first: usize,
-    /// Offset in a thread state of the next thread state in the list.
+    /// Offset in a thread state of the pointer to the next thread state.
     pub next: usize,
-    /// Offset in a thread state of the kernel's id of the thread. `None` before 3.11, where only
-    /// the result of `pthread_self` is stored.
+    /// Offset in a thread state of the thread's id in the kernel. `None` before 3.11, where only the result of
+    /// `pthread_self` is stored.
     pub native: Option<usize>,
     pub holder: Holder,
 }
 
-/// The location of the address of the thread state that took the GIL last. A later word contains
-/// whether that thread still holds the GIL.
+/// The structure that contains the GIL, and an offset in it, in bytes. At this offset is the address of the thread
+/// state that took the GIL last. The next field contains whether that thread still holds the GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     InRuntime(usize),
@@ -241,7 +240,7 @@ const fn threads(
     }
 }
 
-/// The layouts for CPython 3.8 to 3.12, one for each minor version.
+/// The layouts of thread states for CPython 3.8 to 3.12, one for each minor version.
 const THREADS: [ThreadsLayout; 5] = [
     threads(32, 8, None, Holder::InRuntime(1160)),
     threads(32, 8, None, Holder::InRuntime(360)),
@@ -251,14 +250,15 @@ const THREADS: [ThreadsLayout; 5] = [
 ];
 
 impl ThreadsLayout {
-    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`.
+    /// Returns the layout for CPython 3.`minor`. `words` reads the first words of `_PyRuntime`, and is called only
+    /// for 3.13 and later. Returns `None` if the version or the words are not supported.
     pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
         let row = minor.checked_sub(OLDEST_MINOR)? as usize;
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // Where the words are in `_Py_DebugOffsets`: the offset of the next thread state, and the
-        // offset of the GIL in an interpreter.
+        // Positions in `_Py_DebugOffsets` of two words: the offset of the next thread state in a thread state, and
+        // the offset of the GIL's last holder in an interpreter.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -277,7 +277,7 @@ impl ThreadsLayout {
 /// The oldest minor version of CPython whose layout is known.
 const OLDEST_MINOR: u32 = 8;
 
-/// The positions of the offsets in `_Py_DebugOffsets`, counted in words.
+/// The positions of the needed offsets in `_Py_DebugOffsets`, counted in words.
 struct OffsetIndices {
     frame: usize,
     id: usize,
@@ -346,11 +346,11 @@ const IN_3_15: OffsetIndices = OffsetIndices {
     ascii: 92,
 };
 
-/// The first bytes of `_Py_DebugOffsets`, and the position of the word that is 1 in builds without
-/// a GIL.
+/// The first eight bytes of `_Py_DebugOffsets`.
 const COOKIE: [u8; 8] = *b"xdebugpy";
+/// Position in `_Py_DebugOffsets` of the word that is 1 in builds without a GIL.
 const FREE_THREADED: usize = 2;
-/// Number of words of `_Py_DebugOffsets` that are read.
+/// Number of 8-byte words of `_Py_DebugOffsets` that are read.
 pub const WORDS: usize = 96;
 
 enum VersionLayout {
@@ -371,8 +371,8 @@ const ROWS: [VersionLayout; 8] = [
 ];
 
 impl Layout {
-    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`.
-    /// Returns `None` if `words` returns `None`, or if the words are not a table of offsets.
+    /// Returns the layout for CPython 3.`minor`. `words` reads the first words of `_PyRuntime`, and is called only
+    /// for 3.13 and later. Returns `None` if `minor` is too old, or if the words are not a table of offsets.
     pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
         let row = minor.checked_sub(OLDEST_MINOR)? as usize;
         match &ROWS[row.min(ROWS.len() - 1)] {
@@ -381,41 +381,42 @@ impl Layout {
         }
     }
 
-    /// Returns the number of bytes that have to be read of a thread state.
+    /// Returns the number of bytes of a thread state that must be read to get the fields in this layout.
     pub fn thread_bytes(&self) -> usize {
         let (Top::Here(frame) | Top::Behind { pointer: frame, .. }) = self.thread.frame;
         word_end(&[self.thread.id, frame, self.thread.chunk.unwrap_or(0)])
     }
 
-    /// Returns the number of bytes that have to be read of a frame.
+    /// Returns the number of bytes of a frame that must be read to get the fields in this layout.
     pub fn frame_bytes(&self) -> usize {
         let (Life::Object { at, .. } | Life::Chunk { owner: at }) = self.frame.life;
         word_end(&[self.frame.previous, self.frame.code, at & !7])
     }
 
-    /// Returns the number of bytes that have to be read of a code object.
+    /// Returns the number of bytes of a code object that must be read to get the fields in this layout.
     pub fn code_bytes(&self) -> usize {
         word_end(&[self.code.file, self.code.name, self.code.line, self.kind])
     }
 
-    /// Returns the number of bytes that have to be read of a text, without its characters.
+    /// Returns the number of bytes of a str that must be read to get the fields in this layout. The characters are
+    /// not included.
     pub fn text_bytes(&self) -> usize {
         word_end(&[self.text.length, self.text.state, self.kind])
     }
 }
 
-/// Returns the offset after the last of the words at these offsets.
+/// Returns the offset just after the last of the 8-byte words that begin at these offsets.
 fn word_end(offsets: &[usize]) -> usize {
     offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
 }
 
-/// Returns true if the words are a `_Py_DebugOffsets`.
+/// Returns true if the words begin with the cookie of a `_Py_DebugOffsets`.
 fn is_table(words: &[u64; WORDS]) -> bool {
     words[0] == u64::from_ne_bytes(COOKIE)
 }
 
-/// Returns the offset at the position `word` of a `_Py_DebugOffsets`, or `None` if the offset is
-/// invalid.
+/// Returns the word at the position `word` of a `_Py_DebugOffsets`, which is an offset. Returns `None` if the value
+/// is too large for an offset.
 fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
     // The largest offset that is accepted. No structure of CPython is larger.
     const MAX_OFFSET: u64 = 1 << 16;
@@ -453,8 +454,8 @@ impl OffsetIndices {
             text: TextLayout {
                 length: at(self.length)?,
                 state: at(self.state)?,
-                // In a build without a GIL, `kind` begins at the second byte, because the first one
-                // changes independently.
+                // In a build without a GIL, the first byte of the state word is `interned`, which changes
+                // independently, and `kind` begins at the second byte.
                 kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
                 ascii,
                 // A text that is not ASCII has two more fields: the length of its UTF-8 form, and a

@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Major number of the oldest CUDA release whose CUPTI is used. CUPTI 11.8 hung in use.
+/// Major number of the oldest CUDA release whose CUPTI is used. CUPTI of CUDA 11.8 hung when it was tried.
 pub const OLDEST: u32 = 12;
 /// Major number of the newest CUDA release whose CUPTI is searched for.
 pub const NEWEST: u32 = 15;
@@ -17,8 +17,9 @@ pub fn names(newest: u32) -> impl Iterator<Item = String> + Clone {
         .map(|major| format!("libcupti.so.{major}"))
 }
 
-/// Returns the folders to search, in this order: those of `library_path` (`LD_LIBRARY_PATH`), those near the folders
-/// `runtimes` of the CUDA runtime, and the CUDA installations under `root`.
+/// Returns the folders in which to search for CUPTI, in this order: those of `library_path` (`LD_LIBRARY_PATH`),
+/// those of the CUDA runtime (`runtimes`) and folders at known places relative to them, and the CUDA installations
+/// under `root`.
 #[must_use]
 pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = library_path
@@ -46,8 +47,8 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders
 }
 
-/// Returns the path of the newest CUPTI in `folders` that is not newer than `newest`. If several folders have
-/// the same release, the first folder is used.
+/// Returns the path of the newest CUPTI in `folders` whose major number is at most `newest`. If several folders
+/// contain this release, the first folder is used.
 #[must_use]
 pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
     names(newest)
@@ -55,8 +56,8 @@ pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Returns the CUDA installations under `root`: first `cuda`, which the machine's owner has chosen, then the
-/// other installations, the newest first.
+/// Returns the CUDA installations under `root`: first the link `cuda`, with which the administrator selects an
+/// installation, then the other installations, the newest first.
 fn installed(root: &Path) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = std::fs::read_dir(root)
         .into_iter()

@@ -68,9 +68,10 @@ pub(crate) const VLLM_V1: &[Batch] = &[
     },
 ];
 
-/// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the formulas
-/// depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of decodes also includes
-/// these tokens if it runs as a prefill because another rank's batch is a prefill.
+/// Formulas for SGLang. `extend_num_tokens` keeps its old value while a batch decodes, so the formulas depend on the
+/// mode. In a prefill mode, it also counts one token for each of `decoding_reqs`, which belongs to no prompt. These
+/// requests occur in mixed batches, and in batches of decodes that run as a prefill because another rank has a
+/// prefill.
 pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \

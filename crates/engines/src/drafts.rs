@@ -1,17 +1,16 @@
 //! Functions of engines that run passes of a draft model.
 //!
 //! This file contains only data. In speculative decoding, a small draft model proposes tokens, and the main model
-//! checks them in one pass. With some engines, the passes of both models go through the step function in the
-//! engine's row (`engines.rs`). Passes that are made during a call of one of the functions below belong to the
-//! draft model, and do not count as steps.
+//! checks them in one pass. In some engines, both models call the step function in the engine's row (`engines.rs`).
+//! Passes during a call of one of the functions below belong to the draft model, and do not count as steps.
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 /// A function that runs passes of a draft model in speculative decoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
-    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
-    /// begin with this text.
+    /// The beginning of an engine's name in [`ENGINES`](crate::ENGINES). The row applies to every engine whose name
+    /// begins with this text.
     pub engine: &'static str,
     /// The name of the function, as `MODULE:QUALNAME`.
     pub function: &'static str,
@@ -22,8 +21,8 @@ pub struct Draft {
 const CANDIDATES: &str = "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: transformers/generation/candidate_generator.py";
 
 /// Functions that run passes of a draft model. All of them call `generate` of the assistant model, some through
-/// `_generate_candidates`. Other candidate generators are not listed: they look candidates up, or run their model
-/// without `generate`, so that the passes of their model are not counted anyway.
+/// `_generate_candidates`. Other candidate generators are not listed: they run no model, or run one without
+/// `generate`, and then its passes call no step function.
 pub const DRAFTS: &[Draft] = &[
     Draft {
         engine: "transformers generate",

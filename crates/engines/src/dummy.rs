@@ -1,7 +1,7 @@
 //! Functions of engines that run steps without requests.
 //!
 //! This file contains only data: Python functions that run the model on an empty batch, so that other ranks can
-//! continue. These batches do not go through the step function in the engine's row (`engines.rs`). Calls of the
+//! continue. The step function in the engine's row (`engines.rs`) is not called for these batches. Calls of the
 //! functions below count as steps too, with an empty batch.
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
@@ -11,8 +11,8 @@ use crate::batch::Batch;
 /// A function of an engine that runs the model on a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
-    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
-    /// begin with this text.
+    /// The beginning of an engine's name in [`ENGINES`](crate::ENGINES). The row applies to every engine whose name
+    /// begins with this text.
     pub engine: &'static str,
     /// The name of the function, as `MODULE:QUALNAME`.
     pub function: &'static str,

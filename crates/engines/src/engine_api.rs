@@ -55,7 +55,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         functions: &[
             ("vllm.entrypoints.llm", &["LLM.generate", "LLM.chat"]),
             ("vllm.v1.engine.async_llm", &["AsyncLLM.generate"]),
-            // In vLLM, the first two names exist through version 0.14, and the other two from 0.18 on.
+            // The first two of these functions exist in vLLM through version 0.14, and the other two from 0.18 on.
             (
                 "vllm.entrypoints.openai.serving_chat",
                 &["OpenAIServingChat.create_chat_completion"],
@@ -72,7 +72,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                 "vllm.entrypoints.openai.completion.serving",
                 &["OpenAIServingCompletion.create_completion"],
             ),
-            // In vLLM, the first name exists through version 0.11, and the second from 0.14 on.
+            // The first of these functions exists in vLLM through version 0.11, and the second from 0.14 on.
             ("vllm.v1.engine.processor", &["Processor.process_inputs"]),
             (
                 "vllm.v1.engine.input_processor",
@@ -406,7 +406,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         name: "LMDeploy",
         functions: &[
             ("lmdeploy.pipeline", &["Pipeline.__call__"]),
-            // In LMDeploy, the first of these modules exists through version 0.11, and the next two from 0.12 on.
+            // The first of these modules exists in LMDeploy through version 0.11, and the next two from 0.12 on.
             (
                 "lmdeploy.serve.async_engine",
                 &["AsyncEngine.generate", "AsyncEngine._get_prompt_input"],
@@ -425,7 +425,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
             ),
             ("lmdeploy.tokenizer", &["Tokenizer.encode"]),
             ("lmdeploy.pytorch.paging.scheduler", &["Scheduler.schedule"]),
-            // In LMDeploy, the first of these modules exists through version 0.11, and the second from 0.12 on.
+            // The first of these modules exists in LMDeploy through version 0.11, and the second from 0.12 on.
             (
                 "lmdeploy.pytorch.engine.model_agent",
                 &[
@@ -440,8 +440,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                     "BaseModelAgent.async_sampling_logits",
                 ],
             ),
-            // In LMDeploy, the first of these modules has the function through version 0.10, and the second from 0.11
-            // on.
+            // LMDeploy has the function in the first of these modules through version 0.10, and in the second from
+            // 0.11 on.
             (
                 "lmdeploy.pytorch.engine.engine",
                 &["Engine._make_infer_outputs"],

@@ -14,7 +14,7 @@ use tllmprof_config::PyFunction;
 use crate::batch::{self, Batch};
 use crate::dummy::{DUMMY_STEPS, NOTHING};
 
-/// The sign by which it is recognized that a process runs an engine.
+/// A sign that a process runs an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
     /// A shared library is loaded whose file name begins with this text.
@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // This is the same method as in the row above. It is listed with the module that contained it before the module
-    // became a package. The package still exports the class under this name.
+    // LMDeploy 0.7 to 0.11: the same method as in the row above, in the module that contained it before that module
+    // became a package. The package of later versions still exports the class under the old name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -322,9 +322,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
-    // transformers: importing `generate` also imports continuous batching, so both are always recognized together.
-    // Most models keep the default prepare_inputs_for_generation, or call it from their own. For the other models,
-    // the first of the listed functions to be called is the bookkeeping after the pass.
+    // transformers: importing `generate` also imports continuous batching, so a process always shows the signs of
+    // both. Most models keep the default prepare_inputs_for_generation, or call it from their own. Other models never
+    // call it. Their step is the function in the next row, which runs after each pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
@@ -384,24 +384,24 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Returns the first engine in the list whose sign the process shows, that is, for whose sign `seen` returns true.
+/// Returns the first known engine for whose sign `seen` returns true.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }
 
 /// Returns all step functions that are Python functions, as `MODULE:QUALNAME`, with their engines.
 ///
-/// [`known`] is not enough to choose among them: an engine may import runners that it does not use, and a model may
-/// override a function. So all of these functions that exist are watched, and the first one that is called is the
-/// step. Two names can refer to the same function, because a package may import functions from its own modules.
+/// [`known`] cannot choose the right one: an engine may import runners that it does not use, and a model may override
+/// a function. So all of these functions that exist are watched, and the first one that is called is the step. Two
+/// names can refer to the same function, because a package may import functions from its own modules.
 pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
     ENGINES
         .iter()
         .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
-/// Returns true if a call of this function counts as a step of an engine. Most of a step's work may come after the
-/// function has returned.
+/// Returns true if a call of this function counts as a step of an engine. The function may return before most of the
+/// step's work is done.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
     python_steps().any(|(_, step)| step == function) || is_dummy(&function)
@@ -411,8 +411,8 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Returns the formulas for the batches that are given to this function, if calls of the function count as an engine's
-/// steps.
+/// Returns the formulas for the batches that are passed to this function. The list is empty if the function is no
+/// step of an engine, or if no formula is known.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
     if is_dummy(&function) {
@@ -422,8 +422,8 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
     step.map_or(&[], |(engine, _)| engine.batch)
 }
 
-/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the profiler
-/// itself in the iterations that the variable names. The C++ executor (`Executor::Impl::executionLoop`) reads
+/// Returns true if TensorRT-LLM in this process reads `variable`, and itself starts and stops the profiler in the
+/// iterations that the variable names. The C++ executor (`Executor::Impl::executionLoop`) reads
 /// `TLLM_PROFILE_START_STOP`, or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor
 /// (`PyExecutor._profiler`) reads only the first variable. Both executors need `libtensorrt_llm.so`; the Python
 /// executor also needs `libth_common.so`.

@@ -1,9 +1,9 @@
 //! The inference engines that tllmprof knows, as tables of data with look-up functions.
 //!
-//! For each engine, the tables contain the sign by which it is recognized, its step function, and formulas for
-//! its batches. Further tables contain functions with a special role (dummy steps, passes of draft models,
-//! functions that get NVTX ranges, functions that are scopes, functions that wait for requests), the location of
-//! replicas and groups, and the names of the processes that drive the GPU.
+//! For each engine, the tables contain the sign by which it is recognized, its step function, and formulas for its
+//! batches. Further tables contain functions with a special role: dummy steps, passes of draft models, functions that
+//! get NVTX ranges, functions by which GPU time is reported, and functions that wait for requests. The last tables
+//! contain the location of replicas and groups, and the names of the processes that drive the GPU.
 
 #![forbid(unsafe_code)]
 

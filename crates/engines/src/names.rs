@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessName {
     pub engine: &'static str,
-    /// A part of the process's title. Engines set the title in place of the first argument.
+    /// A text in the process's title. Engines replace the process's first argument with the title.
     pub part: &'static str,
     pub note: &'static str,
     /// Versions and files in which the name was found.

@@ -14,8 +14,8 @@ use std::fmt;
 pub enum From {
     /// The path starts at the Python module with this name, if the module is imported.
     Module(&'static str),
-    /// The arguments of the function that `multiprocessing` runs in the process. The path continues with the name of an
-    /// argument.
+    /// The path starts at the arguments of the function that `multiprocessing` runs in the process. The first name in
+    /// the path is that of an argument.
     Arguments,
 }
 
@@ -40,15 +40,16 @@ impl fmt::Display for ValuePath {
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     pub engine: &'static str,
-    /// The number of the replica to which the process belongs.
+    /// Location of the number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// The number of replicas. It is needed if each replica has a separate world.
+    /// Location of the number of replicas, which is needed if each replica has a separate world.
     pub count: Option<ValuePath>,
-    /// The number of ranks in a replica. If the world is larger than this number, the world contains all replicas.
+    /// Location of the number of ranks in a replica. If the world is larger than this number, the world contains all
+    /// replicas.
     pub size: Option<ValuePath>,
-    /// A value that is true if all replicas share one world.
+    /// Location of a value that is true if all replicas share one world.
     pub share: Option<ValuePath>,
-    /// The process's rank in its replica, for processes without a `torch.distributed` world.
+    /// Location of the process's rank in its replica, for processes without a `torch.distributed` world.
     pub rank: Option<ValuePath>,
     /// Package, versions and files in which the locations were found.
     pub source: &'static str,
@@ -117,10 +118,10 @@ mod tests {
                     "{place}"
                 );
             }
-            // A row that gives the rank of a process without a world must also give the size of a replica, because the
+            // A row with the rank of a process that has no world must also have the size of a replica, because the
             // rank in the job is computed from both.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // A row must give the number of replicas or their size. Without both, it cannot be decided if the world
+            // A row must have the number of replicas or their size. Without either, it is unknown if the world
             // contains only one replica.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }

@@ -1,9 +1,9 @@
 //! Functions of known engines that launch GPU work outside the modules of the model.
 //!
-//! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), each of these functions is a
-//! scope, to which the GPU work that it launches is attributed. None of the functions calls the model.
+//! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), the GPU work that one of these
+//! functions launches is attributed to the function. None of the functions calls the model.
 
-/// Functions of one Python module that are scopes.
+/// Functions of one Python module that are scopes: GPU work is attributed to the function that launches it.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleScopes {
     pub module: &'static str,

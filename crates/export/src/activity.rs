@@ -18,7 +18,7 @@ pub(crate) enum ArgumentValue {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SharedText {
     String(StringId),
-    /// The name of a scope, given by the scope's number.
+    /// The name of a scope (the module or function in which a kernel was launched), given by the scope's number.
     Scope(u32),
 }
 
@@ -31,7 +31,8 @@ impl SharedText {
     }
 }
 
-/// An item of a record in the form in which a trace shows it, with times on the common clock.
+/// An item of a record, such as a call or a kernel, in the form in which a trace shows it. Times are on the common
+/// clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     pub item: Item,
@@ -84,7 +85,7 @@ impl Activity {
     }
 }
 
-/// A converter, which converts the items of a record to activities.
+/// A converter from the items of a record to activities, which is the form in which a trace shows them.
 pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,
@@ -117,14 +118,14 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Returns the start of an item, in nanoseconds of the common clock.
+    /// Returns the start of an item, in nanoseconds on the common clock.
     pub(crate) fn at(&self, item: &Item) -> u64 {
         placed(item.start, 0, self.shift).0
     }
 
-    /// Returns the point of an arrow at an item, or `None` if the item belongs to no arrow. Because the host and the
-    /// GPU have separate clocks, a kernel may seem to begin before its launch. In this case there is no arrow, because
-    /// it would point back in time.
+    /// Returns the point of an arrow at an item, or `None` if the item belongs to no arrow. The host and the GPU have
+    /// separate clocks, so a kernel may seem to begin before its launch. Then the result is also `None`, because the
+    /// arrow would point back in time.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
         let begins = item.kind.row().end == Some(LaunchEnd::Call);
@@ -139,8 +140,8 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Converts a start and a duration to the common clock. Perfetto reads only 63 bits of a time. Later times, which occur
-/// in damaged records, are moved to the last time that has 63 bits.
+/// Converts a start and a duration to the common clock. Perfetto reads only 63 bits of a time. Later times occur only
+/// in damaged records, and are moved to the last time that has 63 bits.
 fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
     const LAST: u64 = i64::MAX as u64;
     let start = start.saturating_add(shift).min(LAST);

@@ -26,8 +26,8 @@ impl Clocks {
         }))
     }
 
-    /// Computes the offsets. For each record, `records` contains the boot id and the difference between the time of day
-    /// and `CLOCK_MONOTONIC`. A record without a boot id counts as a separate machine.
+    /// Computes the offsets. For each record, `records` contains the boot id and the time of day minus
+    /// `CLOCK_MONOTONIC`, in nanoseconds. A record without a boot id counts as a separate machine.
     fn new<'a>(records: impl Iterator<Item = (&'a str, i64)>) -> Self {
         let mut boots = HashMap::new();
         let offsets: Vec<i64> = records

@@ -1,14 +1,16 @@
-//! Distributes the events of a track to lines. Events can share a line if they are nested or do not overlap.
+//! Distributes the events of a track, such as a thread, to the lines on which a trace viewer draws them. Events can
+//! share a line if they are nested or do not overlap.
 //!
 //! A thread's events arrive in the order of their ends, so a parent comes after its children. For each line, only the
-//! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a span
-//! is nested, the span goes to another line, so a track may get one line more than necessary.
+//! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a
+//! span is nested, the span goes to another line, so a track may get one line more than necessary.
 
 /// Maximum number of lines to which the events of one track are distributed.
 const MAX_LINES: usize = 1024;
 
-/// Returns the maximum number of spans that each line keeps separately, for a record that has this number of lines. If
-/// a line has more spans, neighbouring spans are merged, the oldest first.
+/// Returns the maximum number of spans that each line keeps separately, for a record that has `lines` lines. If a
+/// line has more spans, neighbouring spans are merged, the oldest first. Records with many lines get a lower limit,
+/// which bounds the memory for all lines.
 #[must_use]
 pub(crate) const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
@@ -38,9 +40,8 @@ impl Lanes {
     /// Returns the index of a line that can take a span. Returns `None` if no line can take the span and no further
     /// line is allowed.
     ///
-    /// The events of one batch are written in the order of their starts, longer ones first. So if two spans
-    /// start at the same time, the later one can be the parent of the other only if both are in the same
-    /// batch.
+    /// The events of one batch are written in the order of their starts, longer ones first. So if two spans start at
+    /// the same time, the later one can contain the other only if both are in the same batch.
     ///
     /// `limit` is the maximum number of spans that a line keeps separately.
     pub(crate) fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
@@ -58,8 +59,8 @@ impl Lanes {
 }
 
 impl Line {
-    /// Adds a span to the line if the span fits: each existing span must lie either inside the new span or outside.
-    /// Returns true if the span was added.
+    /// Adds a span to the line if no existing span overlaps it in part: each must lie either inside the new span or
+    /// outside. Returns true if the span was added.
     fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
         // The spans from `first` on do not start before the new span. Each of them must lie either inside the new span
         // or after it.
@@ -127,7 +128,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // Spans in the order of their starts, rather than of their ends, can also share a line if they do not overlap.
+        // Spans that arrive in the order of their starts can also share a line if they do not overlap.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 

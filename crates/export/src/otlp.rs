@@ -1,7 +1,8 @@
 //! Exports windows and slow iterations as spans of OpenTelemetry's protocol (OTLP).
 //!
-//! A window is a span. Each of its slowest iterations is a child span. The processes of a run record the same
-//! windows; the spans for the same window are in one trace, so that the ranks are shown together.
+//! Each window, which is a profiled range of iterations, becomes a span. Each of its slowest iterations becomes a
+//! child span. The processes of a run record the same windows; the spans for the same window are in one trace, so
+//! that the ranks are shown together.
 
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -182,7 +183,7 @@ fn of_batch(batch: Batch) -> [KeyValue; 4] {
     ]
 }
 
-/// Converts a time of the process's clock to nanoseconds since 1970.
+/// Converts a time on the process's `CLOCK_MONOTONIC` to nanoseconds since 1970.
 fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
@@ -198,7 +199,8 @@ impl Ids {
     fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // A process without a run identifier shares no windows with other processes, so its spans get a separate trace.
+        // A process without a run identifier shares no windows with other processes. Its own identity takes the place
+        // of the run, so its spans get a separate trace.
         let run = match &*facts.run {
             "" => &own,
             run => run,

@@ -19,7 +19,7 @@ use crate::private::private_file;
 pub struct Output {
     target: PathBuf,
     temporary: PathBuf,
-    /// The output file, if it has no name yet.
+    /// The output file while it has no name. Empty if the output has a temporary name instead.
     unnamed: OnceLock<File>,
     force: bool,
     kept: bool,
@@ -216,8 +216,8 @@ fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     Ok(target.with_file_name(hidden))
 }
 
-/// Returns an error if the folder contains anything other than folders of tables. No export creates other entries, so
-/// such a folder must not be removed.
+/// Returns an error if the folder contains an entry that is not named like an exported table. An export creates no
+/// other entries, so such a folder must not be removed.
 fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();

@@ -1,4 +1,5 @@
-//! A record that is open for export, with its small tables, such as names and scopes, in memory.
+//! A record that is open for export, with its small tables, such as names and scopes (modules and functions that
+//! launched kernels), in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ impl Source for MeteredSource {
 
 /// A record that is open for export, with the tables that are needed to interpret it.
 pub struct Record {
-    /// The properties of the process, its windows and its iterations, as the record contains them.
+    /// The properties of the process, its iterations and its windows (profiled ranges of iterations), as the record
+    /// contains them.
     pub process: Process,
     /// The tables, such as scopes and names, that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,

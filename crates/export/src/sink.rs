@@ -25,11 +25,10 @@ impl Sink {
         &mut self.block
     }
 
-    /// Passes the current block to the writer thread if the block is large enough.
+    /// Passes the current block to the writer thread if the block has reached `BLOCK_BYTES`.
     ///
     /// # Errors
-    /// Returns an error if the writer thread has failed. [`through`] returns the reason for the
-    /// failure.
+    /// Returns an error if the writer thread has failed. [`through`] returns the reason for the failure.
     pub(crate) fn ready(&mut self) -> io::Result<()> {
         if self.block.len() < BLOCK_BYTES {
             return Ok(());

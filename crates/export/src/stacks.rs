@@ -2,8 +2,8 @@
 //! count.
 //!
 //! Both formats separate the threads of each process. Native stacks are sampled separately and are kept apart from
-//! Python stacks. If a thread did not run, the thread's state is appended as the innermost part of the stack. Rejected
-//! samples are left out.
+//! Python stacks. If a thread did not run, the thread's state is appended as the innermost part of the stack. Samples
+//! are left out if they were rejected, because the stack changed while it was read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};

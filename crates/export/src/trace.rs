@@ -13,7 +13,7 @@ use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
-/// Number of events that are sorted by time together.
+/// Number of events that are collected and then sorted by time.
 const BATCH_EVENTS: usize = 4096;
 
 /// Maximum number of tracks of a record. The number of lines of all its tracks together has the same limit.
@@ -126,7 +126,7 @@ impl Numbers {
     }
 }
 
-/// The tracks of one record, and the items that wait until they are drawn.
+/// The tracks of one record, and the items that wait to be sorted and written.
 struct Page<'a, F> {
     record: &'a Record,
     format: &'a mut F,
@@ -269,8 +269,7 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         Ok(())
     }
 
-    /// Returns the index of the line for a span of a track. Returns `None` if there is no room for another
-    /// line.
+    /// Returns the index of the line for a span of a track. Returns `None` if another line would exceed the limits.
     fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
         let index = match self.last {
             Some((last, index)) if last == track => index,
@@ -301,7 +300,7 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         }
     }
 
-    /// Adds another line to a track. Returns `None` if there is no room for another line.
+    /// Adds another line to a track, and returns its index.
     fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {

@@ -16,7 +16,8 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the ledger rows of all windows in the report, in the order that the DuckDB query uses.
+/// Returns the rows of the ledger (host and GPU time by cause) of each window in the report, in the order that the
+/// DuckDB query uses.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
@@ -47,8 +48,8 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // Counts the rows that are not drawn items: 3 processes, 3 threads, the metrics, 1 row with an expert's tokens, and
-    // the ledger.
+    // The expected number of rows: all drawn items, and the rows that are not drawn, which are 3 processes, 3
+    // threads, the metrics, 1 row with an expert's tokens, and the ledger.
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));

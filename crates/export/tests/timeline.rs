@@ -191,7 +191,7 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
     assert_eq!(found["problems"], Value::Array(vec![]));
     let (slices, inside) = slices(&found);
     assert_same(slices, moments.collect());
-    // Slices that are nested: a function inside a range, and 6000 calls inside a function.
+    // The trace contains nested slices: a function inside a range, and 6000 calls inside a function.
     assert!(inside > 6000, "{inside}");
     let counters = found["counters"].as_array().unwrap();
     let mut counters: Vec<_> = counters

@@ -1,6 +1,5 @@
-//! Finds iterations with the learner, which recognizes them by a repeating pattern of calls. The
-//! learner receives the calls of a trace in the same order in which it would see them in the
-//! preloaded library.
+//! Finds iterations with the learner of `tllmprof_learn`, which recognizes them by a repeating pattern of calls. The
+//! learner receives the calls of a trace in the same order in which it would see them in the preloaded library.
 
 use std::collections::HashMap;
 
@@ -78,7 +77,7 @@ impl TraceCalls {
         Some((place, self.meanings[usize::from(place)]))
     }
 
-    /// Adds a call. `place` is the index of its meaning.
+    /// Adds a call. `place` is the index of the meaning of the called function.
     pub(crate) fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
         if self.held.len() >= MAX_CALLS {
             self.left_out += 1;
@@ -124,8 +123,8 @@ impl TraceCalls {
         if !learner.understands() {
             return None;
         }
-        // The first replay served to learn the pattern. In the second replay the learner also
-        // recognizes the early iterations, during which it was still learning.
+        // In the first replay, the learner learnt the pattern. In the second one, it also recognizes the early
+        // iterations, during which it was still learning.
         learner.rely();
         let first = self.held.first()?.moment;
         let again = self.held.last()?.moment.abs_diff(first).saturating_add(1);

@@ -1,5 +1,5 @@
-//! The meaning of the calls in a trace: for the learner, which finds iterations by a pattern of
-//! calls, and for a rule that names a call.
+//! The meaning of the calls in a trace: their purpose, and their form for the learner, which finds iterations by a
+//! pattern of calls.
 
 use tllmprof_calls::{Call as Known, CallPurpose, Direction, Wait, cuda_name, kind_of};
 use tllmprof_learn::Call as Learned;
@@ -7,8 +7,8 @@ use tllmprof_record::CopyKind;
 
 use crate::{Moment, Work};
 
-/// The learner identifies a kernel by its handle, but traces contain only names. So a kernel's
-/// handle is this number plus the number of its name.
+/// Number that is added to the number of a kernel's name to get a handle. The learner identifies kernels by handles,
+/// but traces contain only names.
 const KERNELS: u64 = 1 << 32;
 /// The handle that stands for a kernel that is not in the trace.
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
@@ -25,7 +25,7 @@ pub(crate) fn plain_name(name: &str) -> &str {
     if is_version { stem } else { name }
 }
 
-/// The meaning of calls of one function.
+/// The meaning of a function's calls: their purpose, and the CUDA call to which the function corresponds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meaning {
     pub kind: CallPurpose,
@@ -48,8 +48,8 @@ impl Meaning {
         })
     }
 
-    /// Returns the start of the iteration if a call of this function marks the boundary between
-    /// iterations: the end of the call if it waits for the GPU, otherwise its start.
+    /// Returns the start of the iteration that begins with a call of this function: the end of the call if it waits
+    /// for the GPU, otherwise the start of the call.
     pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }

@@ -33,8 +33,8 @@ pub struct Finder {
     calls: TraceCalls,
     /// Calls that the user's rule names: start, end and thread of each.
     counted: Vec<(Moment, Moment, u64)>,
-    /// Number of ranges by name. Details by which calls of one PyTorch operator differ are removed
-    /// from the names.
+    /// Number of ranges by name. Details by which calls of one PyTorch operator differ, such as `, seq = 7`, are
+    /// removed from the names.
     names: HashMap<String, u64>,
     /// Number of calls that launched GPU work, by thread.
     launches: HashMap<u64, u64>,

@@ -37,14 +37,15 @@ pub use rows::{CallRow, CallRows};
 /// A moment: nanoseconds on the trace's clock.
 pub type Moment = i64;
 
-/// The way in which a range came into the trace.
+/// The origin of a range in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeSource {
-    /// The program opened the range, through NVTX.
+    /// The program opened the range with NVTX.
     Nvtx,
-    /// The program opened the range, through `torch.profiler.record_function` or the profiler's schedule.
+    /// PyTorch's profiler recorded the range: a `torch.profiler.record_function` of the program, or a step of the
+    /// profiler's schedule (`ProfilerStep#N`).
     Annotation,
-    /// A profiler that records Python calls made the range from a call of a Python function.
+    /// The range is a call of a Python function, which a profiler recorded.
     Python,
 }
 
@@ -99,7 +100,7 @@ pub struct Span {
     pub end: Moment,
 }
 
-/// Data about a process's trace that are not events.
+/// Data about a process's trace, other than its events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
     /// The time from the start of the first CUDA call or GPU work to the end of the last.
@@ -118,8 +119,7 @@ pub struct Iteration {
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The moment at which the next iteration begins. For the last iteration, the moment at which
-    /// it ends itself.
+    /// The moment at which the next iteration begins. For the last iteration, the end of its range or of the trace.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
@@ -128,9 +128,9 @@ pub struct Iteration {
 /// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// The iterations were counted by the rule that the user typed.
+    /// The iterations were counted with the rule that the user typed.
     Asked,
-    /// The iterations are known ranges: ranges for which [`is_step_range`] returns true.
+    /// The iterations are ranges with known names, for which [`is_step_range`] returns true.
     Known,
     /// The learner found the iterations by a repeating pattern of launches and waits.
     Learned,
@@ -154,7 +154,7 @@ pub struct FoundIterations {
     pub left_out: u64,
 }
 
-/// The error that is returned if the rule that the user typed finds nothing.
+/// The error for a rule (`--step`) that finds no iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
     /// The rule that the user typed.

@@ -1,4 +1,4 @@
-//! Calls of Python functions in traces.
+//! Finds the calls of a Python function among the ranges of a trace.
 
 use tllmprof_config::PyFunction;
 

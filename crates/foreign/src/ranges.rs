@@ -11,8 +11,9 @@ use crate::{Iteration, Moment, Range, Trace};
 /// Maximum number of ranges to keep. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Normally the last iteration lasts to the end of the trace. This is the maximum length that it
-/// may then have, as a multiple of the median length of the other iterations.
+/// Maximum length of the last iteration if it lasts to the end of the trace, as a multiple of the median length of
+/// the other iterations. If it would be longer, it ends with its own range, because the trace may end with a long
+/// idle time.
 const LONGEST_LAST: i64 = 2;
 
 /// A range that may be an iteration of the program.
@@ -25,8 +26,8 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be iterations of the program: those that match the user's rule, and those of
-/// known families.
+/// Ranges that may be iterations of the program: those that match the user's rule, and those whose names a known
+/// engine or profiler gives to its steps.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.

@@ -95,7 +95,7 @@ fn a_call_that_the_user_names_begins_or_ends_iterations() {
     assert_eq!(found.iterations[0].start, 800_000);
     let mut launches = finder("cuLaunchKernel/9");
     decode(&mut launches, STEPS);
-    // In this test a driver call lies within a runtime call, so it is not counted separately.
+    // The driver call lies within a runtime call, so it is not counted separately.
     launches.call(&call("cuLaunchKernel", 0, 1000, 4000));
     let found = finish(launches).unwrap();
     assert_eq!(found.iterations[1].start, LENGTH);

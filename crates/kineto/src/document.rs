@@ -84,7 +84,7 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
         Ok(())
     }
 
-    /// A trace may also be only the list of events, without the object around it.
+    /// Reads a trace that is only the list of events, without the object around it.
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
         Events(self).visit_seq(seq)
     }

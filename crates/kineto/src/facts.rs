@@ -20,7 +20,7 @@ pub struct Metadata {
     /// The version of the CUDA driver, in CUDA's numbering: 12040 is 12.4.
     pub cuda_driver: Option<u64>,
     pub has_stacks: bool,
-    /// True if tllmprof exported the trace.
+    /// True if tllmprof itself exported the trace.
     pub is_own: bool,
     /// Numbers and names of the GPUs that the trace lists.
     pub gpus: Vec<(u8, String)>,
@@ -32,7 +32,7 @@ pub struct Metadata {
 /// A process group of `torch.distributed` to which the process belongs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// The group's number and its description, such as its purpose.
+    /// The group's number, followed by its description, such as its purpose.
     pub name: String,
     /// Ranks in the whole job of the group's members, in the order of the members' ranks within the
     /// group.

@@ -255,16 +255,15 @@ fn is_utf16(beginning: &[u8]) -> bool {
 /// Returns an error if the file cannot be read.
 pub fn is_json(file: impl Read) -> io::Result<bool> {
     let mut beginning = Vec::new();
-    // Ignore errors of decompression here; they occur again, and are reported, when the file is
-    // read as a trace.
+    // Errors of decompression are ignored. They occur again, and are reported, when the file is read as a trace.
     let _ = plain(file)?.take(64).read_to_end(&mut beginning);
     Ok(may_be_json(&beginning))
 }
 
-/// Returns true if a file contains JSON, and one of a trace's typical keys near its beginning.
+/// Returns true if a file contains JSON with one of a trace's typical keys near its beginning.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn looks_like_trace(file: impl Read) -> io::Result<bool> {
     let mut beginning = Vec::new();
     let _ = plain(file)?.take(PROBE).read_to_end(&mut beginning);

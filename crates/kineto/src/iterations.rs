@@ -21,7 +21,7 @@ pub struct TraceIteration {
     pub batch: Option<Batch>,
 }
 
-/// The iterations in the order of their starts, and the windows that contain them.
+/// The iterations in the order of their starts, and the windows (profiled ranges of iterations) that contain them.
 #[derive(Debug)]
 pub struct Iterations {
     pub all: Vec<TraceIteration>,
@@ -58,8 +58,7 @@ impl Iterations {
         Ok(Self::from_found(found, step_names))
     }
 
-    /// Returns the iterations that tllmprof counted. The trace is one that tllmprof exported, so it
-    /// contains them.
+    /// Returns the iterations that tllmprof counted, which a trace contains if tllmprof exported it.
     fn of_tllmprof(trace: &Trace) -> Self {
         let thread = main_thread(trace).unwrap_or(0) as u32;
         let all = trace.own.iterations.iter();
@@ -126,8 +125,8 @@ impl Iterations {
 }
 
 impl Iterations {
-    /// If the trace has no windows, adds one window that contains all iterations. If the trace has
-    /// GPU work, the window is marked as one with recorded kernels.
+    /// If the trace has no windows (profiled ranges of iterations), adds one window that contains all iterations. If
+    /// the trace has GPU work, the window is marked as one with recorded kernels.
     pub fn close(&mut self, trace: &Trace) {
         let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
             return;

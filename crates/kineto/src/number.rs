@@ -33,7 +33,7 @@ pub(crate) fn nanoseconds(json: &str) -> Option<i64> {
 fn with_exponent(text: &str) -> Option<i64> {
     let is_number = text.bytes().all(|byte| b"+-.eE0123456789".contains(&byte));
     let ns = text.parse::<f64>().ok().filter(|_| is_number)? * 1000.0;
-    // A larger number of nanoseconds is not a valid time.
+    // A larger number of nanoseconds might not fit into an `i64`.
     (ns.abs() < 9e18).then_some(ns.round() as i64)
 }
 

@@ -11,8 +11,8 @@ const LIMIT: usize = 1 << 20;
 /// Name of the timeline row that shows the parts of windows in which kernels were recorded.
 const TAKEN: &str = "kernels taken";
 
-/// A window of a trace that tllmprof exported. If `has_kernels` is true, it is only the part of a
-/// window in which kernels were recorded.
+/// A window, which is a profiled range of iterations, of a trace that tllmprof exported. If `has_kernels` is true,
+/// this is only the part of a window in which kernels were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnWindow {
     pub first: u64,
@@ -28,8 +28,8 @@ pub struct Own {
     /// Number, start and end of each iteration. Times are in nanoseconds.
     pub iterations: Vec<(u64, i64, i64)>,
     pub windows: Vec<OwnWindow>,
-    /// The ids in the trace that stand for GPUs instead of processes. A trace has one such id for
-    /// each recorded process.
+    /// The process ids in the trace that stand for GPUs instead of processes. A trace has one such id for each
+    /// recorded process.
     pub gpus: HashSet<Scalar>,
     pub left_out: u64,
 }

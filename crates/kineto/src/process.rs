@@ -21,8 +21,8 @@ use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 /// and each kernel is linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
-/// The table of CUDA calls. `all` contains each row's number, name and kind, and `of` maps the name
-/// of a call in the trace to the number of a row.
+/// The table of CUDA calls. `all` contains each row's number, name and kind. `of` maps the name of a call in the
+/// trace to the number of its row.
 #[derive(Debug, Default)]
 struct Rows {
     all: Vec<(u8, StringId, CallKind)>,
@@ -37,9 +37,9 @@ pub struct TraceProcess {
     rows: Rows,
     iterations: Iterations,
     header: Header,
-    /// Data about the process that are texts: the kind of data and the id of the text.
+    /// Texts about the process, each as the kind of information and the id of the text.
     texts: Vec<(Info, StringId)>,
-    /// Data about the process that are numbers: the kind of data and the number.
+    /// Numbers about the process, each with the kind of information that it gives.
     numbers: Vec<(Info, u64)>,
     /// The trace's time that becomes time 0 of the recording, in nanoseconds.
     zero: i64,

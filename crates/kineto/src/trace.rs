@@ -118,7 +118,7 @@ pub struct Trace {
     pub is_of_profiler: bool,
 }
 
-/// The category of an event, from `cat` in its JSON.
+/// The category of an event, which a trace gives as `cat`.
 enum Category {
     Host(HostKind),
     Gpu(GpuKind),
@@ -271,7 +271,7 @@ impl Trace {
         self.gpu.push(event);
     }
 
-    /// Returns the name of the timeline row that contains the event; empty if it is unknown.
+    /// Returns the name of the timeline row that contains the event. The name is empty if it is unknown.
     fn line(&mut self, raw: &RawEvent) -> String {
         let line = (raw.pid.clone(), self.thread(&raw.tid));
         let name = self.thread_names.get(&line);

@@ -54,8 +54,8 @@ fn row(table: &str, name: &str) -> f64 {
     line.split(',').nth(1).unwrap().parse().unwrap()
 }
 
-/// Compares tllmprof's times for a trace with those of TraceLens. In these traces no copy overlaps
-/// other work, so the time in TraceLens's row for copies is the time of all copies.
+/// Compares tllmprof's times for a trace with those in TraceLens's table. In these traces, no copy overlaps other
+/// work, so the table's row for copies contains the total time of all copies.
 fn as_tracelens(trace: &str, kernels: u64) {
     let (Some(path), Some(table)) = (
         oracle(trace),
@@ -149,8 +149,8 @@ fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     sum
 }
 
-/// Holistic Trace Analysis (HTA) computes its figures from all GPU work of a trace, not only from
-/// the work within iterations.
+/// Compares busy, idle and communication times with those of Holistic Trace Analysis (HTA). HTA computes its figures
+/// from all GPU work of a trace, not only from the work within iterations.
 #[test]
 fn busy_idle_and_communication_times_as_hta() {
     for name in [

@@ -1,4 +1,4 @@
-//! Reads small traces in the same way as records.
+//! Checks the reports on small PyTorch traces, which are read in the same way as records.
 
 mod common;
 

@@ -26,10 +26,9 @@ pub struct Database {
 
 /// Number of SQLite instructions between two checks that a statement is still below its limit.
 const ASKS: i32 = 1000;
-/// Limit for the number of SQLite instructions that one statement may run: this number for each
-/// byte of the file, plus [`BESIDES`]. A row has dozens of bytes, so reading a correct file stays
-/// below the limit. In a damaged file, pages can refer back to earlier pages, so that a statement
-/// would never end.
+/// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`]. A
+/// row has dozens of bytes, so reading a correct file stays below this limit. In a damaged file, pages can refer back
+/// to earlier pages, so that a statement would never end.
 const FOR_EACH_BYTE: u64 = 16;
 /// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
 /// each byte of the file.
@@ -197,7 +196,7 @@ impl Database {
         })
     }
 
-    /// Returns the approximate number of rows of a table.
+    /// Returns the largest row id of a table, which is about its number of rows.
     pub fn count(&self, table: &str) -> u64 {
         let query = format!("SELECT max(rowid) FROM \"{table}\"");
         let found = self

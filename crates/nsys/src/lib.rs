@@ -144,7 +144,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Returns the processes in which tllmprof counted iterations during the recording by nsys.
+    /// Returns the processes in which tllmprof counted iterations while nsys recorded them.
     fn own(
         mut self,
         windows: BTreeMap<i64, Windows>,

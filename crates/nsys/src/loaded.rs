@@ -31,7 +31,7 @@ pub(crate) const NOBODY: i64 = 0;
 /// The calls and GPU work of one process.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Calls by nsys's number of the calling thread.
+    /// The calls of each thread, by nsys's number of the thread.
     pub calls: BTreeMap<i64, Pieces<CallRow>>,
     pub work: Pieces<WorkRow>,
     /// The GPUs on which the process's work ran, as a bit set: bit n stands for GPU n.

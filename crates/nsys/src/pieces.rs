@@ -42,8 +42,8 @@ struct Piece {
     bytes: Box<[u8]>,
 }
 
-/// A position in a piece that is being read: the next row to return, and the packed rows that
-/// follow.
+/// A position in a piece (a group of packed rows) that is being read: the next row to return, and the packed rows
+/// that follow.
 struct Cursor<'a, R> {
     row: R,
     number: usize,
@@ -52,7 +52,7 @@ struct Cursor<'a, R> {
     bytes: &'a [u8],
 }
 
-/// An iterator over the rows of all pieces, sorted by start.
+/// An iterator over the rows of all pieces (groups of packed rows), sorted by start.
 pub struct Merged<'a, R> {
     waiting: std::iter::Peekable<std::slice::Iter<'a, Piece>>,
     open: BinaryHeap<Reverse<Cursor<'a, R>>>,

@@ -60,9 +60,8 @@ pub struct Shared {
 
 /// The source of a process's iterations: tllmprof's own count, or a search in the trace.
 pub enum Steps {
-    /// tllmprof counted the iterations; they come from ranges of its own NVTX domain. The text is
-    /// the rule for iterations that the user typed, which has no effect in this case; `None` if the
-    /// user typed no rule.
+    /// tllmprof counted the iterations, which are ranges in its own NVTX domain. The text is the rule for iterations
+    /// that the user typed, which then has no effect. It is `None` if the user typed no rule.
     Own(Windows, Option<String>),
     Found(FoundIterations),
 }
@@ -79,7 +78,8 @@ pub struct ExportProcess {
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds to add to nsys's times, because some of nsys's times are negative.
+    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but no time of the
+    /// recording is.
     shift: i64,
     /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
     /// `join` was called.

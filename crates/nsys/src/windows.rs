@@ -1,4 +1,5 @@
-//! The windows of a process: the times in which tllmprof's `capture` ranges were open, and the iterations in them.
+//! Finds the windows of a process. A window is a time in which tllmprof recorded in detail and held a `capture` range
+//! open.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,9 @@ const LIMIT: usize = 1 << 22;
 pub struct Window {
     pub start: i64,
     pub end: i64,
-    /// Numbers of the first and the last iteration in the window.
+    /// Number of the first iteration in the window.
     pub first: u64,
+    /// Number of the last iteration in the window.
     pub last: u64,
 }
 

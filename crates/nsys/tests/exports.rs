@@ -80,8 +80,8 @@ fn whole(path: &Path) {
     for n in 0..10 {
         let at = 1000 * n;
         export.call(MAIN, graph, [at + 10, at + 50]);
-        // In this test the CUDA runtime makes the call `inner` within `cudaGraphLaunch`, so the
-        // call is not counted as a call of the program.
+        // The CUDA runtime makes the call `inner` within `cudaGraphLaunch`, so `inner` is not counted as a call of
+        // the program.
         export.call(MAIN, inner, [at + 20, at + 40]);
         export.call(MAIN, wait, [at + 100, at + 900]);
         export.kernel(PID, gemm, 0, [at + 100, at + 400]);
@@ -373,8 +373,8 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// In these files, which a fuzzer found, damaged database pages refer back to themselves, so that a table seems to be
-/// endless. Such files must be refused.
+/// Checks that files whose pages refer back to themselves are refused. In these files, which a fuzzer found, a table
+/// seems to be endless.
 #[test]
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");
@@ -395,7 +395,8 @@ fn files(folder: &Path) -> Vec<std::ffi::OsString> {
     files.map(|file| file.unwrap().file_name()).collect()
 }
 
-/// SQLite creates files next to a database with a write-ahead log, even if it only reads the database.
+/// Checks that reading an export creates no files next to it. SQLite creates such files for a database with a
+/// write-ahead log, even if it only reads the database.
 #[test]
 fn nothing_is_made_beside_an_export() {
     let folder = scratch();

@@ -147,8 +147,7 @@ fn known_ranges_and_rules_decide_before_that() {
 fn each_process_that_used_a_gpu_is_reported() {
     let scratch = scratch();
     let path = scratch.path().join("two.sqlite");
-    // Processes are sorted by GPU, not by id: in this test, the process on the first GPU has the
-    // larger id.
+    // Processes are sorted by GPU, not by id: the process on the first GPU has the larger id.
     serve(&path, &[PID + 1, PID], STEPS, "");
     let found = report(&path, None).unwrap();
     let processes = found["processes"].as_array().unwrap();
@@ -293,7 +292,7 @@ fn shared(name: &str) -> Option<PathBuf> {
     packed.is_file().then_some(packed)
 }
 
-/// The expected kernel time of each GPU, in milliseconds, was computed from the trace with SQL: the
+/// Compares the kernel time of each GPU, in milliseconds, with a time that was computed from the trace with SQL: the
 /// total length of the union of the kernels' intervals.
 #[test]
 fn kernel_time_is_that_of_the_traces_of_others() {

@@ -26,7 +26,8 @@ _HIGH, _LOW = 10.0, -10.0
 
 # Reentrant, because a signal handler may acquire the lock while the interrupted code holds it.
 _lock = threading.RLock()
-# Identifies this process. An unpickled module has the mark of the process that pickled it.
+# Identifies this process. A module that was pickled keeps the mark of the process that pickled it,
+# so it is recognized as foreign.
 _mark = os.urandom(8)
 _tables = {}
 # Tables of balanced logits that were replaced by larger ones. The old tables are kept because a captured graph may
@@ -98,7 +99,7 @@ def table(rows, layer, dtype, device):
         made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
         if dtype is not None:
             made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
-            if _counts:  # a captured graph compares its choices with this table
+            if _counts:  # a captured graph compares its choices with the table of experts
                 table(rows, layer, None, device)
         made = made.to(dtype or made.dtype).to(device)
         if known is not None:

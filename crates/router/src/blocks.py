@@ -2,7 +2,8 @@
 
 _GATES = ("gate", "router", "gating", "wg", "gate_proj_router", "router_gate")
 _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
-# Engines that `engines.py` hooks.
+# Engines whose blocks this file skips. `engines.py` handles vLLM and SGLang; TensorRT-LLM has a
+# perfect router of its own.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
 # Blocks (modules with a gate and experts) that are still being built, by `id()`. Each entry has a weak reference to

@@ -1,5 +1,5 @@
-# Engines whose routers are not modules. The logits are replaced at the function to which the engine's routing code
-# passes them.
+# Handles engines whose routers are not modules. The logits are replaced at the function to which
+# the engine's routing code passes them.
 
 
 class _Point:
@@ -59,7 +59,8 @@ def _sglang(layer, width, is_own):
     """Returns the same as _vllm, for a TopK or for the experts themselves."""
     config = getattr(layer, "topk_config", layer)
     is_grouped = config.use_grouped_topk
-    # Some of a token's experts may be shared experts, to which all tokens go.
+    # Some of a token's `top_k` experts may be shared experts, to which all tokens go. The router
+    # chooses only the others.
     shared = getattr(config, "num_shared_topk_slots", None)
     if shared is None:
         shared = getattr(config, "num_fused_shared_experts", None) or 0
@@ -67,12 +68,12 @@ def _sglang(layer, width, is_own):
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
-        # With an all-to-all, each rank routes only its local tokens. Without one, the tokens of all ranks are gathered
-        # first.
+        # With an all-to-all, each rank routes only its local tokens, so ranks get different parts.
+        # Without one, the tokens of all ranks are gathered first, and all ranks use part 0.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
             rank = getattr(attention, "get_attention_dp_rank", None)
             part = rank() if rank is not None else attention.get_parallel().attn_dp_rank
-    except Exception:  # not set up, or different in this version: use part 0, which is balanced by itself, too
+    except Exception:  # the rank is not known: use part 0
         part = 0
     return (
         width,
@@ -104,7 +105,8 @@ _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: the reason why no `_Point` matches it, or None if one does.
 _lacks = {}
 _told = set()
-# Biases that are set to zero while routers are balanced, with their learned values.
+# Biases that are set to zero while routers are balanced, with their learned values, by the bias's
+# `id()`.
 _biases = {}
 # The calling thread's current call of a layer.
 _now = threading.local()
@@ -290,7 +292,8 @@ def _enlist(call, logits):
     label = "%s.%s" % (point.engine, type(owner).__name__)
     number = None
     try:
-        # If logits were gathered from all ranks, every rank has the same logits.
+        # `is_own` is false if the logits were gathered from all ranks. Then every rank has the same
+        # logits.
         is_own = call.tokens is not None and len(logits) <= call.tokens
         experts, top_k, groups, top_groups, part, biases = point.describe(owner, logits.shape[-1], is_own)
         biases = [bias for bias in biases if bias is not None]

@@ -189,8 +189,8 @@ impl Torch {
     }
 }
 
-/// Handles a window that opens or has closed. `capturing` is true during a stream capture, in which waiting for the
-/// device would fail.
+/// Switches the routers when a window (a profiled range of iterations) opens or has closed. `capturing` is true
+/// during a stream capture, in which waiting for the device would fail.
 fn switch(on: bool, capturing: bool) {
     if !is_asked(PerfectRouter::Window) || !NAMES.is_some() {
         return;

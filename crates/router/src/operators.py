@@ -52,7 +52,7 @@ class Layer:
         # True if the experts that the layer chooses from balanced logits are checked before they are used.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
-            for device, numbers in self.numbers.items():  # the numbers of an earlier model
+            for device, numbers in self.numbers.items():  # the numbers may be from an earlier model
                 if not capturing(device):
                     numbers.on.fill_(_balanced[device])
                     numbers.held.zero_()
@@ -99,7 +99,7 @@ class Numbers:
 
     def __init__(self, row):
         self.on, self.held, self.unlike = row.unbind()
-        # A boolean view of the lowest byte of `on`.
+        # A boolean view of the lowest byte of `on`, so that operators can use it as a condition.
         self.is_on = row[:1].view(torch.bool)[0]
 
 
@@ -278,8 +278,8 @@ def _count(ids, layer, device, is_learned):
             layer.loads[device] = loads
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
-    # The logits show the choice of the learned router. While balanced routing is active, the experts are not used, so
-    # they are counted separately.
+    # Choices that are made while balanced routing is active (`on` is 1) are counted in the second
+    # half of `tokens`. So the first half has only the load of the learned router.
     places = torch.add(chosen_ids, numbers_of(layer, device).on, alpha=layer.experts)
     tokens.scatter_add_(0, places, one.expand(len(chosen_ids)))
 

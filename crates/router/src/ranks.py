@@ -1,5 +1,5 @@
-# Gives each rank different rows of the table if the ranks have different tokens and share the experts, so that all
-# ranks together are balanced.
+# Gives each rank different rows of the table of balanced logits if the ranks have different tokens and share the
+# experts. Then the load is balanced over all ranks together.
 
 
 def _may_exchange():

@@ -1,4 +1,4 @@
-//! Follows graph nodes that the program adds with explicit calls, without a stream capture.
+//! Handles graph nodes that the program adds with explicit calls such as `cuGraphAddNode`, without a stream capture.
 
 use tllmprof_platform::peek;
 
@@ -7,13 +7,13 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Offsets in the `CUgraphNodeParams` of a conditional node: of its type, of the number of its
-/// bodies, and of the address of an array with the bodies' handles. A body is a graph that runs
-/// under the condition.
+/// Offset, in bytes, of the type in the `CUgraphNodeParams` of a conditional node.
 const TYPE: usize = 0;
+/// Offset of the number of bodies. A body is a graph that runs under the condition.
 const BODIES: usize = 28;
+/// Offset of the address of an array with the bodies' handles.
 const PLACE: usize = 32;
-/// The most bodies of a conditional node. A larger number is treated as invalid.
+/// Maximum number of bodies of a conditional node. A larger number is treated as invalid.
 const MOST_BODIES: u32 = 1024;
 
 /// Handles a node that the program added to a graph. `params` are the two addresses at which the
@@ -35,7 +35,8 @@ pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     }
 }
 
-/// Handles a child graph that the program added to a graph. The driver stores a copy of the child.
+/// Handles a child graph that the program added to a graph. The driver puts a copy of the child into the new node, so
+/// the copy gets the child's known nodes.
 pub fn child_is_added(graph: usize, node: usize, child: usize) {
     if let Some(copy) = driver::child(node) {
         graphs::cloned(copy, child);

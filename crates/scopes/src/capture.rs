@@ -1,18 +1,17 @@
 //! Finds the graph node that a call creates while a stream is captured.
 //!
-//! Before and after the call, the library asks the driver which node the stream's next work will
-//! follow. If this node has changed, the call has created the new one. Other threads may capture
-//! into the same graph, but in streams of their own, so they do not affect the answer. If two
-//! threads use the same stream, both may take the same node for theirs; the node is then assigned
-//! to neither.
+//! Before and after the call, the library asks the driver after which node the stream's next work will run. If this
+//! node has changed, the call has created the new one. Other threads may capture into the same graph, but in other
+//! streams, so they do not affect the answer. If two threads use the same stream, both may claim the same node. The
+//! node is then assigned to neither of them.
 
 use crate::driver::{self, CallStream};
 use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Called before the calling thread launches a kernel, or copies or sets memory, in a stream that
-/// is being captured. `frame` identifies this call.
+/// Called before the calling thread launches a kernel, or copies or sets memory, in a stream that is being captured.
+/// `frame` identifies this call, and `handle` is the stream.
 pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(CallStream { handle, per_thread });
     stack::with(|open| match captured {
@@ -21,7 +20,7 @@ pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     });
 }
 
-/// Called after the call that [`node_begins`] announced. If that call created a node, the node is
+/// Called when the call that [`node_begins`] announced has returned. If that call created a node, the node is
 /// assigned to the thread's current scope.
 pub fn node_ends(frame: usize, handle: usize, per_thread: bool, made: Made, succeeded: bool) {
     let pending = stack::with(|open| (open.pending.take(), open.scope()));

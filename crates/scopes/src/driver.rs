@@ -18,8 +18,8 @@ functions! {
     /// The functions of libcuda that this module calls. A function that the driver lacks is `None`.
     Functions
 
-    // `_v2` fails if an edge of the graph has data (`CUgraphEdgeData`). `_v3` returns this data in
-    // one more argument.
+    // `cuStreamGetCaptureInfo_v2` fails if an edge of the graph has data (`CUgraphEdgeData`). `_v3` returns this data
+    // in one more argument.
     capture_2: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
     capture_3: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut CuHandle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
@@ -37,19 +37,20 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The special handles with which a call names a default stream: the legacy one, and the calling
-/// thread's.
+/// The special handle with which a call names the legacy default stream.
 const LEGACY: usize = 1;
+/// The special handle with which a call names the calling thread's default stream.
 const PER_THREAD: usize = 2;
 /// The value `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const ACTIVE: c_int = 1;
 
-/// The types of nodes (`CUgraphNodeType`) that this module distinguishes.
+/// Type of a kernel node (`CUgraphNodeType`).
 pub(crate) const KERNEL: c_int = 0;
+/// Type of a node with a child graph.
 const GRAPH: c_int = 4;
+/// Type of a conditional node.
 pub(crate) const CONDITIONAL: c_int = 13;
-/// The deepest nesting of graphs inside graphs that is followed; graphs that are nested deeper
-/// count as unknown.
+/// Maximum depth of graphs inside graphs that is followed. Graphs that are nested deeper count as unknown.
 const DEEPEST: usize = 8;
 
 /// A stream as a call names it: a handle, and the meaning of handle 0.
@@ -90,8 +91,7 @@ struct KernelParams {
     block: [u32; 3],
     shared: u32,
     arguments: [usize; 2],
-    /// The kernel's handle (`CUkernel`). The kernel's handle is set instead of the function's
-    /// handle if the kernel belongs to no context.
+    /// The kernel's handle (`CUkernel`). It is set instead of `function` if the kernel belongs to no context.
     kernel: usize,
     more: [usize; 9],
 }
@@ -194,9 +194,9 @@ pub(crate) fn kernel(node: usize) -> Option<LaunchNode> {
     })
 }
 
-/// Returns the nodes of a graph whose capture has ended. The graph exists, because the program
-/// passed it to the call that is just returning. `bodies` takes a graph and a conditional node of
-/// it, and returns the node's bodies.
+/// Returns the nodes of a graph whose capture has ended, or `None` if the driver does not report them. The graph
+/// exists, because the program passed it to the call that is just returning. `bodies` takes a graph and one of its
+/// conditional nodes, and returns the node's bodies.
 pub(crate) fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
     shape_within(graph, bodies, DEEPEST)
 }
@@ -243,7 +243,7 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return None;
     }
     if nodes == 0 {
-        // The driver rejects an array if the number of handles is 0.
+        // The driver rejects an array of length 0.
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];

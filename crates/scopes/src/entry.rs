@@ -8,36 +8,38 @@ use tllmprof_platform::{ids, stack, thread};
 
 use crate::paths;
 
-/// The most open scopes that are stored for a thread. Scopes that are nested deeper are only
-/// counted.
+/// Maximum number of open scopes that are stored for a thread. Scopes that are nested deeper are only counted.
 pub(crate) const DEEPEST: usize = 64;
 /// The number of the domain for calls of native functions. A domain is a separate stack of open
 /// scopes.
 pub(crate) const NATIVE: usize = 2;
-/// The most times that a thread looks up the bounds of its stack. Without the limit, a thread that
-/// runs on a stack of its own (a coroutine) would repeat a failing look-up at each call.
+/// Maximum number of times that a thread looks up the bounds of its stack. Without the limit, a thread that runs on a
+/// stack of its own (a coroutine) would repeat a failing look-up at each call.
 const LOOKS: u32 = 16;
-/// The assumed largest size of the stack of the process's first thread. This stack grows, and the
-/// kernel keeps 128 MiB below it free, so nothing else is mapped within this size.
+/// The assumed maximum size, in bytes, of the stack of the process's first thread. This stack grows, and the kernel
+/// keeps 128 MiB below it free, so nothing else is mapped within this size.
 const GROWS: usize = 64 << 20;
 
-/// An open scope of a thread. Each domain opens and closes its scopes like a stack.
+/// An open scope of a thread. It belongs to a domain, such as that of native calls. Each domain opens and closes its
+/// scopes like a stack.
 pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// For a native call: its `mark`, `place` and `value`, as in [`crate::native::NativeCall`].
+    /// For a native call, the number by which the call is found when it ends.
     pub mark: Cell<u32>,
+    /// For a native call, the stack address at which the call's return address is stored.
     pub place: Cell<usize>,
+    /// For a native call, the word at `place` as long as the call has not returned.
     pub value: Cell<usize>,
-    /// The code that several scopes share, if this entry stands for it. Its method `now` returns
-    /// the innermost part of the current scope.
+    /// Set if this entry stands for code that runs in several scopes, such as that of a compiled model. Its method
+    /// `now` returns the innermost part of the current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
 /// Code that runs in several scopes without opening them, such as that of a compiled model.
 pub trait Within: Sync {
-    /// Returns the innermost part of the scope that the calling thread is in now, or `None` if it
-    /// is in none. This may run inside a CUDA call, so it neither takes a lock nor allocates.
+    /// Returns the innermost part of the scope that the calling thread is in now, or `None` if it is in none. This
+    /// may run inside a CUDA call, so it must neither take a lock nor allocate.
     fn now(&self) -> Option<&'static [u8]>;
 }
 
@@ -58,8 +60,7 @@ impl OpenScope {
         self.value.set(other.value.get());
     }
 
-    /// Returns true if the native call has not returned. `here` is an address at the end of the
-    /// stack that the call uses.
+    /// Returns true if the native call has not returned. `here` is an address in the stack frame that runs now.
     pub(crate) fn is_under_way(&self, here: usize) -> bool {
         let place = self.place.get();
         if place <= here {
@@ -76,19 +77,18 @@ impl OpenScope {
 pub(crate) struct NativeCalls {
     /// Number of open scopes of the thread that are native calls.
     pub open: Cell<usize>,
-    /// True if a native call could not be stored because too many scopes were open, and no scope
-    /// has ended since.
+    /// True if a native call could not be stored because too many scopes were open, and no native call has ended
+    /// since.
     pub is_over_full: Cell<bool>,
     /// The start and end of the thread's stack; both 0 until they are looked up.
     stack: [Cell<usize>; 2],
     looks: Cell<u32>,
-    /// The marks (see [`crate::native::NativeCall`]) of calls that an exception has left, and their
-    /// number. These marks must not be reused yet, because the unwinder may still read data that
-    /// belongs to them.
+    /// The marks (see [`crate::native::NativeCall`]) of calls that an exception has left; only the first `left_count`
+    /// are valid. These marks must not be reused yet, because the unwinder may still read data that belongs to them.
     pub left: [Cell<u32>; DEEPEST],
     pub left_count: Cell<usize>,
-    /// The stack pointer at the time when an exception left the latest of the calls in `left`. This
-    /// address lies inside the unwinder's frames.
+    /// The stack pointer when an exception left the last call in `left`. This address lies inside the unwinder's
+    /// frames.
     pub left_below: Cell<usize>,
 }
 
@@ -127,8 +127,8 @@ impl NativeCalls {
         let Some(mapping) = maps.at(place) else {
             return false;
         };
-        // A thread's thread-local variables are at the top of its stack, except for the first
-        // thread.
+        // A thread's thread-local variables are at the top of its stack, so their address shows that the mapping is
+        // its stack. For the first thread, the kernel's random bytes show it.
         let own = mapping.start..mapping.end;
         let is_first = ids::thread() == ids::process() && own.contains(&first_stack());
         let is_own = is_first || own.contains(&thread::address());

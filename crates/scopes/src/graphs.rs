@@ -14,9 +14,10 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
-/// The most nodes that are stored for all graphs together, and the most graphs. A node takes 32
-/// bytes, and up to 60 while it is being captured.
+/// Maximum number of nodes that are stored for all graphs together. A node takes 32 bytes, and up to 60 while it is
+/// being captured.
 pub(crate) const MOST_NODES: usize = 1 << 20;
+/// Maximum number of captured graphs that get a number.
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
 /// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
@@ -27,8 +28,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if a call was not followed because the lock was not free in time. The nodes that are
-    /// known of the current captures are then incomplete.
+    /// True if a call was missed because the lock was not free in time. The known nodes of graphs may then be
+    /// incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
@@ -44,12 +45,12 @@ struct ProgramGraph {
     is_full: bool,
 }
 
-/// The nodes of a graph that the library knows, and the order in which it stores them.
+/// The known nodes of a graph, unordered or in the order of the graph.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes whose calls were followed, with the driver's handles. The order of the nodes is
-    /// determined only when the graph is used, for example instantiated. During the capture this
-    /// would be slow, because the driver takes longer the more nodes there are: 1.7 µs for 1000.
+    /// The nodes whose creating calls the library has seen, with the driver's handles. Their order is determined only
+    /// when the graph is used, for example instantiated. Asking the driver for it at each call would be slow: its
+    /// answer takes longer with more nodes, and takes 1.7 µs for 1000.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
@@ -109,8 +110,7 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Runs `act` with the known graphs like [`with`]. Used by the library's own thread that compares
-/// replays with captures.
+/// Runs `act` with the known graphs like [`with`]. The thread that compares replays with captures calls it.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
@@ -122,7 +122,7 @@ fn shape(graph: usize) -> Option<Shape> {
     })
 }
 
-/// Records a node that a call has created in a graph. `handle` is the driver's handle of the node.
+/// Stores a node that a call has created in a graph. `handle` is the driver's handle of the node.
 pub(crate) fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
         let shape = shape(graph);
@@ -133,7 +133,7 @@ pub(crate) fn made(graph: usize, handle: usize, node: Node) {
     }
 }
 
-/// Records that a node of a graph contains other graphs.
+/// Stores the handles of the graphs that a node of a graph contains.
 pub(crate) fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
         let graph = graphs
@@ -166,8 +166,8 @@ pub fn capture_ends(graph: Option<usize>) {
                 graph.is_open = false;
             }
         }
-        // The driver does not report which capture failed, so all graphs that are being captured
-        // are dropped. Nodes of the other captures are missing from now on.
+        // The driver does not report which capture failed, so all graphs that are being captured are dropped.
+        // Captures that continue will lack the nodes so far.
         None => graphs.drop_graphs(|graph| graph.is_open),
     });
 }
@@ -210,9 +210,9 @@ pub fn updated(exec: usize, graph: usize) {
     });
 }
 
-/// Returns the nodes of an executable graph that was instantiated from `old` and updated from
-/// `new`. Each node has the kernel of `new`, and its scope if both graphs agree on it. Returns
-/// `None` if the two graphs do not match.
+/// Returns the nodes of an executable graph that was instantiated from `old` and updated from `new`. Each node has
+/// the kernel of `new`. It has a scope only if the node has the same scope in both graphs. Returns `None` if the two
+/// graphs do not match.
 pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
@@ -236,7 +236,7 @@ pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// Called when CUPTI was attached. The numbers that CUPTI gave graphs before are no longer valid.
+/// Called when CUPTI was attached. Numbers that CUPTI gave to graphs before are no longer valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();
@@ -352,9 +352,9 @@ impl Graphs {
         true
     }
 
-    /// Reopens a graph into which more work is captured after its capture had ended. If the driver
-    /// still reports the known nodes, they are kept. Otherwise the handle belonged to an earlier
-    /// graph, whose destruction was not noticed.
+    /// Reopens a graph whose capture had ended, because the program captures more work into it. If the driver still
+    /// reports the known nodes, they are kept. Otherwise the handle belonged to an earlier graph, whose destruction
+    /// was not noticed.
     pub(crate) fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
@@ -494,7 +494,8 @@ impl Graphs {
         }
     }
 
-    /// Assigns the next number to a captured graph with these nodes.
+    /// Creates a captured graph with these nodes and gives it the next number. Returns `GraphOrigin::Not` if all
+    /// numbers are used.
     fn number(
         &mut self,
         nodes: Vec<Node>,
@@ -523,8 +524,8 @@ impl ProgramGraph {
 }
 
 impl Shape {
-    /// Returns the nodes in the graph's order, up to the last node whose call was followed. Returns
-    /// `None` if a node in `seen` is no longer a node of the graph.
+    /// Returns the nodes in the graph's order, up to the last node in `seen`. Returns `None` if a node in `seen` is
+    /// no longer a node of the graph.
     fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();

@@ -12,7 +12,7 @@ use crate::graphs::{self, GraphOrigin};
 use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
-/// The most nodes whose kernel is stored: the same number that is stored for captures.
+/// Maximum number of nodes whose kernels are stored. It is also the maximum for captures.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
 /// A kernel that a node of a graph has run: its name and grid.
@@ -96,9 +96,9 @@ pub fn judge(replayed: &Replayed) {
 
 /// Returns the first node that ran a different kernel than the capture has, or `None` if all match.
 ///
-/// A replay gives the kernel's name, but a capture gives the handle of its function. Drivers since
-/// 12.3 return the function's name. With older drivers, all kernels of one function must at least
-/// have the same name.
+/// A replay gives the kernel's name, but a capture gives the handle of its function. Drivers for CUDA 12.3 and later
+/// return the name of that function. With older drivers, this name is unknown, so only one thing is checked: that all
+/// kernels of one function have the same name.
 pub(crate) fn difference(
     captured: &CapturedGraph,
     kernels: &[(u32, Option<Kernel>)],

@@ -18,9 +18,9 @@ use crate::stack::{self, OpenScopes};
 pub struct NativeCall {
     /// The mark (a number) by which the call is found when it ends.
     pub mark: u32,
-    /// The stack address of the return address, and the value there as long as the call has not
-    /// returned.
+    /// Stack address at which the call's return address is stored.
     pub place: usize,
+    /// The word at `place` as long as the call has not returned.
     pub value: usize,
 }
 
@@ -71,9 +71,8 @@ impl OpenScopes {
     }
 }
 
-/// Returns true if a native call can be opened as a scope. `place` is the stack address of its
-/// return address. After a false result, the scope of the thread's launches is unknown until one of
-/// its open scopes ends.
+/// Returns true if a native call can be opened as a scope. `place` is the stack address of its return address. After
+/// a false result, the scope of the thread's launches is unknown until one of its open native calls ends.
 pub fn has_room(place: usize) -> bool {
     let has_room = stack::with(|open| {
         open.settle();

@@ -1,4 +1,4 @@
-//! The known data of a graph's nodes.
+//! Data about the nodes of CUDA graphs: the kernel of each node, and the scope in which the node was captured.
 
 use core::hash::Hasher;
 use core::sync::atomic::AtomicU64;
@@ -11,8 +11,8 @@ use tllmprof_platform::driver::Driver;
 /// A kernel launch, as a node of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNode {
-    /// The driver's handle of the kernel's function. 0 if the launch came from a CUDA runtime whose
-    /// calls the library does not follow.
+    /// The driver's handle of the kernel's function. 0 if the library has seen only the launch call of the CUDA
+    /// runtime, which does not contain this handle.
     pub function: usize,
     pub grid: [u32; 3],
 }
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Returns the scope, or `None` if the call that created the node was not followed.
+    /// Returns the scope, or `None` if the library did not see the call that created the node.
     pub(crate) const fn scope(&self) -> Option<u32> {
         match self {
             Self::Unseen => None,
@@ -82,8 +82,8 @@ pub(crate) struct CapturedGraph {
     /// The graph's number in the record; 0 until the graph gets one.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// The number of all nodes. `nodes` ends at the last node whose call was followed, so it may be
-    /// shorter.
+    /// The number of all nodes. `nodes` may be shorter: it ends at the last node whose creating call the library has
+    /// seen.
     pub total: usize,
     /// The number of the graph's own nodes, without those of inner graphs.
     pub own: usize,
@@ -117,13 +117,13 @@ impl CapturedGraph {
         }
     }
 
-    /// Returns the graph's own nodes, up to the last one whose call was followed.
+    /// Returns the graph's own nodes, up to the last one whose creating call the library has seen.
     pub(crate) fn own_nodes(&self) -> &[Node] {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions. A graph must still keep these functions
-    /// alive.
+    /// Asks the driver for the names of the functions. The caller ensures that the graph still keeps these functions
+    /// loaded.
     pub(crate) fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
@@ -147,12 +147,12 @@ pub fn name_hash(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The nodes of a graph whose calls were followed, each with the driver's handle.
+/// The nodes of a graph whose creating calls the library has seen, each with the driver's handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 
-// During a capture, the list of nodes may have reserved up to one and a half times the space that
-// its nodes need.
+// During a capture, the list of nodes reserves up to one and a half times the space that its nodes need. Even then, a
+// node takes at most 64 bytes.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {

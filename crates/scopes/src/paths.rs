@@ -13,9 +13,9 @@ use tllmprof_recorder::Label;
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::MIX;
 
-/// The most paths that are stored. A model of 100 layers needs some thousands of paths.
+/// Maximum number of paths that are stored. A model of 100 layers needs some thousands of paths.
 const PLACES: usize = 1 << 15;
-/// The most entries that are examined for a path, from the first one that its hash selects.
+/// Maximum number of entries that are examined for a path, from the first one that its hash selects.
 const REACH: usize = 32;
 
 /// The number of the empty path, which means that no scope is open.
@@ -113,14 +113,13 @@ pub(crate) fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
-/// Returns a number for this process's record and the current era of its strings (a new era begins
-/// without strings). Data that was written stays valid while this number is the same.
+/// Returns a stamp: this process's id, and the current era of the strings in its record. A new era begins with no
+/// strings. While the stamp is the same, data that were written to the record are still in it.
 pub(crate) fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
-/// Writes a path and all paths that contain it to the record, unless they are there already.
-/// Returns the path.
+/// Writes a path and its parent paths to the record, unless they are there already. Returns `path`.
 pub(crate) fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;

@@ -22,8 +22,8 @@ pub(crate) struct OpenScopes {
     depth: Cell<usize>,
     /// Number of open scopes that were not stored, because [`DEEPEST`] scopes were open already.
     beyond: Cell<usize>,
-    /// The scope that was last written to the record for this thread, plus 1, with the number of
-    /// its window in the upper 32 bits; 0 if none was written.
+    /// The scope that was last written to the record for this thread: its number plus 1, and the number of the window
+    /// in the upper 32 bits. 0 if none was written.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: NativeCalls,
@@ -68,8 +68,8 @@ unsafe impl Part for OpenScopes {
     fn thread_ends(&'static self) {}
 }
 
-/// Runs `act` with the calling thread's open scopes. The first call creates them; `None` if there
-/// is no memory.
+/// Runs `act` with the calling thread's open scopes. The first call creates them. Returns `None` if there is no
+/// memory.
 pub(crate) fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
     let open = thread::part::<OpenScopes>().or_else(begin)?;
     Some(act(open))
@@ -116,8 +116,8 @@ impl OpenScopes {
         self.remove(at);
     }
 
-    /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot
-    /// be determined, for example on another stack.
+    /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot be determined,
+    /// for example because the thread runs on another stack.
     pub(crate) fn settle(&self) -> bool {
         let calls = &self.calls;
         let stack = calls.stack();
@@ -136,7 +136,7 @@ impl OpenScopes {
         !calls.is_over_full.get()
     }
 
-    /// Returns the number of the current scope's path.
+    /// Returns the number of the path of open scopes, or [`paths::UNKNOWN`] if these cannot be determined.
     pub(crate) fn scope(&self) -> u32 {
         if !self.settle() {
             return paths::UNKNOWN;
@@ -214,7 +214,8 @@ pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }
 
-/// Returns the innermost part of the calling thread's current scope.
+/// Returns the innermost part of the calling thread's current scope, or `None` if no scope is open or the scope is
+/// unknown.
 pub fn innermost() -> Option<&'static [u8]> {
     paths::name(with(OpenScopes::scope)?)
 }

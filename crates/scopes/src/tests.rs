@@ -243,7 +243,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Nodes whose calls were not followed still take their places in the order.
+/// Checks that nodes still take their places in the order if the library did not see their creating calls.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -331,7 +331,7 @@ fn there_is_room_for_so_many_nodes() {
     }
 }
 
-/// Returns a captured graph with these nodes and one more node. The functions 2 and 4 have names.
+/// Returns a captured graph with these nodes and one more node, which is unknown. The functions 2 and 4 have names.
 fn captured(nodes: &[Node]) -> CapturedGraph {
     let mut captured = CapturedGraph::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
@@ -409,7 +409,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // The library followed no capture of this graph, so it knows no node.
+    // The library has seen no capture of this graph, so it knows none of its nodes.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -452,7 +452,7 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
     pop(OWN);
-    // Two functions that end with jumps to each other, so that `h` is entered twice.
+    // Two functions end with jumps to each other, so `h` is entered twice.
     let tail = 0x3333;
     assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
     assert_eq!(scope(), path(&["f", "h"]));
@@ -482,8 +482,8 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // In this test, a signal handler has interrupted the unwinder. It is deeper on the stack, so no
-    // call's mark is freed.
+    // No mark is freed by a call that is deeper on the stack than the unwinder. It may be in a signal handler that
+    // interrupted the unwinder.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);

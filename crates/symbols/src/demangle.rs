@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Size of the longest demangled name in bytes. A name can expand greatly, because it may refer to
-/// parts of itself.
+/// Maximum length of a demangled name in bytes. A name can expand greatly, because it may refer to parts of itself.
 const LONGEST_TEXT: usize = 1 << 16;
 
 /// Returns a demangled name like `ns::Class<int>::f(int, char)`. The return type of a template and

@@ -54,7 +54,7 @@ impl Elf {
     /// Reads the headers of a file.
     ///
     /// # Errors
-    /// The file cannot be read, is not a supported ELF file, or is damaged.
+    /// Returns an error if the file cannot be read, is not a supported ELF file, or is damaged.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, SymbolsError> {
         let mut bytes = [0; size_of::<FileHeader64<LE>>()];
         match source.fill(&mut bytes, 0) {

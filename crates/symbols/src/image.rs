@@ -72,17 +72,17 @@ impl Image {
     /// Reads the symbols of a file. If the file has no `.symtab`, also reads its debug file.
     ///
     /// # Errors
-    /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does
-    /// not match is ignored.
+    /// Returns an error if the file cannot be read, is not a supported ELF file, or is damaged. A debug file that
+    /// does not match is ignored.
     pub fn open(path: &Path) -> Result<Self, SymbolsError> {
         Self::open_with(path, Path::new(debug::DEBUG_ROOT))
     }
 
-    /// Does the same as [`Image::open`], but looks for debug files below another folder than
+    /// Does the same as [`Image::open`], but looks for debug files below the folder `debug_root` instead of
     /// [`debug::DEBUG_ROOT`].
     ///
     /// # Errors
-    /// The same as for [`Image::open`].
+    /// Returns the same errors as [`Image::open`].
     pub fn open_with(path: &Path, debug_root: &Path) -> Result<Self, SymbolsError> {
         let file = open(path)?;
         let mut image = Self::read(&file)?;
@@ -105,7 +105,7 @@ impl Image {
     /// Reads the symbols of the file only, without a debug file.
     ///
     /// # Errors
-    /// The file cannot be read, is not a supported ELF file, or is damaged.
+    /// Returns an error if the file cannot be read, is not a supported ELF file, or is damaged.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, SymbolsError> {
         let elf = Elf::read(source)?;
         let (mut tables, mut slots) = (Vec::new(), Vec::new());

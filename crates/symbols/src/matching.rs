@@ -7,7 +7,7 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::table::{SymbolEntry, SymbolTable};
 
-/// The most functions that a `sym:` rule may match. A rule that matches more functions is refused.
+/// Maximum number of functions that a `sym:` rule may match. A rule that matches more functions is refused.
 pub const LIMIT: usize = 64;
 
 /// The functions that a pattern matches.

@@ -7,10 +7,10 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::words;
 
-/// The most names that [`Nearest`] keeps. These are more than are shown to the user, because some
-/// names become equal when they are demangled.
+/// Maximum number of names that [`Nearest`] keeps. More names are kept than are shown to the user, because some
+/// become equal when they are demangled.
 const MAX_KEPT: usize = 12;
-/// The most words of the pattern that are compared with names.
+/// Maximum number of words of the pattern that are compared with names.
 const MAX_WORDS: usize = 4;
 
 /// Collects the names that are most similar to a pattern's words.

@@ -9,12 +9,13 @@ use crate::image::Image;
 /// The way in which calls of a function can be intercepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Through a GOT slot of this module. This catches all calls of the function from this module.
+    /// Calls can be intercepted through a GOT slot of this module. This catches all calls of the function from this
+    /// module.
     Import,
-    /// Through the GOT slots of other modules and through `dlsym`. A patch of the function's first
-    /// instructions is possible, too, unless there is a reason against it.
+    /// Calls can be intercepted through the GOT slots of other modules and through `dlsym`. The function's first
+    /// instructions can be patched, too, unless there is a reason against it.
     Exported(Option<Reason>),
-    /// Only through a patch of the function's first instructions.
+    /// Calls can be intercepted only with a patch of the function's first instructions.
     Entry,
     No(Reason),
 }
@@ -36,8 +37,8 @@ pub enum Reason {
 /// Size of a jump instruction with a 32-bit distance, in bytes.
 const JUMP_BYTES: u64 = 5;
 
-/// Returns the way in which calls of a function of `image` can be intercepted, as far as the file
-/// shows.
+/// Returns the way in which calls of a function of `image` can be intercepted. The answer uses only the file, not a
+/// process that has loaded it.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
     if function.is_variant_call {
         return Reach::No(Reason::VariantCall);

@@ -12,13 +12,13 @@ pub trait Source {
     /// Returns the length in bytes. The file may become shorter before it is read.
     ///
     /// # Errors
-    /// An error of the file system.
+    /// Returns an error of the file system.
     fn length(&self) -> io::Result<u64>;
 
     /// Fills `buffer` with the bytes at `offset`.
     ///
     /// # Errors
-    /// An error of the file system, or `UnexpectedEof` if the file ends before the buffer is full.
+    /// Returns an error of the file system, or `UnexpectedEof` if the file ends before the buffer is full.
     fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -47,12 +47,11 @@ impl Source for [u8] {
     }
 }
 
-/// Opens a regular file for reading. The descriptor is never 0, 1 or 2, which the host may have
-/// closed for later use.
+/// Opens a regular file for reading. The descriptor is never 0, 1 or 2, which the host may have closed for later use.
 ///
 /// # Errors
-/// An error of the file system, or an error if the file is not a regular one, because reading
-/// others could block forever.
+/// Returns an error of the file system, or an error if the file is not a regular one, because reading other files
+/// could block forever.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -71,7 +70,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The most bytes that are read without a check of the file's length.
+/// Maximum number of bytes that are read without a check of the file's length.
 const SMALL_SIZE: u64 = 4096;
 
 /// Reads `size` bytes at `offset`. The range must be inside the file, so that the memory that is

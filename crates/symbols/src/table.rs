@@ -10,11 +10,12 @@ use crate::error::SymbolsError;
 use crate::function::Sources;
 use crate::source::Source;
 
-/// A name of this length in bytes or more counts as damage. The limit is needed because names may
-/// overlap and each is scanned separately.
+/// Length in bytes from which a name counts as damaged. Without this limit, scanning a damaged table could take very
+/// long, because names may overlap and each is scanned separately.
 pub(crate) const LONGEST_NAME: usize = 1 << 15;
 
-/// A flag in `st_other`, from the ELF ABI supplement for AArch64.
+/// The flag in `st_other` of functions that do not follow the base calling convention (ELF ABI supplement for
+/// AArch64).
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
 pub(crate) struct SymbolTable {

@@ -16,7 +16,8 @@ pub(crate) struct Words {
     pub ignore_case: bool,
 }
 
-/// The most words of a regex for which names are searched one by one.
+/// Maximum number of words that a regex may require. Names are searched for each word, so a regex with more
+/// alternatives is treated as one that requires no word.
 const MAX_WORDS: usize = 16;
 
 /// Returns the words that a regex requires, or `None` if a name without any of them may match.
@@ -78,8 +79,8 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// A function that selects part of a text. The flags are true if an identifier ends at the left and
-/// at the right end of the text.
+/// A function that selects part of a text. The flags are true if no identifier extends beyond the left and the right
+/// end of the text.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
 /// Finds texts of which every match of `hir` contains at least one, and returns the part of each
@@ -107,13 +108,14 @@ fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<
     }
 }
 
-/// A text that is the same in every match.
+/// A text that is the same in every match, apart from upper and lower case if `ignore_case` is true.
 struct Fixed {
     text: Vec<u8>,
     ignore_case: bool,
 }
 
-/// Returns the best words among those of consecutive parts of a regex.
+/// Returns the required words of one of these consecutive parts of a regex: the part whose shortest word is longest,
+/// because it excludes the most names. Returns `None` if no part requires a word.
 fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     let mut found: Vec<Words> = Vec::new();
     let mut rest = parts;

@@ -32,6 +32,8 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 pub struct OnlyThread(());
 
 impl OnlyThread {
+    /// Returns the proof.
+    ///
     /// # Safety
     /// Both conditions that the type's documentation states hold as long as the result exists.
     pub const unsafe fn new() -> Self {
@@ -125,8 +127,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. In this case the value
-    /// is consistent. Otherwise the lock stays locked.
+    /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. The value is then consistent.
+    /// Otherwise the lock stays locked.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);

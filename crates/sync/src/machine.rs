@@ -14,7 +14,7 @@ pub trait States: Copy {
     /// Returns the state after `event`, or `None` if the event does not change the state.
     fn next(self, event: Self::Event) -> Option<Self>;
 
-    /// Converts the state to a word. The initial state must be 0.
+    /// Converts the state to a word. The initial state must convert to 0.
     fn to_bits(self) -> u32;
 
     /// Converts a result of [`States::to_bits`] back to the state.

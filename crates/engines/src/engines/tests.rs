@@ -4,8 +4,7 @@ use std::fmt::Write;
 use super::*;
 use tllmprof_config::Step;
 
-/// Returns a function that recognizes the signs which a process with the libraries, symbols and Python modules in `has`
-/// would show.
+/// Returns a function that checks for a sign in a process with the libraries, symbols and Python modules in `has`.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
     move |wanted| {
         has.iter().any(|is| match (wanted, is) {
@@ -33,7 +32,7 @@ fn every_row_is_whole() {
     let mut signs = HashSet::new();
     for engine in ENGINES {
         assert!(names.insert(engine.name), "{} twice", engine.name);
-        // Several rows may have the same module as their sign if their step functions differ.
+        // Several rows may have the same sign if their step functions differ.
         let step = engine.python_step().unwrap_or_default();
         assert!(
             signs.insert((engine.seen_by, step)),
@@ -74,7 +73,7 @@ fn a_python_row_is_seen_by_the_module_of_its_step() {
 
 #[test]
 fn rules_match_the_names_that_were_read() {
-    // These are demangled names of the step function in lmdeploy 0.18.0, and in 0.6.0, where the class was a template.
+    // Demangled names of the step function in lmdeploy 0.18.0, and in 0.6.0, where the class was a template.
     let turbomind = symbol_rule("LMDeploy TurboMind");
     for step in [
         "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
@@ -116,7 +115,7 @@ fn rules_match_the_names_that_were_read() {
 #[test]
 fn the_more_specific_row_wins() {
     use Seen::{Module, Python, Symbol};
-    // This case is a Triton server that runs TensorRT-LLM's C++ executor.
+    // A Triton server that runs TensorRT-LLM's C++ executor.
     let triton = Module("libtritonserver.so");
     let trtllm = Module("libtensorrt_llm.so");
     let backend = Module("libtriton_tensorrtllm.so");
@@ -124,8 +123,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // These are the signs of a Python process with TensorRT-LLM, first before and then after its Python modules are
-    // known.
+    // A Python process with TensorRT-LLM, first before and then after its Python modules are known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -191,7 +189,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
-    // Programs that run TensorRT directly load only the plugin libraries.
+    // Programs that run TensorRT directly load only plugin libraries such as these. They do not read the variable.
     assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
     assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
     assert!(!gates("libnvinfer.so.10"));
@@ -301,8 +299,8 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // If one module imports the module of another row, the row of the importing module must come first, because the
-    // first recognized row counts.
+    // The first recognized row counts. So if one module imports the module of another row, the row of the importing
+    // module must come first.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

@@ -60,8 +60,8 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Begins the packet of an event. Returns the bytes so far, the open packet, and the open event inside
-    /// it.
+    /// Begins the packet of an event. Returns the packet's bytes so far, the open packet, and the open event message
+    /// inside it.
     fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, OpenMessage, OpenMessage) {
         let mut wire = Wire::new();
         let packet = wire.begin(proto::TRACE_PACKET as u8);
@@ -150,7 +150,7 @@ impl InternedNames {
 
 impl TraceFormat for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
-        // The time of day is written only if the zero of the common clock is not before 1970.
+        // Perfetto's clock value is unsigned, so the time of day is left out if the common clock begins before 1970.
         let clock = |clock_id, timestamp| ProtoClock {
             clock_id: Some(clock_id),
             timestamp: Some(timestamp),

@@ -142,7 +142,7 @@ pub(crate) struct InternedData {
     pub event_names: Vec<Interned>,
     #[prost(message, repeated, tag = "3")]
     pub debug_annotation_names: Vec<Interned>,
-    /// Perfetto declares these values as bytes. In the encoding, bytes look like strings.
+    /// Perfetto declares these values as bytes, which protobuf encodes like strings.
     #[prost(message, repeated, tag = "29")]
     pub debug_annotation_string_values: Vec<Interned>,
 }

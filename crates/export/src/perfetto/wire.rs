@@ -1,9 +1,9 @@
 //! Encodes the most frequent packets directly, field by field. Building a message structure first and then encoding the
 //! structure would take three times as long. The field numbers are those in `proto`.
 
-/// Maximum size of an event's packet, in bytes. A packet with five annotations of 64 bits each has 118 bytes. A packet
-/// with a flow and the three annotations of a launch or of launched work has 100 bytes. So the length of each message
-/// inside a packet fits into one byte.
+/// Maximum size of an event's packet, in bytes. The largest packets have 118 bytes (five annotations of 64 bits each)
+/// and 100 bytes (a flow, and the three annotations of a launch or of launched work). Up to 127 bytes, the length of
+/// each message inside a packet fits into one byte.
 const MAX_BYTES: usize = 127;
 
 /// A packet of Perfetto's format that is being encoded.
@@ -12,8 +12,8 @@ pub(crate) struct Wire {
     length: usize,
 }
 
-/// A message inside a packet whose end has not been written yet. The value is the position of the message's length
-/// byte.
+/// A message inside a packet whose end has not been written yet. The value is the index of the message's length byte
+/// in the packet.
 #[must_use]
 pub(crate) struct OpenMessage(usize);
 

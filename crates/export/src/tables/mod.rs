@@ -30,7 +30,7 @@ use crate::exported::Exported;
 use crate::private::private_file;
 use crate::record::Record;
 
-/// Number of rows of a table that are encoded together, as one row group.
+/// Number of rows of a table that are encoded together, as one Parquet row group.
 const GROUP_ROWS: usize = 1 << 17;
 /// Maximum number of row groups that wait for the thread that encodes them.
 const MAX_WAITING_GROUPS: usize = 2;
@@ -62,7 +62,8 @@ struct Partition {
 impl Partition {
     fn new(record: &Record) -> Self {
         let facts = &record.process.facts;
-        // Queries join tables by the name of the run, so this column must not be null.
+        // Queries join tables by the name of the run. A null would match no other value, so a missing name is
+        // replaced.
         let run = match &*facts.run {
             "" => "none",
             run => run,

@@ -12,7 +12,7 @@ use super::columns::Cell;
 use super::schema::{ColumnKind, Field, TABLES, Which};
 use crate::record::Record;
 
-/// The texts that cells refer to. The maps return the index in `all` for each kind of text.
+/// The texts that cells refer to by index. Each map contains the index in `all` for one kind of text.
 #[derive(Default)]
 pub(crate) struct Texts {
     pub all: Vec<ByteArray>,
@@ -75,7 +75,7 @@ impl Texts {
     }
 }
 
-/// A consumer of the rows of the exported tables.
+/// A receiver of the rows of the exported tables, such as the encoder of Parquet files.
 pub(crate) trait Tables {
     /// Adds a row to the table with this index in [`TABLES`]. `cells` has one cell for each column.
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
@@ -218,7 +218,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
     Ok(())
 }
 
-/// The source from which a cell in the row of an item gets its value.
+/// The source of the value of a cell, for items of one kind and one column.
 #[derive(Clone, Copy, Debug)]
 enum CellSource {
     Start,
@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A word that is the same for all items of a kind. It is in the column `kind`.
+    /// A word for the column `kind` that is the same for all items of a kind.
     Fixed(Cell),
-    /// The name of the item as a word, such as `gen0`, in the column `kind`.
+    /// The item's name, for the column `kind`, such as `gen0` for a garbage collection.
     Word,
     State,
     Function,
@@ -241,7 +241,7 @@ enum CellSource {
     Domain,
     Scope,
     Value,
-    /// The value of the item divided by 1000, as a real number.
+    /// The value of a metric as a real number. The item has it in thousandths of the metric's unit.
     Real,
     Iteration,
     Capturing,
@@ -251,8 +251,9 @@ enum CellSource {
 }
 
 impl CellSource {
-    /// Returns the source of the cells in a column for items of this kind. The value of an item is in the column that
-    /// is named like the value's key, or in the column `value` if there is no such column.
+    /// Returns the source of the cells in a column for items of this kind. The value of an item goes to the column
+    /// that has the name of its key, such as `bytes`, or to the column `value` if the table has no column of that
+    /// name.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);

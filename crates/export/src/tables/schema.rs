@@ -64,7 +64,8 @@ const fn optional(field: Field) -> Field {
     }
 }
 
-/// Tables whose rows are not items of a timeline. The value is the table's index in [`TABLES`].
+/// Tables whose rows are not items of a timeline, such as processes. The discriminant is the table's index in
+/// [`TABLES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Which {
@@ -75,8 +76,8 @@ pub(crate) enum Which {
     Ledger,
 }
 
-/// All tables. The tables of [`Which`] come first, in the same order. The other tables contain items; their columns are
-/// filled according to the columns' names.
+/// All exported tables. The tables of [`Which`] come first, in the same order. The rows of the other tables are items
+/// of a timeline; each column is filled according to its name.
 pub const TABLES: &[Table] = &[
     Table {
         name: "processes",

@@ -37,7 +37,7 @@ pub(crate) fn record(name: &str, bytes: Vec<u8>) -> Record {
     Record::new(name.into(), Box::new(Bytes(bytes)), Arc::new(|_| Ok(()))).unwrap()
 }
 
-/// An item as an export must contain it.
+/// An item, such as a call or a kernel, in the form in which an export must contain it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Seen {
     pub host: String,

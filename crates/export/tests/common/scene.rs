@@ -200,7 +200,7 @@ impl Scene {
             end - start,
             What::Iteration { n, excluded: false },
         );
-        // The batch has `n` requests with one token each, and one request with a prompt of three tokens.
+        // The batch has `n` requests with one token each, and another request with a prompt of three tokens.
         let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
         let iteration = n as u16;
         self.write(self.pid, start, 0, What::Batch { iteration, batch });
@@ -329,7 +329,7 @@ fn server() -> Scene {
         let track = ("NVTX start/end, main", name, "nvtx");
         scene.note(track, start, Some(long), &[("domain", "requests")]);
     }
-    // Adds thousands of calls, which fill more than one batch, and then the function that contains these calls.
+    // Adds thousands of calls, more than an exporter sorts at once, and then the function that contains these calls.
     for n in 0..6000_u64 {
         let start = 7_000 * US + n * 100;
         scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
@@ -381,8 +381,8 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that failed, were cut off or were captured in a stream capture. Their row in the table of call names has
-/// no name.
+/// Adds calls that failed, were cut short by the end of a window, or were made during a stream capture. Their row in
+/// the table of call names has no name.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 queries = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "examples", "queries")
-# The tables are in the folder of the notebook, as its first cell says.
+# The notebook expects the tables in its own folder.
 folder = os.path.dirname(sys.argv[1])
 for name in ("tables.sql", "questions.ipynb"):
     shutil.copy(os.path.join(queries, name), folder)

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Java decodes the names of folders by the locale.
+# Java decodes folder names with the character set of the locale. Some names are not ASCII.
 os.environ["LC_ALL"] = "C.UTF-8"
 
 folder = sys.argv[1]

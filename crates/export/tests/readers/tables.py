@@ -22,7 +22,7 @@ def rows(sql):
     return [dict(zip(names, row)) for row in answer.fetchall()]
 
 
-# Joins the arguments of an event, which are in the order of their names, into one text.
+# Returns SQL that joins the arguments of an event, in the order of their names, into one text.
 args = lambda *all: "concat_ws(' ', " + ", ".join(all) + ")"
 number = lambda name: f"'{name}=' || {name}"
 yes = lambda name: f"case when {name} then '{name}=true' end"

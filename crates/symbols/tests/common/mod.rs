@@ -44,7 +44,7 @@ impl Scratch {
     }
 }
 
-/// The source of a library whose functions have names of most kinds.
+/// The source of a library with many kinds of functions, such as templates, operators, lambdas and an ifunc.
 pub(crate) const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>
@@ -99,7 +99,7 @@ pub(crate) fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
     }
 }
 
-/// Returns the first name of each function in the image that matches.
+/// Returns the first name of each function in the image that matches the regex.
 pub(crate) fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
     names(&image.matching(&pattern(regex), usize::MAX).functions)
 }
