@@ -205,7 +205,7 @@ pub(super) fn begin(
 }
 
 /// An answer to a request, with the index of the process that gave it. `None` if the process has ended.
-type Answer = (usize, io::Result<Option<ControlEvent>>);
+type CaptureAnswer = (usize, io::Result<Option<ControlEvent>>);
 
 /// Sends `request` to the processes in lockstep, or to those that are not. Returns their answers.
 fn ask(
@@ -213,7 +213,7 @@ fn ask(
     plan: &Plan,
     in_lockstep: bool,
     request: &Request,
-) -> Vec<Answer> {
+) -> Vec<CaptureAnswer> {
     let all = plan.members.iter().zip(candidates).enumerate();
     let mut asked: Vec<_> = all
         .filter(|(_, (is_member, _))| **is_member == in_lockstep)
@@ -229,7 +229,7 @@ fn ask(
 /// Returns the processes that have accepted. `answers` has one answer of each candidate, in any order.
 fn accepted(
     candidates: Vec<CaptureCandidate>,
-    mut answers: Vec<Answer>,
+    mut answers: Vec<CaptureAnswer>,
     plan: &Plan,
 ) -> Vec<Member> {
     let is_one = candidates.len() == 1;
