@@ -128,8 +128,8 @@ impl ExportProcess {
             infos.push((Info::Refused, text));
         }
         let shift = windows.start().min(0).saturating_neg();
-        // An export does not say which clock nsys used, so this clock only counts nanoseconds since
-        // nsys started.
+        // Let the clock of this recording count nanoseconds since nsys started, because an export does not say which
+        // clock nsys used.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -206,8 +206,8 @@ impl ExportProcess {
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
-    /// Converts a time in nsys's nanoseconds to ticks. A tick is a nanosecond too, but counts from
-    /// a start at which no time is negative.
+    /// Converts a time of nsys, in nanoseconds, to ticks. A tick is a nanosecond, too, but ticks count from an
+    /// earlier moment, so that no time is negative.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }

@@ -91,7 +91,7 @@ pub struct Software {
     pub library: String,
     /// The version of Python in the process; empty if the process has no Python interpreter.
     pub python: String,
-    /// The names of the GPUs that it used.
+    /// The names of the GPUs that the process used.
     #[serde(skip)]
     pub gpus: Vec<String>,
     /// The NUMA nodes of GPUs, as [`Info::GpuNode`] states them.

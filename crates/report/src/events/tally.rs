@@ -108,7 +108,7 @@ pub(crate) struct Tallied {
     pub turnaround: Turnaround,
 }
 
-/// Data that the first pass over the record found and this pass needs.
+/// Data that the first pass over the record collected and that [`Tally`] needs in the second pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TallyInputs<'a> {
     pub qualified: &'a Qualified,

@@ -8,11 +8,11 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum share, as a fraction, of the time of iterations without recorded kernels that is spent on kinds of work
-/// for which no kernels were recorded. With a larger share, the recorded kernels do not represent all iterations.
+/// Maximum share of iterations whose kind of work has no recorded kernels, in the total time of iterations without
+/// recorded kernels, as a fraction. With a larger share, the recorded kernels do not represent all iterations.
 const MAX_UNLIKE: f64 = 0.3;
 
-/// Sums over the iterations of one window or of several windows that qualify (`qualifies`).
+/// Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
     /// The number of iterations.
@@ -57,7 +57,8 @@ pub struct Sum {
     pub without_kernels: Option<Quantiles>,
     /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
+    /// The share of the iterations' time that their threads waited for the GPU in CUDA calls. It is based on the same
+    /// iterations as `wait`.
     // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
@@ -79,15 +80,15 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Totals over all iterations in nanoseconds. Also shares of the time of the iterations without
+/// Totals over all iterations, in nanoseconds. The last two fields are shares of the time of the iterations without
 /// recorded kernels, as fractions.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The share of the time of iterations without recorded kernels that is spent on kinds of work for which no
-    /// kernels were recorded.
+    /// The share of iterations whose kind of work has no recorded kernels, in the total time of iterations without
+    /// recorded kernels.
     unlike: f64,
     /// The share of the time of iterations without recorded kernels in which the GPU is busy; `None` if it is
     /// unknown. It is estimated from iterations with recorded kernels and the same kind of work.

@@ -71,7 +71,7 @@ pub struct Outside {
     /// The number of kernels before the first block, or after the last one, in one iteration.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: usize,
-    /// The total time of these kernels in all analyzed iterations.
+    /// The total time of the kernels before the first block, or after the last one, in all analyzed iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }

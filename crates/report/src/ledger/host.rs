@@ -339,8 +339,8 @@ impl Sums {
         all
     }
 
-    /// Returns the functions that the samples of some groups have in common. Only samples in time
-    /// for which `is_one` returns true are used.
+    /// Returns the functions that the samples of some groups have in common. Only samples during causes for which
+    /// `is_one` returns true are used.
     pub(crate) fn paths(
         &self,
         groups: &[usize],

@@ -203,8 +203,7 @@ impl CausePart {
         }
     }
 
-    /// Adds up the times of those parts that have the same cause. A part is a piece of another
-    /// cause's time, which samples divided.
+    /// Adds up the times of those parts that have the same cause after samples have divided the time.
     pub(crate) fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {

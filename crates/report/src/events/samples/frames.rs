@@ -26,8 +26,8 @@ pub struct Frame {
     pub function: u32,
 }
 
-/// Frames while a record is read. The key is a frame's ID; the value is the ID of the caller's
-/// frame and the name of the function.
+/// The frames that were read from a record so far. The key is a frame's ID. The value is the ID of the caller's frame
+/// and the ID of the function's name.
 #[derive(Debug, Default)]
 pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 
