@@ -27,9 +27,9 @@ pub struct Database {
 /// Number of SQLite instructions between two checks of whether a statement has run more instructions than
 /// [`FOR_EACH_BYTE`] and [`BESIDES`] allow.
 const ASKS: i32 = 1000;
-/// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`]. A
-/// row has dozens of bytes, so reading a correct file stays below this limit. In a damaged file, pages can refer back
-/// to earlier pages, so that a statement would never end.
+/// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`].
+/// Reading a correct file needs fewer instructions, because each row has dozens of bytes. In a damaged file, a page
+/// can refer back to an earlier page, so that a statement would never end.
 const FOR_EACH_BYTE: u64 = 16;
 /// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
 /// each byte of the file.

@@ -25,7 +25,8 @@ use crate::scopes::{GraphScopes, NodeKernels};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
-/// The columns with a kernel's name: first the mangled name, then the demangled or the short name.
+/// The columns with a kernel's name: first the mangled name, then the demangled or the short name. A bar separates
+/// alternative columns.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
 /// Maximum number of nodes of CUDA graphs to read.
@@ -78,8 +79,8 @@ pub struct ExportProcess {
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but no time of the
-    /// recording is.
+    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but times of a
+    /// recording must not be.
     shift: i64,
     /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
     /// `join` was called.
@@ -480,8 +481,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Before that, it removes suffixes such as `, seq = 5` from
-    /// the name, because they differ between calls of the same PyTorch operator.
+    /// Returns the id of a range's name. Suffixes such as `, seq = 5` are first removed from the name, because they
+    /// differ between calls of the same PyTorch operator.
     fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));

@@ -182,8 +182,8 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The kernels of one GPU that are no collectives, from which [`Self::until`] computes the other
-/// work around collectives.
+/// The kernels of one GPU that are no collectives. [`Self::until`] computes from them how long the GPU ran other work
+/// before and during a collective.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,

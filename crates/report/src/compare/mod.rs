@@ -43,8 +43,8 @@ use why::RankedCauses;
 /// [`most`]).
 const MEDIAN: &str = "iteration, p50";
 
-/// Minimum speed-up by balanced routing of tokens to experts, as a fraction, from which the report
-/// calls the imbalance of the learned routing significant.
+/// Minimum speed-up by balanced routing of tokens to experts, as a fraction, for the report to call the imbalance of
+/// the learned routing significant.
 const MIN_ROUTING_CHANGE: f64 = 0.10;
 
 /// The comparison of two runs, or of several runs of each side.

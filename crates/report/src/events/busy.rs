@@ -163,8 +163,7 @@ impl Device {
         if let Some(new) = self.kernels.new_part(work) {
             let parts = &mut self.did.parts;
             self.kernels.each(iterations, new, |place, ran| {
-                // The iteration already has an entry: this work was counted before in the union of
-                // all work, which creates the entry.
+                // This work was already counted in the union of all work, which creates an entry for the iteration.
                 if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
                     parts[at].kernels += ran;
                 }

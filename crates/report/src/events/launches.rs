@@ -459,8 +459,7 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
-        // If other events are missing from the record, equal numbers of calls and kernels prove
-        // nothing.
+        // If events are missing from the record, equal numbers of calls and kernels prove nothing.
         assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 

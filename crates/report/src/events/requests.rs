@@ -70,7 +70,7 @@ pub(crate) struct Candidates {
 pub(crate) struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
-    /// The part of the waits in which a thread slept between two calls.
+    /// Those waits for requests in which a thread slept between two calls.
     asleep: HashMap<u32, Vec<Span>>,
 }
 

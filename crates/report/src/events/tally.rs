@@ -376,7 +376,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Completes the sums of iterations, and returns the results.
+    /// Adds the garbage collections that cover whole iterations to the sums of these iterations, and returns the
+    /// results.
     pub(crate) fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {

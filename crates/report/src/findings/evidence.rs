@@ -82,7 +82,7 @@ pub(super) struct KernelAverages {
     pub copies: f64,
 }
 
-/// Utilization of a GPU, as fractions. It is caused by all processes that use the GPU.
+/// Utilization of a GPU by all processes that use it, as fractions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metrics {
     pub sm: Option<f64>,

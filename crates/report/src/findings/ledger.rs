@@ -25,7 +25,7 @@ pub(crate) const DELAYED_RULE: &str = "preempted";
 
 /// Minimum share of the time that graph captures must cost for a finding, as a fraction.
 const MIN_CAPTURES: f64 = 0.005;
-/// Minimum share of the time that graph captures must cost, as a fraction, if they explain at least
+/// Minimum share of the time that graph captures must cost for a finding, as a fraction, if they explain at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
 /// Minimum share of a cause in the total time by which slow iterations exceed the median, as a fraction. A cause with
@@ -412,8 +412,8 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// A function that returns text about causes and their times. Its second argument is the total time, in nanoseconds,
-/// of which the text shows shares.
+/// A function that returns text about causes, each with its time in nanoseconds. The second argument is the total
+/// time; the text shows the share of each cause in it.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
 /// An activity of the host that a finding may name as the reason why the GPU is idle.

@@ -62,12 +62,12 @@ pub struct Sum {
     // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
-    /// The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits
-    /// for requests.
+    /// The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does
+    /// not include waits for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gil_wait_share: f64,
-    /// The share of Python's garbage collections, on all threads, in the duration of all iterations, without waits for
-    /// requests.
+    /// The share of Python's garbage collections, on all threads, in the time of all iterations. This time does not
+    /// include waits for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gc_share: f64,
     /// The mean number of launches of kernels and CUDA graphs in an iteration, on all threads.
@@ -90,8 +90,8 @@ pub struct Totals {
     /// The share of iterations whose kind of work has no recorded kernels, in the total time of iterations without
     /// recorded kernels.
     unlike: f64,
-    /// The share of the time of iterations without recorded kernels in which the GPU is busy; `None` if it is
-    /// unknown. It is estimated from iterations with recorded kernels and the same kind of work.
+    /// The share of time for which the GPU is busy, in iterations without recorded kernels; `None` if it is unknown.
+    /// It is estimated from iterations with recorded kernels and the same kind of work.
     busy_share: Option<f64>,
 }
 
@@ -196,7 +196,7 @@ impl Sum {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Returns the share of the time of iterations without recorded kernels in which the GPU is busy. It is estimated
+    /// Returns the share of time for which the GPU is busy, in iterations without recorded kernels. It is estimated
     /// from iterations with recorded kernels and the same kind of work. Returns `None` if there are too few of these.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
@@ -215,8 +215,8 @@ impl Sum {
     }
 }
 
-/// Returns the lines below a table of several processes that say which iterations the shares refer
-/// to, if not to all iterations.
+/// Returns the lines below a table of several processes. They say on which iterations the shares are based, if not on
+/// all iterations.
 pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [

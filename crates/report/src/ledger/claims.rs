@@ -69,12 +69,14 @@ impl Claims {
         self.idle_in(claims).rows
     }
 
-    /// Returns the idle time of some categories together. The row with the most time comes first.
+    /// Returns the idle time of some categories together, with the ledger rows that contain it. The row with the most
+    /// time comes first.
     pub fn idle_in(&self, claims: &[Claim]) -> Claimed {
         Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
     }
 
-    /// Returns the host's time of a category. The row with the most time comes first.
+    /// Returns the host's time of a category, with the ledger rows that contain it. The row with the most time comes
+    /// first.
     pub fn ran_in(&self, claim: Claim) -> Claimed {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }

@@ -146,8 +146,8 @@ pub struct LedgerRow {
     pub share: f64,
 }
 
-/// The type of a cause of the ledger. Types that begin with `Host` occur in `host`, and those that begin with `GPU` in
-/// `gpu`.
+/// The type of a cause of the ledger. Types whose description begins with `Host` occur in `host`, and those whose
+/// description begins with `GPU` in `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerKind {

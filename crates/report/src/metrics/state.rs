@@ -333,8 +333,8 @@ fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse
         }
     }
     spans::join(&mut busy);
-    // If the owner of only one process at a time is unknown, that process belongs to the run
-    // itself. With several, some may belong to other runs.
+    // If at most one process of an unknown owner is listed at a time, it is regarded as the process of the run
+    // itself. If there are several, some may belong to other runs.
     let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
     let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
     (others, busy)

@@ -106,7 +106,7 @@ impl<'a> Members<'a> {
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);
         let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
-        // True for a group that has this size and that all these processes belong to.
+        // True if the group has the size `size` and all these processes belong to it.
         let is_all = |group: &&GroupRank| {
             group.first.is_some()
                 && group.size.map(u64::from) == Some(size)

@@ -37,7 +37,7 @@ pub struct Frames {
     by_id: HashMap<u32, Frame>,
     /// The functions that occur in frames, each only once.
     pub functions: Vec<Function>,
-    /// The different sleeps of threads. Samples refer to them by index in this list.
+    /// The sleeps of threads, without duplicates. Samples refer to them by index in this list.
     pub sleeps: Vec<Sleep>,
 }
 

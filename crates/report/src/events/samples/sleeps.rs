@@ -18,7 +18,7 @@ pub(crate) struct Asleep {
     pub python: u32,
 }
 
-/// The different sleeps of a record, each only once.
+/// The sleeps of a record, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeps {
     known: HashMap<Asleep, u32>,

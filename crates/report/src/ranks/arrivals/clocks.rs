@@ -232,8 +232,8 @@ impl Clocks {
         points
     }
 
-    /// Finds processes whose times jump although their host's clock does not. The GPU times that
-    /// the driver gives to one process may jump.
+    /// Finds processes whose times jump although the clock of their host does not. The reason is that the GPU times
+    /// that the driver gives to a single process may jump.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -324,8 +324,8 @@ impl Clocks {
     }
 }
 
-/// Returns the number of the iteration in which a process has its first collective of the group at
-/// or after a moment; 0 if there is none.
+/// Returns the number of the iteration with a process's first collective of the group that ends at or after a moment;
+/// 0 if there is none.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

@@ -401,7 +401,7 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let is_certain = |row: &&Value| {
         let interval = &row["change"]["interval"];
         let bound = |place: usize| interval[place].as_f64();
-        // If only one side has a row, its change counts as certain.
+        // If only one side has a row, its change counts as statistically certain.
         let is_one_sided = row["change"].is_null();
         is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
     };
