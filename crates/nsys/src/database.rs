@@ -18,17 +18,18 @@ use crate::error::ExportError;
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
-    /// Number of SQLite instructions that the running statement has executed, including those of
-    /// statements nested in that statement.
+    /// Number of SQLite instructions that the running statement has executed. It includes the instructions of
+    /// statements that ran while rows of this statement were read.
     taken: Arc<AtomicU64>,
     is_under_way: Cell<bool>,
 }
 
-/// Number of SQLite instructions between two checks that a statement is still below its limit.
+/// Number of SQLite instructions between two checks of whether a statement has run more instructions than
+/// [`FOR_EACH_BYTE`] and [`BESIDES`] allow.
 const ASKS: i32 = 1000;
-/// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`]. A
-/// row has dozens of bytes, so reading a correct file stays below this limit. In a damaged file, pages can refer back
-/// to earlier pages, so that a statement would never end.
+/// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`].
+/// Reading a correct file needs fewer instructions, because each row has dozens of bytes. In a damaged file, a page
+/// can refer back to an earlier page, so that a statement would never end.
 const FOR_EACH_BYTE: u64 = 16;
 /// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
 /// each byte of the file.
@@ -134,9 +135,9 @@ impl Database {
         })
     }
 
-    /// Runs a statement with a limit on its instructions. A row of one statement can need a text
-    /// from another table, so a second statement may run inside the first. Its instructions count
-    /// toward the limit of the first statement, because both tables may be damaged.
+    /// Runs a statement with a limit on its instructions. A row can need a text from another table, so a second
+    /// statement may run inside the first. The second one does not reset the count of instructions; otherwise, the
+    /// first could run forever on a damaged table.
     fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
         let is_inner = self.is_under_way.replace(true);
         if !is_inner {
@@ -152,9 +153,12 @@ impl Database {
         self.tables.get(table)
     }
 
-    /// Passes each row of a table, with the requested columns, to `each`. Does nothing if the table
-    /// does not exist. An entry of `columns` may list alternative names, separated by bars; the
-    /// first name that exists in the table is used. If none exists, the column is empty.
+    /// Passes each row of a table, with the requested columns, to `each`. If `wanted` is given, only rows that
+    /// satisfy this condition are passed, unless the table lacks its column. Does nothing if the table does not
+    /// exist.
+    ///
+    /// An entry of `columns` may list alternative names, separated by bars; the first name that exists in the table
+    /// is used. If none exists, the column is empty.
     ///
     /// # Errors
     /// Returns an error if the table cannot be read completely.

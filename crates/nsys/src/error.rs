@@ -16,7 +16,8 @@ pub enum ExportError {
     NotAnExport,
     /// The file is a report in nsys's own format, which only nsys can read, and nsys was not found.
     NoNsys,
-    /// The environment variable that should contain nsys's path names no executable file.
+    /// The environment variable that should contain nsys's path names no executable file. The field is the text of
+    /// the error.
     WrongNsys(String),
     /// nsys failed to export its report. The field contains the reason.
     NotExported(String),

@@ -104,8 +104,8 @@ impl ExportFacts {
         Ok(facts)
     }
 
-    /// Keeps an environment variable, in the form `NAME=value` or `NAME="value"`, if tllmprof uses
-    /// the variable or if it may contain the rank.
+    /// Keeps an environment variable if tllmprof uses this variable, or if the value of this variable may be the
+    /// rank. `setting` has the form `NAME=value` or `NAME="value"`.
     fn variable(&mut self, setting: &str) {
         let Some((name, value)) = setting.split_once('=') else {
             return;
@@ -141,8 +141,8 @@ impl ExportFacts {
         Some(ranked?.rank)
     }
 
-    /// Returns data about a process, except its rank. `gpus` is the number of the machine's GPUs to
-    /// list: the process used none with a higher number.
+    /// Returns data about a process, except its rank. Only the first `gpus` of the machine's GPUs are listed, because
+    /// the process used no others.
     pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);

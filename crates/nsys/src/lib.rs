@@ -183,7 +183,8 @@ impl Opening<'_> {
             events.insert(0, Events::default());
         }
         let mut all: Vec<_> = events.into_iter().collect();
-        // Usually each rank uses one GPU, and ranks are in the order of the GPUs.
+        // Sort by the first GPU that a process used: usually each rank uses one GPU, and ranks are in the order of
+        // the GPUs.
         all.sort_by_key(|(process, events)| {
             let is_used = events.devices != 0;
             (is_used.then(|| events.devices.trailing_zeros()), *process)

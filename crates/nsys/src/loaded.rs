@@ -20,8 +20,8 @@ pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIV
 /// maximum, the calls and the work together take about 500 MB. Further rows are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
-/// nsys numbers each name. The indexes of names with numbers up to `MAX_LISTED` are in a list,
-/// those of names with larger numbers in a hash map.
+/// Maximum length of the list `IndexedNames::listed`. Its entries belong to the numbers that nsys gives to names.
+/// Names with larger numbers are in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
 /// Process number of GPU work for which the export names no process. The work is later assigned to
@@ -84,10 +84,9 @@ struct Loading<'a, K> {
 }
 
 impl Loaded {
-    /// Reads the calls and the GPU work for which `is_wanted` returns true. If the export does not
-    /// contain the process of GPU work, the work is assigned to the process `only`, or else to the
-    /// one process that made calls. Calls and work are read in parallel, so this function opens the
-    /// database a second time.
+    /// Reads the calls and the GPU work for which `is_wanted` returns true. If the export does not say to which
+    /// process GPU work belongs, the work is assigned to the process `only`, or else to the one process that made
+    /// calls. Calls and work are read in parallel, so this function opens the database a second time.
     ///
     /// # Errors
     /// Returns an error if the export cannot be opened a second time.

@@ -25,7 +25,8 @@ use crate::scopes::{GraphScopes, NodeKernels};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
-/// The columns with a kernel's name: first the mangled name, then the demangled or the short name.
+/// The columns with a kernel's name: first the mangled name, then the demangled or the short name. A bar separates
+/// alternative columns.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
 /// Maximum number of nodes of CUDA graphs to read.
@@ -78,8 +79,8 @@ pub struct ExportProcess {
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but no time of the
-    /// recording is.
+    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but times of a
+    /// recording must not be.
     shift: i64,
     /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
     /// `join` was called.
@@ -128,8 +129,8 @@ impl ExportProcess {
             infos.push((Info::Refused, text));
         }
         let shift = windows.start().min(0).saturating_neg();
-        // An export does not say which clock nsys used, so this clock only counts nanoseconds since
-        // nsys started.
+        // Let the clock of this recording count nanoseconds since nsys started, because an export does not say which
+        // clock nsys used.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -206,8 +207,8 @@ impl ExportProcess {
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
-    /// Converts a time in nsys's nanoseconds to ticks. A tick is a nanosecond too, but counts from
-    /// a start at which no time is negative.
+    /// Converts a time of nsys, in nanoseconds, to ticks. A tick is a nanosecond, too, but ticks count from an
+    /// earlier moment, so that no time is negative.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
@@ -480,8 +481,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Before that, it removes suffixes such as `, seq = 5` from
-    /// the name, because they differ between calls of the same PyTorch operator.
+    /// Returns the id of a range's name. Suffixes such as `, seq = 5` are first removed from the name, because they
+    /// differ between calls of the same PyTorch operator.
     fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));

@@ -24,8 +24,8 @@ pub(crate) type NodeKernels = BTreeMap<u32, String>;
 #[derive(Default)]
 struct Graph {
     nodes: BTreeMap<u32, (String, Option<String>)>,
-    /// True if the record's data for this graph contradict each other, because CUPTI used one
-    /// number for two graphs, or if a node was dropped because of the limit.
+    /// True if the record contradicts itself about this graph, because CUPTI used one number for two graphs. Also
+    /// true if a node of the graph was dropped because [`NODES`] nodes had been read.
     is_mixed: bool,
 }
 

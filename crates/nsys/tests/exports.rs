@@ -251,7 +251,8 @@ fn an_export_with_the_least_that_there_can_be() {
         (&process["rank"], &process["host"]),
         (&json!(0), &json!(""))
     );
-    // In this export, the `capture` range was still open when nsys stopped.
+    // In this export, the `capture` range was still open when nsys stopped. So the window ends with the last
+    // iteration.
     let window = &process["windows"][0];
     assert_eq!((&window["first"], &window["last"]), (&json!(3), &json!(9)));
     assert_eq!(window["iterations"].as_array().unwrap().len(), 7);

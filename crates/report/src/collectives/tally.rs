@@ -182,15 +182,15 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The kernels of one GPU that are no collectives, from which [`Self::until`] computes the other
-/// work around collectives.
+/// The kernels of one GPU that are no collectives. [`Self::until`] computes from them how long the GPU ran other work
+/// before and during a collective.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,
     /// The times in which at least one of the kernels ran, in order and without overlap.
     spans: Vec<Span>,
-    /// Index of the first entry of `spans` that may not have ended before the next collective
-    /// starts.
+    /// Index in `spans` at which the next search starts. Collectives come in the order of their starts, so earlier
+    /// entries are no longer needed.
     next: usize,
     /// Latest end of all collectives that were passed to the method `until` so far.
     until: u64,

@@ -44,8 +44,8 @@ pub struct Checked {
     pub why: String,
 }
 
-/// The result of checking a condition. The interval in each variant is the 95 % confidence interval
-/// of the measured change.
+/// The result of checking a condition. It depends on the 95 % confidence interval of the measured change, which the
+/// variants call the interval.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Met {

@@ -10,9 +10,9 @@ use crate::batches::size_class;
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
-/// Maximum distance between the batches of two runs that is not reported: 5 % of the iterations. The distance is the
-/// share of iterations that would have to move to another class (see [`apart`]). The distance that chance may cause
-/// is added to this limit.
+/// Limit for the distance between the batches of two runs: 5 % of the iterations. The distance is the share of
+/// iterations that would have to move to another class (see [`apart`]). The distance that chance may cause is added
+/// to this limit. A smaller distance is not reported.
 const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known ("mix" of batches).
@@ -56,9 +56,9 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// Returns the distance between two mixes of batches, from 0 to 1: the share of one run's
-/// iterations that would have to move to another class to give the class shares of the other run.
-/// Returns `None` if the distance is negligible or may be chance. `class` returns a batch's class.
+/// Returns the distance between the batches of two runs, from 0 to 1. It is the share of one run's iterations whose
+/// class would have to change, so that both runs have the same share of each class. Returns `None` if the distance is
+/// negligible or may be chance. `class` returns a batch's class.
 fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
     for (side, mix) in sides.iter().enumerate() {

@@ -43,8 +43,8 @@ use why::RankedCauses;
 /// [`most`]).
 const MEDIAN: &str = "iteration, p50";
 
-/// Minimum speed-up by balanced routing of tokens to experts, as a fraction, from which the report
-/// calls the imbalance of the learned routing significant.
+/// Minimum speed-up by balanced routing of tokens to experts, as a fraction, for the report to call the imbalance of
+/// the learned routing significant.
 const MIN_ROUTING_CHANGE: f64 = 0.10;
 
 /// The comparison of two runs, or of several runs of each side.
@@ -59,8 +59,8 @@ pub struct Comparison {
     measures: Vec<Measure>,
     why: RankedCauses,
     kernels: Vec<PartChange>,
-    /// Numbers of iterations with recorded kernels, in base and other, from which the fields
-    /// `kernels` and `layers` are computed.
+    /// Numbers of iterations with recorded kernels, in base and other. The fields `kernels` and `layers` are computed
+    /// from these iterations.
     kernels_of: [u64; 2],
     /// Changes of the layers' times, computed from the same iterations as `kernels`.
     layers: Vec<PartChange>,
@@ -129,7 +129,7 @@ struct Side {
 struct Measure {
     name: &'static str,
     /// The kind of values from which `statistic` is computed, such as the durations of iterations. If a side has
-    /// several runs, the values of each run are used.
+    /// several runs, the statistic is computed for each run separately.
     #[serde(skip)]
     series: Series,
     #[serde(skip)]
@@ -499,8 +499,7 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     let rate = |time: f64| 1.0 / (1.0 + time) - 1.0;
     Change {
         relative: rate(time.relative),
-        // An interval that reaches -100 % contains a period of 0, which would mean an infinite
-        // rate.
+        // Drop an interval that reaches -100 %. It contains a period of 0, which would mean an infinite rate.
         interval: time
             .interval
             .filter(|(low, _)| *low > -1.0)
@@ -509,7 +508,8 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
 }
 
 /// Adds GPU times to `measures`, and notes about them to `notes`. `is_alike` is true if the batches of the two runs
-/// do not differ. Only then are the batches of the iterations with GPU times compared, too.
+/// do not differ. Only then are the batches of the iterations with GPU times compared, too, because otherwise a note
+/// already states the difference.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,

@@ -16,7 +16,7 @@ use crate::process::state::State;
 /// Minimum relative change, as a fraction, of a GPU's clock, power or temperature that gets a note.
 const MIN_CONDITION_CHANGE: f64 = 0.02;
 
-/// Beginnings of settings that differ in every run, such as file names, so they are not compared.
+/// Beginnings of settings whose values differ in every run, such as file names. These settings are not compared.
 const OF_A_RUN: [&str; 4] = [
     "TLLMPROF_TRACE=",
     "TLLMPROF_RUN=",

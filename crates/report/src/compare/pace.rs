@@ -97,7 +97,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub from: GpuFrom,
-    /// True if at least one iteration of the compared class has no GPU time.
+    /// True if GPU time is missing for some of the iterations in which the method `from` could have measured it.
     is_sampled: bool,
     /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,

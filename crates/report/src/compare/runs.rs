@@ -49,9 +49,9 @@ fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
 }
 
 impl Comparison {
-    /// Compares two sides that each have several runs. Each run is a list of processes. The tables
-    /// of kernels, layers and functions have the rows of each side's run with the median rate, but
-    /// the times are means over all runs of the side.
+    /// Compares two sides that each have several runs. Each run is a list of processes. The rows of the tables of
+    /// kernels, layers and functions are those of one run of each side, the run with the median rate. But the times
+    /// are means over all runs of the side.
     ///
     /// # Panics
     /// If a side has no run.

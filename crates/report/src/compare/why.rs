@@ -40,17 +40,17 @@ const MIN_LONELY_SHARE: f64 = 0.003;
 /// ratio means that kernels overlap, so the layers' times do not add up to the total.
 const MAX_OVERLAP: f64 = 1.02;
 
-/// Minimum share of the change of all kernels' time that a layer, or a group of layers whose names differ only in
-/// numbers, must have. If none has it, the kernels' time is not divided by layer.
+/// Minimum share of the change of the total kernel time, as a fraction, that one layer or one group of layers must
+/// explain. Otherwise, the kernel time is not divided by layer. The names of a group's layers differ only in numbers.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
-/// Kernel time is divided by layer if the change of a group of layers (layers whose names differ
-/// only in numbers) is at least this many times the largest change of a kernel. For a single layer,
-/// the inverse of this number is enough.
+/// Minimum ratio of the change of a group of layers to the largest change of a kernel, for the kernel time to be
+/// divided by layer. The names of a group's layers differ only in numbers. For a single layer of a group, the inverse
+/// of this ratio is enough.
 const CLEARLY_MORE: f64 = 1.25;
 
-/// Minimum share of the change of a group of layers (layers whose names differ only in numbers)
-/// that one of them must have to get its own row.
+/// Minimum share of the change of a group of layers, as a fraction, that a single layer of the group must explain to
+/// get its own row. The names of a group's layers differ only in numbers.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
 /// The causes of a change of the iteration time between two runs, with the unexplained rest.
@@ -308,8 +308,8 @@ fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     }
 }
 
-/// Adds small rows that only one run has to the rows `other work` or `other`, which collect several
-/// causes.
+/// Merges the small rows that exist in only one run into the row `other work` or the row `other`. Each of these two
+/// rows collects several causes.
 fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     let is_lonely = |[base, other]: &[Amount; 2]| {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);

@@ -51,7 +51,8 @@ pub(crate) struct DeviceActivity {
     pub idle: Vec<Span>,
 }
 
-/// Adds up the busy time of each GPU, in total and by iteration. The iterations are in nanoseconds and do not overlap.
+/// Adds up the busy time of each GPU, in total and by iteration. `iterations` contains the time spans of the
+/// iterations, which are in nanoseconds and do not overlap.
 #[derive(Debug)]
 pub(crate) struct Busy {
     iterations: Vec<Span>,
@@ -75,7 +76,8 @@ struct Device {
 struct WorkUnion {
     /// Latest end of the work that was counted so far, in nanoseconds.
     until: u64,
-    /// Index of the first iteration that may not have ended before the next piece of work starts.
+    /// Index of the iteration at which the next search starts. Work comes in the order of its starts, so earlier
+    /// iterations are no longer needed.
     place: usize,
 }
 
@@ -115,7 +117,7 @@ impl Busy {
 }
 
 impl Device {
-    /// Counts the pieces of work that are held back, except the last `keep` pieces.
+    /// Adds the pieces of work that are held back to the busy time, except the last `keep` pieces.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
         // Sort the held-back pieces. Most of them are in order already, so sorting is cheap.
         self.waiting.sort_by_key(|(work, _)| work.start);
@@ -161,8 +163,7 @@ impl Device {
         if let Some(new) = self.kernels.new_part(work) {
             let parts = &mut self.did.parts;
             self.kernels.each(iterations, new, |place, ran| {
-                // The iteration already has an entry: this work was counted before in the union of
-                // all work, which creates the entry.
+                // This work was already counted in the union of all work, which creates an entry for the iteration.
                 if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
                     parts[at].kernels += ran;
                 }

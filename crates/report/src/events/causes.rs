@@ -47,8 +47,7 @@ impl SlowestIterations {
         Self { places, found }
     }
 
-    /// Returns the range of positions in `places` whose entries are from `first` to `last`, which
-    /// are indexes of iterations.
+    /// Returns the positions in `places` of the slow iterations whose index is at least `first` and at most `last`.
     pub(crate) fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);

@@ -91,10 +91,10 @@ pub struct Software {
     pub library: String,
     /// The version of Python in the process; empty if the process has no Python interpreter.
     pub python: String,
-    /// The names of the GPUs that it used.
+    /// The names of the GPUs that the process used.
     #[serde(skip)]
     pub gpus: Vec<String>,
-    /// The NUMA nodes of GPUs, as [`Info::GpuNode`] states them.
+    /// The NUMA nodes of the GPUs, as texts in the form of [`Info::GpuNode`].
     #[serde(skip)]
     pub gpu_nodes: Vec<String>,
     /// The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known.
@@ -166,7 +166,7 @@ impl CallCount {
     }
 }
 
-/// Data about the process while a record is read, with ids in place of strings.
+/// Data about the process that were read from the record so far, with ids in place of strings.
 #[derive(Debug, Default)]
 pub(crate) struct RawFacts {
     info: Vec<(u64, Info, u64)>,

@@ -138,8 +138,8 @@ pub struct Iteration {
     /// Number of the calls in `calls` that begin or end a stream capture, or that are captured instead of executed.
     #[serde(skip)]
     pub captures: u32,
-    /// Row in the table of calls of the wait for the GPU after which the thread launched more work; `None` if there is
-    /// none.
+    /// The wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls; `None` if
+    /// there was no such wait.
     #[serde(skip)]
     pub launched_after: Option<u8>,
 }
@@ -152,9 +152,9 @@ struct UsedView {
     /// The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on
     /// it; `null` if it is not known.
     delayed_ns: Option<u64>,
-    /// The number of page faults of the iteration's thread; `null` if it is not known. It may include the page faults
-    /// of up to seven iterations before this one, if those iterations were not longer than others and their thread
-    /// stayed on a processor.
+    /// The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least
+    /// every eighth iteration, so it may include the page faults of up to seven iterations before this one. That
+    /// happens only if those iterations were not longer than others and their thread stayed on a processor.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
 }
@@ -214,9 +214,9 @@ impl Iteration {
     }
 
     /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in
-    /// nanoseconds: the time in which code outside these waits was off the processor, but not asleep or blocked. If
-    /// it is unknown how long the thread ran during waits for the GPU, the part is at least in proportion to the
-    /// length of that code.
+    /// nanoseconds. It is the time for which the code outside these waits had no processor. If it is unknown how long
+    /// the thread ran during waits for the GPU, the code gets at least a share of the delay that corresponds to its
+    /// length.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -376,8 +376,8 @@ mod tests {
         // The thread slept for 5 ms in the code. This sleep does not count as a delay by a missing processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
         // It is unknown whether the thread slept or spun during the wait for the GPU. So the delay is divided in
-        // proportion to the lengths of the wait and the code, but the code has at least the time for which it did not
-        // run.
+        // proportion to the lengths of the wait and the code. But the code gets at least the time that it lacks: its
+        // 10 ms minus the time for which the thread ran.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

@@ -104,7 +104,7 @@ pub(crate) fn comparable(name: &str) -> String {
     found
 }
 
-/// Splits a name into words (letters, digits and `_`) and single other characters. Spaces are
+/// Splits a name into words (letters, digits and `_`) and other characters, which are returned one by one. Spaces are
 /// dropped.
 fn words(name: &str) -> impl Iterator<Item = &str> {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';

@@ -310,9 +310,9 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Returns pairs of indexes: of a call before which the GPUs were idle, and of the first kernels that began
-/// afterwards. A call is left out if another thread was still in a launching call at that time, because that thread
-/// may launch its work later.
+/// Finds the calls before which the GPUs were idle. Returns the index of each such call, and the index of the first
+/// kernels that began after the call's start. A call is left out if it began during an earlier call, because the
+/// earlier call may launch its work later.
 fn idle_moments(
     calls: &[LaunchCall],
     works: &[LaunchedKernels],
@@ -350,9 +350,9 @@ fn idle_moments(
     found
 }
 
-/// Removes pairs that may be wrong because calls of several threads overlapped. Such a pair is kept
-/// only if its kernel ran on the stream on which kernels of the same thread and stream handle
-/// usually run, and if no kernel of another overlapping call ran on that stream.
+/// Removes pairs of a call and its kernels that may be wrong because calls of several threads overlapped. Such a pair
+/// is kept only if two conditions hold. Its kernels ran on the GPU stream that the kernels of this thread and stream
+/// handle usually use. No overlapping call of another thread has kernels on that GPU stream.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -459,8 +459,7 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
-        // If other events are missing from the record, equal numbers of calls and kernels prove
-        // nothing.
+        // If events are missing from the record, equal numbers of calls and kernels prove nothing.
         assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 

@@ -34,7 +34,7 @@ impl Named {
     }
 }
 
-/// Conversion of ticks to nanoseconds, at the mean rate of the record's clock.
+/// Conversion of ticks to nanoseconds. `rate` is the mean length of a tick of the record's clock, in nanoseconds.
 pub struct Ns {
     pub rate: f64,
 }

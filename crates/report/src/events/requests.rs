@@ -14,9 +14,9 @@ use crate::events::spans::{self, Span};
 const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
 /// Minimum length of a wait for requests in a call that waits for the GPU, in nanoseconds.
 const MIN_CALL_WAIT_NS: u64 = 100_000;
-/// Minimum length, in nanoseconds, of a sleep between two calls that may be a wait for requests.
-/// The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the
-/// thread is on a processor in the iteration.
+/// Minimum length of a sleep between two calls, in nanoseconds, for the sleep to count as a possible wait for
+/// requests. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the thread is
+/// on a processor in the iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
 /// Number of ticks that is less than [`MIN_SLEEP_NS`] on any clock, for a quick check before the
 /// conversion to nanoseconds.
@@ -70,7 +70,7 @@ pub(crate) struct Candidates {
 pub(crate) struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
-    /// The part of the waits in which a thread slept between two calls.
+    /// Those waits for requests in which a thread slept between two calls.
     asleep: HashMap<u32, Vec<Span>>,
 }
 

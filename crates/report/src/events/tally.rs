@@ -108,7 +108,7 @@ pub(crate) struct Tallied {
     pub turnaround: Turnaround,
 }
 
-/// Data that the first pass over the record found and this pass needs.
+/// Data that the first pass over the record collected and that [`Tally`] needs in the second pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
@@ -376,7 +376,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Completes the sums of iterations, and returns the results.
+    /// Adds the garbage collections that cover whole iterations to the sums of these iterations, and returns the
+    /// results.
     pub(crate) fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {

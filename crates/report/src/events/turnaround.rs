@@ -65,7 +65,7 @@ struct Empty {
     since: u64,
     /// Index of the iteration in which the wait or the copy was made.
     place: usize,
-    /// Time since then that the thread spent on activities that the wait did not cause, in ticks.
+    /// Time after `since` that the thread spent on activities that the wait did not cause, in ticks.
     held: u64,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
-    /// The latest launches: their thread and stream, and their number, which is not yet added to
-    /// `launches`. Consecutive launches usually have the same thread and stream, so this saves
-    /// look-ups.
+    /// The latest launches, which were all made by one thread on one stream: the thread, the stream, and the number
+    /// of launches. That number is not yet in `launches`. Consecutive launches usually have the same thread and
+    /// stream, so this saves look-ups.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }

@@ -7,12 +7,12 @@ use tllmprof_record::Phase;
 
 use super::iteration::Iteration;
 
-/// Maximum relative growth of the number of launches, as a fraction, between two iterations of a class that are
-/// neighbours in the order of launches. At a larger growth, a new class begins, if the growth also exceeds
+/// Maximum relative growth of the number of launches from one iteration of a class to the next, as a fraction. The
+/// iterations are sorted by number of launches. A new class begins if the growth exceeds both this limit and
 /// [`MAX_GAP_LAUNCHES`].
 const MAX_GAP: f64 = 0.25;
-/// Maximum absolute growth of the number of launches between two iterations of a class that are neighbours in the
-/// order of launches.
+/// Maximum absolute growth of the number of launches from one iteration of a class to the next. The iterations are
+/// sorted by number of launches. A new class begins if the growth exceeds both this limit and [`MAX_GAP`].
 const MAX_GAP_LAUNCHES: u32 = 2;
 
 /// Maximum relative difference between the mean number of launches of a class's iterations with
@@ -84,8 +84,9 @@ impl WorkClasses {
         self.classes.get(class).is_some_and(|class| class.is_known)
     }
 
-    /// Returns the share of the time of iterations without recorded kernels that is in classes without representative
-    /// recorded kernels, as a fraction. Returns 0 if all iterations have recorded kernels.
+    /// Returns the share of unknown classes in the total time of the iterations without recorded kernels, as a
+    /// fraction. A class is unknown if no recorded kernels represent it. Returns 0 if all iterations have recorded
+    /// kernels.
     pub(crate) fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));

@@ -35,8 +35,9 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 /// the recording.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Minimum mean number per iteration of waits until a stream is empty, and minimum share of iterations with a wait.
-/// Both are needed for the conclusion that the GPU always finishes before the host waits for it.
+/// Limit that two figures must exceed for the conclusion that the GPU always finishes before the host waits for it.
+/// The figures are the mean number per iteration of waits until a stream is empty, and the share of iterations with a
+/// wait, as a fraction.
 const MIN_DRAINED: f64 = 0.9;
 /// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction, for
 /// the conclusion that the GPU always finishes before the host waits for it.
@@ -81,7 +82,7 @@ pub(super) struct KernelAverages {
     pub copies: f64,
 }
 
-/// Utilization of a GPU, as fractions. It is caused by all processes that use the GPU.
+/// Utilization of a GPU by all processes that use it, as fractions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metrics {
     pub sm: Option<f64>,
@@ -394,9 +395,8 @@ pub(crate) struct Lost {
     pub total: u64,
     /// Number of slow iterations, which take far longer than the median.
     pub slow: u64,
-    /// Number of slow iterations that this cause explains by half or more.
+    /// Number of slow iterations in which this cause explains at least half of the time beyond the median.
     pub hit: u64,
-    /// The share that this cause explains of the total time by which slow iterations exceed the median, as a
-    /// fraction.
+    /// The share of this cause in the total time by which slow iterations exceed the median, as a fraction.
     pub of_slow: f64,
 }

@@ -1,5 +1,5 @@
-//! Findings that are based on the ledgers, which list the time of iterations by cause: repeated graph captures,
-//! copies, host code for which the GPU waits, delays, page faults, and waits for requests.
+//! Findings that are based on the ledgers, which list the time of iterations by cause. They are about repeated graph
+//! captures, copies, host code for which the GPU waits, waits for a processor, page faults, and waits for requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
 use tllmprof_record::CallKind;
@@ -25,11 +25,11 @@ pub(crate) const DELAYED_RULE: &str = "preempted";
 
 /// Minimum share of the time that graph captures must cost for a finding, as a fraction.
 const MIN_CAPTURES: f64 = 0.005;
-/// Minimum share of the time that graph captures must cost, as a fraction, if they explain at least
+/// Minimum share of the time that graph captures must cost for a finding, as a fraction, if they explain at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
-/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that a cause must have to
-/// count as the explanation of slow iterations.
+/// Minimum share of a cause in the total time by which slow iterations exceed the median, as a fraction. A cause with
+/// a smaller share does not count as the explanation of slow iterations.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
 /// Minimum number of copies per iteration for the finding on small copies.
@@ -46,8 +46,8 @@ const MIN_LONG_COPY: u64 = 1 << 20;
 /// copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
-/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that iterations with large
-/// batches must have, for the finding on large batches.
+/// Minimum share of iterations with large batches in the total time by which slow iterations exceed the median, as a
+/// fraction, for the finding on large batches.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
 /// Name of the finding `gpu-idle`: the GPU is idle for unknown reasons.
@@ -59,7 +59,7 @@ pub(crate) const MIN_IDLE: f64 = 0.2;
 /// It applies if the GPU's total idle time is at least [`MIN_IDLE`].
 pub(crate) const MIN_PART: f64 = 0.1;
 /// Minimum share of the whole time, as a fraction, in which the GPU is idle due to one cause, for a finding on that
-/// cause. The whole time includes waits for requests; the time for the other shares does not.
+/// cause. The whole time includes waits for requests. The other limits are shares of the time without these waits.
 const MIN_OF_ALL: f64 = 0.05;
 
 /// Minimum share of the time, as a fraction, in which the GPU is idle during host code, for a
@@ -190,8 +190,8 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
-    // A call that copies few bytes but takes long waits for earlier work of the GPU. Only GPU idle
-    // time during such calls counts as lost, without idle time in the code before and after them.
+    // A call that copies only a few bytes is slow because it waits for earlier work of the GPU. Only GPU idle time
+    // during such calls counts as lost, without idle time in the code before and after them.
     let (lost, evidence) = match size {
         Some(size) if size < MIN_LONG_COPY => {
             let idle = one.process.ledger.details.claims.share(Claim::Copy);
@@ -412,8 +412,8 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// A function that returns text about causes and their times. Its second argument is the total time, in nanoseconds,
-/// of which the text shows shares.
+/// A function that returns text about causes, each with its time in nanoseconds. The second argument is the total
+/// time; the text shows the share of each cause in it.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
 /// An activity of the host that a finding may name as the reason why the GPU is idle.

@@ -82,7 +82,7 @@ pub struct Finding {
     /// The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time,
     /// or if other findings explain all of its time.
     pub claims: Vec<ClaimedRow>,
-    /// True if other findings account for a part of its original loss.
+    /// True if the losses of other findings already contain a part of the time that this finding is about.
     #[serde(skip)]
     pub is_partly_others: bool,
     /// The index of the only process that the finding is about; `None` if it is about several processes or none.

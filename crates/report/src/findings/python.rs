@@ -7,8 +7,8 @@ use crate::numbers::units::{Share, Time};
 /// Minimum share of the time that a cause (collections or the GIL) must cost for a finding, as a
 /// fraction.
 const MIN_LOST_SHARE: f64 = 0.05;
-/// Minimum share, as a fraction, of the time by which slow iterations exceed the median that the cause must have to
-/// count as the explanation of slow iterations.
+/// Minimum share of the cause in the total time by which slow iterations exceed the median, as a fraction. With a
+/// smaller share, the cause does not count as the explanation of slow iterations.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 /// Share of the time, as a fraction, below which there is no finding even if the cause explains
 /// slow iterations.

@@ -213,8 +213,8 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
     let by_run = |needs: &&str| needs.starts_with('-') || *needs == NEWER;
     if is_foreign {
         let by_run: Vec<_> = needed.iter().copied().filter(by_run).collect();
-        // The trace's profiler does record kernels; the trace only has too few of them. So do not suggest
-        // `--kernels`.
+        // Do not say that only tllmprof records kernels: the other profiler records them, too, but this trace has too
+        // few of them.
         let options = by_run
             .iter()
             .filter(|needs| ![NEWER, KERNELS].contains(needs));

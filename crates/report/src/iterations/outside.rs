@@ -13,11 +13,12 @@ pub struct Outside {
     /// Durations of all iterations outside windows.
     #[serde(flatten)]
     pub all: OutsideSum,
-    /// Durations of the iterations outside windows that ended before the last window that opened by itself, such as one
-    /// of `--when`; `null` if the record does not count them separately.
+    /// Durations of the iterations outside windows that ended before the last automatic window. tllmprof opens an
+    /// automatic window by itself, without a command of the user, such as a window of `--when`. `null` if the record
+    /// does not count these iterations separately.
     pub before: Option<OutsideSum>,
-    /// Durations of the iterations outside windows that came after the start of the last window that opened by itself;
-    /// `null` if the record does not count them separately.
+    /// Durations of the other iterations outside windows, which did not end before the last automatic window (see
+    /// `before`). `null` if the record does not count these iterations separately.
     pub after: Option<OutsideSum>,
 }
 
@@ -42,9 +43,8 @@ pub struct OutsideSum {
 }
 
 impl Outside {
-    /// Returns the times of iterations outside windows. `before` contains the buckets of the
-    /// histogram for iterations before the last window; it is empty if the record lacks that
-    /// histogram.
+    /// Returns the times of iterations outside windows. `before` contains the buckets of the histogram from which the
+    /// field of the same name is computed; it is empty if the record lacks that histogram.
     pub fn new(header: &Header, before: &[(u16, u64)], ns: &Ns) -> Self {
         let all = &header.outside;
         let before = (!before.is_empty()).then(|| Histogram::of_buckets(before.iter().copied()));

@@ -8,11 +8,11 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum share, as a fraction, of the time of iterations without recorded kernels that is spent on kinds of work
-/// for which no kernels were recorded. With a larger share, the recorded kernels do not represent all iterations.
+/// Maximum share of iterations whose kind of work has no recorded kernels, in the total time of iterations without
+/// recorded kernels, as a fraction. With a larger share, the recorded kernels do not represent all iterations.
 const MAX_UNLIKE: f64 = 0.3;
 
-/// Sums over the iterations of one window or of several windows that qualify (`qualifies`).
+/// Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
     /// The number of iterations.
@@ -57,16 +57,17 @@ pub struct Sum {
     pub without_kernels: Option<Quantiles>,
     /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
+    /// The share of the iterations' time that their threads waited for the GPU in CUDA calls. It is based on the same
+    /// iterations as `wait`.
     // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
-    /// The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits
-    /// for requests.
+    /// The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does
+    /// not include waits for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gil_wait_share: f64,
-    /// The share of Python's garbage collections, on all threads, in the duration of all iterations, without waits for
-    /// requests.
+    /// The share of Python's garbage collections, on all threads, in the time of all iterations. This time does not
+    /// include waits for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gc_share: f64,
     /// The mean number of launches of kernels and CUDA graphs in an iteration, on all threads.
@@ -79,18 +80,18 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Totals over all iterations in nanoseconds. Also shares of the time of the iterations without
+/// Totals over all iterations, in nanoseconds. The last two fields are shares of the time of the iterations without
 /// recorded kernels, as fractions.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The share of the time of iterations without recorded kernels that is spent on kinds of work for which no
-    /// kernels were recorded.
+    /// The share of iterations whose kind of work has no recorded kernels, in the total time of iterations without
+    /// recorded kernels.
     unlike: f64,
-    /// The share of the time of iterations without recorded kernels in which the GPU is busy; `None` if it is
-    /// unknown. It is estimated from iterations with recorded kernels and the same kind of work.
+    /// The share of time for which the GPU is busy, in iterations without recorded kernels; `None` if it is unknown.
+    /// It is estimated from iterations with recorded kernels and the same kind of work.
     busy_share: Option<f64>,
 }
 
@@ -195,7 +196,7 @@ impl Sum {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Returns the share of the time of iterations without recorded kernels in which the GPU is busy. It is estimated
+    /// Returns the share of time for which the GPU is busy, in iterations without recorded kernels. It is estimated
     /// from iterations with recorded kernels and the same kind of work. Returns `None` if there are too few of these.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
@@ -214,8 +215,8 @@ impl Sum {
     }
 }
 
-/// Returns the lines below a table of several processes that say which iterations the shares refer
-/// to, if not to all iterations.
+/// Returns the lines below a table of several processes. They say on which iterations the shares are based, if not on
+/// all iterations.
 pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [

@@ -93,7 +93,8 @@ impl TimesTable<'_> {
         ));
     }
 
-    /// Adds rows for waits. They are computed from the same iterations as the host's other times.
+    /// Adds rows for waits for the GPU and for waits for requests. They are computed from the iterations without
+    /// recorded kernels, if there are any.
     fn waits(&mut self, sum: &Sum, requests: f64, indent: &str) {
         if sum.wait.max > 0 {
             let what = format!("{indent}waits for the GPU");

@@ -36,8 +36,8 @@ pub struct Blocks {
     pub share: f64,
     /// The kernels of one block, in the order in which they began.
     pub kernels: Vec<BlockKernel>,
-    /// The number of kernels after the last block that match the start of another block; `null` if fewer than half a
-    /// block match.
+    /// The number of kernels after the last block that match the beginning of one more block; `null` if they match
+    /// less than half of a block.
     #[schemars(extend("unit" = "kernels"))]
     pub partly: Option<usize>,
     /// The kernels before the first block of an iteration.
@@ -71,7 +71,7 @@ pub struct Outside {
     /// The number of kernels before the first block, or after the last one, in one iteration.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: usize,
-    /// The total time of these kernels in all analyzed iterations.
+    /// The total time of the kernels before the first block, or after the last one, in all analyzed iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }

@@ -136,8 +136,8 @@ pub struct KernelSum {
     /// busy longest; `null` if the driver did not report the times of kernels.
     #[serde(rename = "busy_ns")]
     pub busy: Option<u64>,
-    /// The time that the GPU that was busy longest was idle between two kernels or copies of the same iteration; `null`
-    /// if the driver did not report the times of kernels.
+    /// The idle time between two kernels or copies of the same iteration, on the GPU that was busy longest; `null` if
+    /// the driver did not report the times of kernels.
     #[serde(rename = "gaps_ns")]
     pub gaps: Option<u64>,
     /// The number of kernels that began during the iterations with recorded kernels.

@@ -10,8 +10,8 @@ use crate::numbers::units::Share;
 /// Maximum number of layers in the comparison. The layers whose times differ most are kept.
 const MAX_LAYERS: usize = 20;
 
-/// Share of an outer layer's difference, as a fraction. If one layer inside it has at least this
-/// share, the outer layer is not shown.
+/// Limit for the share of an inner layer in the difference of the layer around it, as a fraction. If an inner layer
+/// has at least this share, the outer layer is not shown.
 const MAX_INNER_SHARE: f64 = 0.9;
 
 /// Minimum share of a row's difference, as a fraction, that a single layer must have to get a row
@@ -53,7 +53,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // Maps a pattern of names to the largest share of its time difference that a single pattern inside it has.
+    // The key is a pattern of layer names. The value is the largest share that one pattern directly inside it has in
+    // its time difference.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {

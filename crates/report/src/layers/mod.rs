@@ -36,9 +36,9 @@ pub struct Layers {
     /// The layer with the longest total time comes first.
     #[serde(rename = "layers")]
     pub rows: Vec<Layer>,
-    /// The layers as a tree. A row includes the layers within it, and layers whose names differ only in numbers are one
-    /// row, with `*` for each number. A parent comes before its children, and the row with the longest time comes
-    /// first.
+    /// The layers as a tree. Layers whose names differ only in numbers are one row, with `*` for each number. A row
+    /// includes the layers within it. A parent comes before its children, and the child with the longest time is the
+    /// first child.
     #[serde(rename = "layer_patterns")]
     pub patterns: Vec<GpuLayerPattern>,
     /// The layers as a tree, with one row for each layer under its whole name. A row includes the layers within it. At
@@ -104,7 +104,7 @@ pub struct Unknown {
     /// The total time of the kernels whose layer is not known for this reason.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// The share of these kernels in the total time of all recorded kernels.
+    /// The share of the kernels whose layer is not known for this reason, in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }

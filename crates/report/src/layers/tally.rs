@@ -183,8 +183,8 @@ impl LayerTally {
         }
     }
 
-    /// Returns the layers. `steps` contains, for each iteration with recorded kernels, its index
-    /// among these iterations. `ns_of` converts ticks to nanoseconds.
+    /// Returns the layers. `steps` has an entry for each iteration: its index among the iterations with recorded
+    /// kernels, or `None` if it has no recorded kernels. `ns_of` converts ticks to nanoseconds.
     pub(crate) fn finish(
         mut self,
         launches: Launches,

@@ -36,7 +36,7 @@ pub struct Claims {
     /// The part of `idle` in which the host ran short code around calls, by the category of these
     /// calls.
     pub short: BTreeMap<Claim, Claimed>,
-    /// The host's time by category, whether the GPU was idle or not.
+    /// The host's time by category, both while the GPU was busy and while it was idle.
     pub ran: BTreeMap<Claim, Claimed>,
     /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
@@ -69,12 +69,14 @@ impl Claims {
         self.idle_in(claims).rows
     }
 
-    /// Returns the idle time of some categories together. The row with the most time comes first.
+    /// Returns the idle time of some categories together, with the ledger rows that contain it. The row with the most
+    /// time comes first.
     pub fn idle_in(&self, claims: &[Claim]) -> Claimed {
         Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
     }
 
-    /// Returns the host's time of a category. The row with the most time comes first.
+    /// Returns the host's time of a category, with the ledger rows that contain it. The row with the most time comes
+    /// first.
     pub fn ran_in(&self, claim: Claim) -> Claimed {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }
@@ -86,8 +88,8 @@ impl Claims {
         Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))
     }
 
-    /// Returns words for the function in which most of the idle time of some categories passes,
-    /// with its share of all that time; empty if samples do not show a function.
+    /// Returns words for the function that takes more than half of the idle time of some categories. The words
+    /// include the function's idle time as a share of the iterations' time. Empty if samples show no such function.
     pub fn mostly_in(&self, claims: &[Claim]) -> String {
         let rows = self.rows(claims);
         let all: u64 = rows.iter().map(|(_, ns)| ns).sum();
@@ -103,7 +105,7 @@ impl Claims {
         }
     }
 
-    /// Returns the share of the host's time that calls take which copy without waiting for the GPU, as a fraction.
+    /// Returns the share of the host's time that is spent in copies that do not wait for the GPU, as a fraction.
     pub fn copying(&self) -> f64 {
         self.copies as f64 / self.host.max(1) as f64
     }
@@ -118,7 +120,8 @@ impl Claims {
         self.idle.values().map(|claimed| claimed.ns).sum()
     }
 
-    /// Scales the idle times down so that their total is at most `known`.
+    /// Scales the idle times down so that their total is at most `known`, which is the GPU's idle time in nanoseconds
+    /// according to the GPU's ledger.
     fn fit(&mut self, known: u64) {
         let found = self.idle();
         if found <= known {

@@ -1,4 +1,4 @@
-//! A difference between iterations and its cause, and the names of causes.
+//! A difference in time between iterations, with its cause. Also the names of causes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub(crate) mod cause {
     pub(crate) const BLOCKED: &str = "asleep or blocked";
     pub(crate) const LAUNCHING: &str = "launching";
     pub(crate) const WORK: &str = "GPU work";
-    /// The GPU was idle, and no other cause in this list explains that.
+    /// The GPU was idle, and none of the other causes explains that.
     pub(crate) const LATE: &str = "late launch";
     /// The part of a slow iteration's extra time that no cause explains.
     pub(crate) const REST: &str = "unexplained";

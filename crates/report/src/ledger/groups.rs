@@ -48,9 +48,11 @@ struct GroupSum {
     /// Time for which the GPU worked in the group's iterations.
     at_work: u64,
     launches: u64,
-    /// Time outside waits for which the threads were ready to run but had no processor.
+    /// Time in which the threads' code was ready to run but had no processor. Waits for the GPU, the GIL and requests
+    /// are not included.
     delayed: u64,
-    /// Time outside waits for which the threads were certainly asleep or blocked.
+    /// Time in which the threads were certainly asleep or blocked. Waits for the GPU, the GIL and requests are not
+    /// included.
     blocked: u64,
     /// Upper limit for the time that the threads were asleep or blocked.
     blocked_at_most: u64,
@@ -491,12 +493,12 @@ impl GroupSum {
     }
 }
 
-/// Moves time off the processor from the times of causes to causes of its own. The time without a processor
-/// (`delayed`) is taken in proportion from all causes except waits. The time asleep or blocked (`blocked`) is taken
-/// from host code.
+/// Moves time off the processor to causes of its own. The time without a processor (`delayed`) is taken from all
+/// causes except waits, in proportion to their times. The time asleep or blocked (`blocked`) is taken from host code.
 ///
-/// `ran` returns the number of samples in which the thread ran during a cause: the more samples, the less sleep is
-/// taken from the cause. Without `ran`, only sleep that is certainly in one piece of code is taken.
+/// `ran` returns the number of samples in which the thread ran during a cause. The more samples, the less sleep is
+/// taken from the cause. Without `ran`, a piece of code loses only the part of the sleep that does not fit into the
+/// other pieces of code.
 fn off_processor(
     mut spent: Vec<(HostCause, Times)>,
     [delayed, blocked]: [u64; 2],

@@ -110,9 +110,9 @@ struct Piece {
 }
 
 impl HostLedger {
-    /// Returns a ledger without events. Iterations must be in the order of their starts and must
-    /// not overlap. `idle` contains the idle times of the GPU, in order. `long` is the minimum
-    /// length in nanoseconds of time between two activities that gets its own row.
+    /// Returns a ledger without events. Iterations must be in the order of their starts and must not overlap. `idle`
+    /// contains the idle times of the GPU, in order. `long` is the minimum length of the time between two activities
+    /// to get its own row, in nanoseconds.
     pub(crate) fn new(
         iterations: impl IntoIterator<Item = GroupedIteration>,
         idle: &[Span],
@@ -339,8 +339,8 @@ impl Sums {
         all
     }
 
-    /// Returns the functions that the samples of some groups have in common. Only samples in time
-    /// for which `is_one` returns true are used.
+    /// Returns the functions that the samples of some groups have in common. Only samples during causes for which
+    /// `is_one` returns true are used.
     pub(crate) fn paths(
         &self,
         groups: &[usize],

@@ -43,7 +43,7 @@ pub(crate) const IDLE: &str = "idle: ";
 /// 1.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Ledger {
-    /// The number of iterations that qualify (`qualifies`).
+    /// The number of qualifying iterations, which are those whose `qualifies` is true.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
     /// The number of iterations that `host` is based on.
@@ -141,13 +141,13 @@ pub struct LedgerRow {
     pub location: Option<Location>,
     /// The total time of the cause over all iterations that the list is based on.
     pub ns: u64,
-    /// The share of this cause's time in the total time of the list.
+    /// The share of this cause in the total time of the list that contains this row (`host` or `gpu`).
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-/// The type of a cause of the ledger. Types that begin with `Host` occur in `host`, and those that begin with `GPU` in
-/// `gpu`.
+/// The type of a cause of the ledger. Types whose description begins with `Host` occur in `host`, and those whose
+/// description begins with `GPU` in `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerKind {
@@ -161,7 +161,7 @@ pub enum LedgerKind {
     Capture,
     /// Host: CUDA calls that allocate or free memory.
     Allocation,
-    /// Host: other CUDA calls.
+    /// Host: CUDA calls that do not wait, launch, copy, capture or allocate.
     Call,
     /// Host: Python's garbage collection on the iteration's thread.
     Gc,

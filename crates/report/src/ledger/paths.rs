@@ -83,8 +83,8 @@ type NodeCounts = Vec<(u32, u64)>;
 /// Samples of either Python stacks or native stacks, by stack.
 #[derive(Debug, Default)]
 struct PathSamples<'a> {
-    /// The functions of each stack, the outermost first, and the number of samples with this stack.
-    /// A stack without functions of the kind in question is empty.
+    /// The functions of each stack, the outermost first, and the number of samples with this stack. The stack is
+    /// empty for samples that show no function, such as samples outside Python functions.
     all: Vec<(Vec<u32>, u64)>,
     frames: Option<&'a Frames>,
 }

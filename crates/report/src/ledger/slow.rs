@@ -37,7 +37,7 @@ pub struct Slow {
     #[serde(serialize_with = "write_batch")]
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
-    /// True if its batch has far more tokens than others.
+    /// True if the iteration's batch has far more tokens than the batches of other iterations.
     #[serde(skip)]
     pub is_large: bool,
     /// The part of `dur_ns` in which the iteration's thread waited for requests.
@@ -51,8 +51,8 @@ pub struct Slow {
     /// The causes of the extra time `more_ns`. Their times add up to `more_ns`. The greatest cause comes first, and the
     /// unexplained time last.
     pub causes: Vec<Difference>,
-    /// Up to 8 activities that overlapped the iteration. The activity whose overlap exceeds that with the mean
-    /// iteration most comes first.
+    /// Up to 8 activities that overlapped the iteration. They are sorted by the time by which their overlap
+    /// exceeds their mean overlap with an iteration, the largest first.
     pub overlaps: Vec<SlowCause>,
 }
 
@@ -115,8 +115,8 @@ impl Slow {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the name of the thread that held the GIL longer than usual during this iteration,
-    /// and by the largest amount; `None` if there is none.
+    /// Returns the name of the thread that held the GIL longer than usual during this iteration; `None` if there is
+    /// none. If several threads did, returns the one with the largest additional time.
     pub fn holder(&self) -> Option<&str> {
         let mut overlaps = self.overlaps.iter();
         let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;

@@ -12,8 +12,8 @@ use crate::events::samples::{SampleCounts, SampledState};
 const MAX_WEIGHT: f64 = 4.0;
 /// Number of steps of the binary search for the weight of a sample of a sleep.
 const SEARCH_STEPS: u32 = 32;
-/// Integer that stands for the weight 1 of a sample. It is large so that rounding errors are
-/// negligible.
+/// Factor by which the weight of a sample is multiplied before it is rounded to an integer. It is large so that
+/// rounding errors are negligible.
 const SAMPLE_WEIGHT: f64 = 1024.0;
 
 /// Number of samples, and the number of those that were taken while the GPU was idle.
@@ -203,8 +203,7 @@ impl CausePart {
         }
     }
 
-    /// Adds up the times of those parts that have the same cause. A part is a piece of another
-    /// cause's time, which samples divided.
+    /// Adds up the times of those parts that have the same cause after samples have divided the time.
     pub(crate) fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {

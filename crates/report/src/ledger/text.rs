@@ -95,7 +95,7 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
     }
 }
 
-/// Adds the ledgers of windows that differ much from the ledger of all windows to the text.
+/// Adds the ledgers of single windows to the text, but only those that differ much from the ledger of all windows.
 pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,

@@ -31,7 +31,7 @@ pub struct Metrics {
     /// which GPUs the process uses.
     #[serde(rename = "gpu_state")]
     pub state: Vec<GpuState>,
-    /// The reason why the state of the GPUs is not known; `null` if it is.
+    /// The reason why the state of the GPUs is not known; `null` if the state is known.
     #[serde(rename = "gpu_state_unknown")]
     pub unknown: Option<String>,
     /// The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known.

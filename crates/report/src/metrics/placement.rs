@@ -21,17 +21,18 @@ pub struct Placement {
     /// The number of NUMA nodes of the machine.
     #[schemars(extend("unit" = "nodes"))]
     pub nodes: u32,
-    /// The NUMA node on which the thread ran longest; `null` if it is not known, or if the machine has only one node.
+    /// The NUMA node on which the iterations' thread ran longest; `null` if it is not known, or if the machine has
+    /// only one node.
     #[serde(rename = "thread_node")]
     pub thread: Option<u16>,
-    /// The distance from the GPU's node to that node, as the firmware states it: 10 is the same node. `null` if it is
-    /// not known.
+    /// The distance from the GPU's node to `thread_node`, as the firmware states it. A distance of 10 means the same
+    /// node. `null` if it is not known.
     #[schemars(extend("unit" = "distance"))]
     pub distance: Option<u32>,
-    /// The share of the time in which the thread ran on another node than the GPU's, as a part of 1; `null` if it is not
-    /// known.
+    /// The share of the time in which the iterations' thread ran on another node than the GPU's, as a part of 1;
+    /// `null` if it is not known.
     pub far_share: Option<f64>,
-    /// The number of times that the thread changed its node.
+    /// The number of times that the iterations' thread moved to another node.
     #[schemars(extend("unit" = "moves"))]
     pub moves: u64,
 }

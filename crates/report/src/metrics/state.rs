@@ -68,8 +68,8 @@ pub struct GpuState {
     #[serde(rename = "joules_per_token")]
     #[schemars(extend("unit" = "joules"))]
     pub per_token: Option<f64>,
-    /// The processes of other runs that used the GPU; `null` if processes were not listed, or if the numbers that the
-    /// driver lists cannot be compared with those of the run.
+    /// The processes of other runs that used the GPU; `null` if the processes on the GPU were not listed, or if the
+    /// driver lists them by process IDs that cannot be compared with those of the run.
     pub others: Option<Vec<OtherProcess>>,
     /// The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known.
     pub others_cost: Option<f64>,
@@ -78,39 +78,39 @@ pub struct GpuState {
 /// The time in which power, heat or the hardware lowered the SM clock.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Throttled {
-    /// The reasons, as NVML gives them.
+    /// The reasons why the SM clock was lowered, as NVML gives them.
     pub reasons: Vec<&'static str>,
-    /// The share of the sampled time, as a part of 1.
+    /// The share of the sampled time in which the SM clock was lowered, as a part of 1.
     pub share: f64,
-    /// The mean SM clock in this time; `null` if there is no such time.
+    /// The mean SM clock while the clock was lowered; `null` if it was never lowered.
     #[serde(rename = "sm_clock_mhz")]
     #[schemars(extend("unit" = "MHz"))]
     pub clock: Option<f64>,
-    /// The mean SM clock in the rest of the time; `null` if there is none.
+    /// The mean SM clock while the clock was not lowered; `null` if it was always lowered.
     #[serde(rename = "other_sm_clock_mhz")]
     #[schemars(extend("unit" = "MHz"))]
     pub other_clock: Option<f64>,
-    /// The part of the iterations' time that was lost, compared with iterations at full clocks; `null` if there are too
-    /// few of either.
+    /// The part of the iterations' time that the lowered clocks cost, compared with iterations at full clocks; `null`
+    /// if there are too few iterations at lowered or at full clocks.
     pub cost: Option<f64>,
 }
 
 /// The time at the start of a window in which the SM clock had not risen yet.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct LowClock {
-    /// The length of this time.
+    /// The time from the start of the window until the SM clock had risen.
     #[serde(rename = "duration_ns")]
     pub duration: u64,
-    /// The mean SM clock in this time.
+    /// The mean SM clock before it had risen.
     #[serde(rename = "sm_clock_mhz")]
     #[schemars(extend("unit" = "MHz"))]
     pub clock: f64,
-    /// The median SM clock afterwards.
+    /// The median SM clock after it had risen.
     #[serde(rename = "later_sm_clock_mhz")]
     #[schemars(extend("unit" = "MHz"))]
     pub later: f64,
-    /// The part of the iterations' time that was lost, compared with later iterations; `null` if there are too few of
-    /// either.
+    /// The part of the iterations' time that the low clock cost, compared with iterations after the clock had risen;
+    /// `null` if there are too few iterations before or after that.
     pub cost: Option<f64>,
 }
 
@@ -333,8 +333,8 @@ fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse
         }
     }
     spans::join(&mut busy);
-    // If the owner of only one process at a time is unknown, that process belongs to the run
-    // itself. With several, some may belong to other runs.
+    // If at most one process of an unknown owner is listed at a time, it is regarded as the process of the run
+    // itself. If there are several, some may belong to other runs.
     let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
     let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
     (others, busy)

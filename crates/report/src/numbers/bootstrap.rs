@@ -183,8 +183,8 @@ fn relative(base: f64, other: f64) -> f64 {
     }
 }
 
-/// Returns the interval that contains the middle 95 % of the resampled changes, multiplied by
-/// `widening` to correct for a small number of blocks.
+/// Returns the interval that contains the middle 95 % of the resampled changes, widened by the factor `widening`. The
+/// factor corrects for a small number of blocks.
 fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f64)> {
     found.sort_by(f64::total_cmp);
     let at = |share: f64| {

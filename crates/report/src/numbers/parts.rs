@@ -45,8 +45,8 @@ impl Part<'_> {
     }
 }
 
-/// Returns the change of a part's time between two runs; `None` if one of the runs does not have
-/// the part. `steps` contains the numbers of iterations.
+/// Returns the change of a part's time between two runs; `None` if one of the runs does not have the part. `steps`
+/// contains the number of iterations of each run.
 pub(crate) fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;

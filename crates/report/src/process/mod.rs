@@ -56,7 +56,8 @@ pub struct Process {
     pub record: RecordState,
     #[serde(skip)]
     pub windows: Vec<Window>,
-    /// Sums over the iterations of all windows that qualify (`qualifies`); `null` if there are none.
+    /// Sums over the qualifying iterations of all windows, which are those whose `qualifies` is true; `null` if there
+    /// are none.
     #[serde(rename = "inside")]
     pub sum: Option<Sum>,
     #[serde(flatten)]
@@ -80,7 +81,7 @@ pub struct Process {
     pub python: Python,
     #[serde(flatten)]
     pub kernels: Kernels,
-    /// `None` if scopes were not followed.
+    /// GPU time by layer; `None` if scopes were not recorded.
     #[serde(flatten, serialize_with = "layers::write_any")]
     #[schemars(with = "Layers")]
     pub layers: Option<Layers>,
@@ -89,7 +90,7 @@ pub struct Process {
     pub(crate) collectives: Collectives,
     #[serde(flatten)]
     pub metrics: Metrics,
-    /// Loads of experts by the learned routers of layers.
+    /// For each layer with a learned router, the number of tokens that each of the layer's experts received.
     #[serde(skip)]
     pub experts: Vec<LayerLoad>,
 }
@@ -153,8 +154,8 @@ impl Process {
         !self.metrics.samples.samples.is_empty() && self.sum.is_none()
     }
 
-    /// Adds the GPU metrics from other records, if they were made since the same boot of the
-    /// machine and so have the same clock.
+    /// Adds the GPU metrics from other records. Only records from the same boot of the same machine as this
+    /// record are used, because their times are on the same clock.
     pub fn attach(&mut self, measured: &[Self]) {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;

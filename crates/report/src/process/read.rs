@@ -26,9 +26,9 @@ use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::Metrics;
 use crate::python::Python;
 
-/// Minimum time, in nanoseconds, between two comparisons of the processor's counter with
-/// `CLOCK_MONOTONIC`. With a shorter time, durations would not be exact to a few parts in 100,000,
-/// because each comparison has an error of some ten nanoseconds.
+/// Minimum time, in nanoseconds, between two comparisons of the processor's counter with `CLOCK_MONOTONIC`. Each
+/// comparison has an error of some ten nanoseconds, so a shorter time would make durations wrong by more than a few
+/// parts in 100,000.
 const MIN_TIED_NS: u64 = 500_000;
 
 /// Reads a process from its record. `records` is the number of records that are read together; they

@@ -65,8 +65,8 @@ impl From<Option<Ended>> for End {
 pub struct RecordState {
     /// The way in which the process ended.
     pub ended: End,
-    /// If durations are inexact: the time over which the record's clock was compared with `CLOCK_MONOTONIC`, which was
-    /// too short. `null` if durations are exact.
+    /// The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if this time was too short for
+    /// exact durations; `null` if durations are exact.
     #[serde(rename = "clock_tied_ns")]
     pub tied_briefly: Option<u64>,
     /// The value to add to a time of this process to get nanoseconds since 1970 (Unix time).
@@ -79,8 +79,8 @@ pub struct RecordState {
     /// because a later iteration began before they could be written.
     #[schemars(extend("unit" = "events"))]
     pub dropped: u64,
-    /// Number of `dropped` events that are iterations of windows. They are missing because later iterations had begun
-    /// before these could be written.
+    /// Number of iterations of windows among the `dropped` events. They are missing because a later iteration began
+    /// before they could be written.
     #[serde(skip)]
     pub passed: u64,
     /// The number of windows that later windows overwrote, because the record has a limited size (`--keep`).

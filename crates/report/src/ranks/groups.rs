@@ -98,15 +98,15 @@ impl<'a> Members<'a> {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
-    /// Returns the group that runs the collectives which some processes have in common: their only
-    /// communicator, or a named group with exactly these ranks; `None` if it is not known. `row` is
-    /// the collectives' row in the table of kernel names.
+    /// Returns the group in which some processes run collectives together. It is a communicator, if all these
+    /// processes are in the same communicator and in no other. Otherwise, it is a named group with exactly their ranks.
+    /// Returns `None` if the group is not known. `row` is the collectives' row in the table of kernel names.
     pub(crate) fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);
         let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
-        // True for a group that has this size and that all these processes belong to.
+        // True if the group has the size `size` and all these processes belong to it.
         let is_all = |group: &&GroupRank| {
             group.first.is_some()
                 && group.size.map(u64::from) == Some(size)

@@ -22,9 +22,8 @@ pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
     processes.iter().map(name).collect()
 }
 
-/// Returns true if the processes may belong to one job. One of four conditions is enough: no two
-/// have the same rank, the rank of each is known, all have the same run ID, or all have the same
-/// command.
+/// Returns true if the processes may belong to one job. One of four conditions is enough: their ranks are all
+/// different, all their ranks are known, they have the same run ID, or they have the same command.
 pub(crate) fn is_one_job(processes: &[Rank<'_>]) -> bool {
     let runs: HashSet<_> = processes.iter().map(|one| &one.facts.run).collect();
     let commands: HashSet<_> = processes.iter().map(|one| &one.facts.command).collect();

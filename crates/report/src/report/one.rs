@@ -233,7 +233,7 @@ struct TableSizes {
     rows: [usize; 7],
     /// Number of lines that are not rows of tables, such as headings.
     others: usize,
-    /// The part of `others` that is shown even if no table has a row.
+    /// Number of the lines in `others` that are shown even if no table has a row.
     alone: usize,
     /// True if layers are known. If they are not, repeated blocks of kernels are shown instead.
     has_layers: bool,
@@ -297,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If not all rows of the tables fit anyway, the ledgers may take the room of these rows. Only if that is not
-        // enough, they may also take the room of lines that are not rows, such as headings.
+        // If the tables do not fit completely, the ledgers may take the room of table rows. Only if that is not
+        // enough, they may also take the room of other lines, such as headings.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();

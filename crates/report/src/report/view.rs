@@ -43,7 +43,7 @@ struct WindowView<'a> {
     /// The time from the start of the first iteration to the end of the last, without iterations that are missing or do
     /// not qualify; `null` if no iteration qualifies.
     wall_ns: Option<u64>,
-    /// The number of iterations per second of `wall_ns`; `null` if they took no time.
+    /// The number of qualifying iterations per second of `wall_ns`; `null` if `wall_ns` is 0 or `null`.
     #[schemars(extend("unit" = "1/s"))]
     per_second: Option<f64>,
     /// The time of the window's iterations, divided by cause.

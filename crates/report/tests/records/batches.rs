@@ -376,8 +376,8 @@ fn phases_have_classes_of_sizes() {
     };
     let class = |least, most, count| (Some(least), Some(most), Some(count));
     assert_eq!(classes(0), [class(257, 1024, 3)]);
-    // Counted from the last row: 300 tokens in the iterations 110 to 150, 64 tokens in 105 to 147
-    // without 120, and 2 tokens in the rest.
+    // The expected numbers of iterations: 5 have 300 tokens (110, 120, … 150), 14 have 64 tokens (105 to 147 without
+    // 120), and the other 29 have 2 tokens.
     let decodes = [(2, 4, 29), (17, 64, 14), (257, 1024, 5)];
     assert_eq!(
         classes(1),

@@ -110,7 +110,7 @@ impl Known {
         }
     }
 
-    /// Adds the possible numbers of windows that the brief report leaves out.
+    /// Adds each number of left-out windows that the brief report may state.
     fn add_windows(&mut self, windows: &Value) {
         let windows = windows.as_array().unwrap().len();
         self.figures

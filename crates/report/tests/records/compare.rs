@@ -21,8 +21,8 @@ struct Run {
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,
-    /// Mean time of a kernel in nanoseconds, which is recorded in the first twenty iterations;
-    /// `None` if kernels are not recorded.
+    /// Mean time of a kernel in nanoseconds; `None` if kernels are not recorded. Kernels are recorded in the first
+    /// twenty iterations.
     kernel: Option<f64>,
     /// True if there is a second kernel, which the other run lacks.
     new_kernel: bool,

@@ -397,7 +397,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
     assert_eq!(outside[1].of.name, "in no Python function");
-    // Time in which the thread waits for a processor is not counted as its code.
+    // Time in which the thread waits for a processor is not counted as time in code.
     let report = Report::new(vec![process]);
     let found = &report.findings[0];
     let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs code, \

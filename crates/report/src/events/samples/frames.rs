@@ -26,8 +26,8 @@ pub struct Frame {
     pub function: u32,
 }
 
-/// Frames while a record is read. The key is a frame's ID; the value is the ID of the caller's
-/// frame and the name of the function.
+/// The frames that were read from a record so far. The key is a frame's ID. The value is the ID of the caller's frame
+/// and the ID of the function's name.
 #[derive(Debug, Default)]
 pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 
@@ -37,7 +37,7 @@ pub struct Frames {
     by_id: HashMap<u32, Frame>,
     /// The functions that occur in frames, each only once.
     pub functions: Vec<Function>,
-    /// The different sleeps of threads. Samples refer to them by index in this list.
+    /// The sleeps of threads, without duplicates. Samples refer to them by index in this list.
     pub sleeps: Vec<Sleep>,
 }
 

@@ -51,8 +51,8 @@ pub struct StackSample {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SampledState {
     Python(u32),
-    /// The thread slept, but the lock or system call is not known. The field is the thread's Python
-    /// function, or `None` if it was in none.
+    /// The thread slept, but it is not known in which lock or system call. The field is the Python function that the
+    /// thread was in, or `None` if it was in none.
     Asleep(Option<u32>),
     /// The thread slept, and the sleep is known. The field is its index in [`Frames::sleeps`].
     AsleepIn(u32),
@@ -242,8 +242,8 @@ impl SampleCounts {
     }
 }
 
-/// For one sample: the figures that include it. These are the figures of its window, those of all windows, or
-/// neither.
+/// The figures that include one sample: those of the sample's window, those of all windows, both, or neither.
+/// `window` is the index of the sample's window.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,

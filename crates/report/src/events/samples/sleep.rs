@@ -18,7 +18,7 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in a function of the CUDA driver.
     Gpu,
-    /// A wait for an event that has a time limit, or a wait that is none of the kinds above.
+    /// A wait with a time limit for an event, or a wait that is none of the kinds above.
     Other,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Asleep {
     pub python: u32,
 }
 
-/// The different sleeps of a record, each only once.
+/// The sleeps of a record, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeps {
     known: HashMap<Asleep, u32>,
@@ -205,9 +205,9 @@ impl<'a> Stacks<'a> {
         (kind, name.to_owned())
     }
 
-    /// Returns the report's name of the function of Python's standard library in which the thread waits for another
-    /// thread, and true if that other thread may give it work. If several such functions are on the stack, the result
-    /// is the one that the program called.
+    /// Finds a function of Python's standard library in which the thread waits for another thread. Returns the
+    /// function's name in the report, and true if the other thread may give work to this thread. If several such
+    /// functions are on the stack, the one that the program called is used.
     fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);

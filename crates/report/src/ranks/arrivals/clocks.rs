@@ -16,8 +16,8 @@ const MAX_EVENTS: usize = 4096;
 /// Maximum error between the times of two processes that read the same host's clock, in
 /// nanoseconds.
 const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
-/// Maximum difference in size, in nanoseconds, between two clocks' jumps that are regarded as one
-/// and the same jump of their common reference clock.
+/// Maximum difference between the jumps of two hosts' clocks, in nanoseconds, for the conclusion that not these
+/// clocks but their reference clock jumped.
 const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
 /// The clock of a host, compared with the clock of a reference host.
@@ -48,12 +48,12 @@ pub struct HostClock {
 /// A jump of a clock, as the ends of collectives show it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct ClockJump {
-    /// The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, it is one
-    /// process of that host.
+    /// The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, this is the
+    /// index of one process on that host.
     pub process: usize,
     /// True if the clock of the whole host jumps. False if only the GPU times of one process do.
     pub is_host: bool,
-    /// True if the other clock may have jumped instead.
+    /// True if only two clocks were compared, so that it is not known which of them jumped.
     #[serde(skip)]
     pub is_either: bool,
     /// The number of the first iteration after the jump.
@@ -72,8 +72,8 @@ pub(crate) struct Clocks {
     /// For each host, the index of one of its processes.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// For each process, an offset in addition to its host's. It is used if the times of that
-    /// process jump, but not those of its host's other processes.
+    /// For each process, an offset that is added to the offset of its host. It is 0 unless the times of this
+    /// process jump while those of the other processes on its host do not.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }
@@ -232,8 +232,8 @@ impl Clocks {
         points
     }
 
-    /// Finds processes whose times jump although their host's clock does not. The GPU times that
-    /// the driver gives to one process may jump.
+    /// Finds processes whose times jump although the clock of their host does not. The reason is that the GPU times
+    /// that the driver gives to a single process may jump.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -324,8 +324,8 @@ impl Clocks {
     }
 }
 
-/// Returns the number of the iteration in which a process has its first collective of the group at
-/// or after a moment; 0 if there is none.
+/// Returns the number of the iteration with a process's first collective of the group that ends at or after a moment;
+/// 0 if there is none.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

@@ -115,8 +115,8 @@ impl<'a> KnownIterations<'a> {
         (host, tokens)
     }
 
-    /// Returns the medians, over a group's other ranks, of the host's times by cause from one
-    /// iteration to another. `at` is the group's index.
+    /// Returns the host's times by cause from the iteration `from` to the iteration `to`, as medians over all ranks
+    /// of a group except the rank `lane`. `at` is the group's index.
     fn usual(
         &mut self,
         (at, group): (usize, &Group<'_>),

@@ -37,8 +37,8 @@ pub(crate) struct Lane<'a> {
     steps: Vec<(u32, u32, u32)>,
 }
 
-/// Processes that take part in the same collectives of one operation and library. Each collective
-/// of all of them together is called an event.
+/// Processes that take part in the same collectives of one operation and library. One such collective, in all these
+/// processes together, is called an event.
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
     pub row: u8,

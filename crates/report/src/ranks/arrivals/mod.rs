@@ -88,7 +88,8 @@ pub struct CollectiveGroup {
     /// Indexes of the processes in this group.
     pub processes: Vec<usize>,
     pub events: u64,
-    /// Sums over the group's collectives, except those that are left out.
+    /// Sums over the group's collectives. They leave out the first collective of each window, collectives in
+    /// iterations that do not qualify, and collectives with impossible times.
     pub sum: Sum,
 }
 

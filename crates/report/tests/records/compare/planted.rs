@@ -39,7 +39,7 @@ enum Plant {
     HostCode,
     Collections,
     GilWaits,
-    /// The call that copies to the GPU or the host takes longer.
+    /// The call that copies memory takes longer.
     Copies,
     /// Each launch takes longer.
     SlowLaunches,
@@ -387,8 +387,8 @@ fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     }
 }
 
-/// Returns true if the planted cause is the first row with a certain change in the list where it is
-/// expected.
+/// Returns true if, in the list where the planted cause is expected, it is the first row whose change is
+/// statistically certain.
 fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let (list, name) = plant.cause();
@@ -401,7 +401,7 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let is_certain = |row: &&Value| {
         let interval = &row["change"]["interval"];
         let bound = |place: usize| interval[place].as_f64();
-        // If only one side has a row, its change counts as certain.
+        // If only one side has a row, its change counts as statistically certain.
         let is_one_sided = row["change"].is_null();
         is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
     };

@@ -56,7 +56,7 @@ fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
     );
     // If the host waits for the GPU for a millisecond, the GPU decides how long a step takes.
     says(made(MS), "host-bound", Verdict::No);
-    // Recorded kernels now show that the GPU is busy nearly all the time.
+    // With recorded kernels, it is known that the GPU is busy nearly all the time.
     let busy = SyntheticLoop {
         kernels: vec![(0, 9900 * US)],
         ..made(10 * US)
@@ -132,8 +132,8 @@ fn an_engine_that_sleeps_between_steps_waits_for_requests() {
         evidence,
         "it waits for requests or other work 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
     );
-    // The thread was on a processor for too long: it cannot have slept for all the time between its
-    // calls.
+    // The thread was on a processor for 1 ms in each iteration. Its sleep is less than ten times as long, so it does
+    // not count as a wait for requests.
     let busy = made("llama.cpp, linked in", MS);
     says(busy, "no-requests", Verdict::No);
     says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);

@@ -118,7 +118,8 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    // Recorded kernels now show that the GPU is idle during long code after the waits, not because of the waits.
+    // With recorded kernels, it is known that the GPU is idle during long code after the waits, not because of the
+    // waits.
     says(idle, "host-waits", Verdict::No);
     // A wait for an event need not wait for the last work of its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);

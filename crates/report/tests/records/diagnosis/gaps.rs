@@ -55,7 +55,8 @@ fn a_gpu_that_is_busy_for_a_moment_is_not_as_busy_as_its_span_is_long() {
     };
     ends("    GPU span ", " 99.0 %");
     ends("    GPU busy ", " 2.0 %");
-    // The three shares of the time of iterations with recorded kernels add up to 1.
+    // The three shares (busy, gaps, and before and after work) of the time of iterations with recorded kernels add up
+    // to 1.
     let whole = "kernels of 10 steps: busy 1.0 %, gaps 46.1 %, before and after work 52.9 %\n";
     assert!(text.contains(whole), "{text}");
     assert_eq!(yes(&report), ["host-bound", "low-gpu-utilisation"]);

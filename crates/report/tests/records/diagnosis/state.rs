@@ -103,7 +103,8 @@ impl StateRecord {
         Report::new(vec![of.process(), samples])
     }
 
-    /// Asserts that in a loop of even iterations, the rule has this verdict and this evidence.
+    /// Asserts that this record of samples, together with a loop of equal iterations, gives this verdict and this
+    /// evidence for the rule.
     #[track_caller]
     fn says(&self, rule: &str, verdict: Verdict, evidence: &str) {
         let report = self.report(&even());
@@ -117,7 +118,7 @@ impl StateRecord {
     }
 }
 
-/// A loop of 100 equal iterations, which last as long as ten samples.
+/// A loop of 100 equal iterations, which together last as long as ten samples.
 fn even() -> SyntheticLoop {
     SyntheticLoop {
         iterations: 100,
