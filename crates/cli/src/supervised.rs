@@ -41,8 +41,8 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Runs the program until it ends, as a child that stands in for this process. Calls `meanwhile` once the program has
-/// started.
+/// Runs the program until it ends, as a child that behaves as if it had replaced this process. Calls `meanwhile` once
+/// the program has started.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -171,8 +171,9 @@ impl Job {
     /// until both continue. Also reaps orphans that became children of this process, because the first process of a
     /// container has to do so.
     ///
-    /// A sender that continues this process mostly continues the whole job, and may stop it again at once. So the
-    /// program is not continued a second time, because a second SIGCONT would undo the new stop.
+    /// If another process, such as a shell, continues this process, it usually continues the program too, and may
+    /// stop both again at once. So this process does not continue the program a second time, because a second SIGCONT
+    /// would undo the new stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;

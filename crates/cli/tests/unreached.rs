@@ -55,8 +55,9 @@ fn await_a_look(child: &Child) {
     }
 }
 
-/// Runs the host program under `tllmprof run` with `arguments`. `words` are the command that starts the host. Returns
-/// the host's process number, and the messages.
+/// Runs the program [`HOST`] under `tllmprof run` with the options `arguments`. `words` are the command that starts
+/// `HOST`, and `loads` is the library that `HOST` loads. Returns the process number of `HOST`, and the messages of
+/// `tllmprof run`.
 fn run(scratch: &Scratch, arguments: &[&str], words: &[&str], loads: &str) -> (String, String) {
     let mut run: Command = scratch.tllmprof();
     run.arg("run").args(arguments).arg("--").args(words);

@@ -232,8 +232,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads the process's ring file again. `before` is the processor time of each
-/// thread at the first reading.
+/// Reads the state of a process, and reads the process's ring file a second time. `before` is the processor time of
+/// each thread at the time when the ring file was first read.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

@@ -393,7 +393,8 @@ fn a_thread_whose_system_call_is_unknown_is_not_accused() {
     let (answer, kind, _, text) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
     assert!(text.contains("sleeps in an unknown system call"), "{text}");
-    // If the system call of one rank's thread is known, this rank decides the verdict.
+    // Now the system call of one thread is known, and shows that the thread waits for work. So the ranks count as
+    // idle.
     ranks[3].threads[0] = asleep(ranks[3].pid, "wait_for_work");
     let (answer, kind, _, _) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));

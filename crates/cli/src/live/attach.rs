@@ -23,7 +23,7 @@ use crate::failure::usage;
 use crate::options::{Given, Options};
 use crate::{doctor, library, manners, output};
 
-/// The step rules that can be used in a process that is already running, for messages.
+/// The forms of `--step` that can be used in a process that is already running, as messages list them.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
 /// Time that a process has to open its control socket after the library was attached. The process opens the socket at

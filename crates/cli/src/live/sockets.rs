@@ -1,4 +1,5 @@
-//! The control sockets of processes that run with the library, and the processes that listen on them.
+//! Finds the control sockets of processes that have loaded the tllmprof library, and the processes that listen on
+//! these sockets.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -245,8 +246,8 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// Returns the folders of control sockets whose owners can be trusted: those of [`own_places`], and those in other
-/// containers.
+/// Returns the folders that may contain control sockets: those of [`own_places`], and those in other containers.
+/// Folders whose owner cannot be trusted are left out.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()
