@@ -33,8 +33,8 @@ pub(crate) fn own_number(pid: u64) -> Option<u64> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns true if process `pid` sees other files than this process under the same path, for example in a container.
-/// Returns false also if this process may not find that out.
+/// Returns true if a path leads to other files for process `pid` than for this process, for example because process
+/// `pid` runs in a container. Returns false also if this process may not find that out.
 pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;

@@ -29,8 +29,8 @@ static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 /// manager's other variables only if that number is its own. So if the program runs in a child process, the child's
 /// number is written to these variables.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The variable in which systemd names the process that may use the passed sockets, by the inode of the process's
-/// pidfd. That inode is not known before a child starts, so the variable cannot be rewritten for a child.
+/// The variable in which systemd names the process that may use the passed sockets, by the inode of that process's
+/// pidfd. The inode of a child's pidfd is not known before the child starts, so a child does not get this variable.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
 /// Bytes for the largest process number in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
@@ -406,7 +406,8 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// Returns true if a service manager expects notices from this process (`sd_notify`). By default the manager accepts
-/// notices only from the process that it started, and it asks the kernel which process sent a notice.
+/// notices only from the process that it started, and it asks the kernel which process sent a notice. So the
+/// program's notices are accepted only if the program runs in this process.
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();

@@ -209,7 +209,8 @@ pub(crate) fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record for two passes. If the passes take long, a progress line that begins with `verb` is shown.
+/// Opens a record that will be read in two passes. If reading takes long, a progress line that begins with `verb` is
+/// shown.
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.

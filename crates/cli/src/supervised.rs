@@ -114,7 +114,7 @@ impl Job {
             };
             if self.stop_together(false) {
                 // This process was stopped by SIGSTOP, and its helper process, the witness, stopped the program as
-                // well. Now another process has continued this process.
+                // well. Now another process has continued this process, so the program is continued too.
                 send(self.number, libc::SIGCONT);
             }
             // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the
@@ -125,8 +125,8 @@ impl Job {
         }
     }
 
-    /// Records for the witness process that this process is about to stop together with the program (`true`), or that
-    /// it continues (`false`). Returns the previous value.
+    /// Notes for the witness, a helper process, that this process is about to stop together with the program
+    /// (`true`), or that it continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))

@@ -3,8 +3,8 @@
 //!
 //! If the loader cannot load the library, it may start the program without it, and nothing reports that. If the loader
 //! cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a program into which any
-//! library is preloaded. So these cases are reported before the program starts. Only certain failures are reported: in
-//! doubt the program is started.
+//! library is preloaded. So these cases are reported before the program starts. Only failures that are certain
+//! are reported. In doubt the program is started.
 
 use std::env;
 use std::fs;

@@ -54,8 +54,8 @@ impl Search {
         }
     }
 
-    /// Returns the search for the libraries of `program`. If the command line starts the program with a loader and
-    /// its `--library-path`, that path replaces `LD_LIBRARY_PATH`.
+    /// Returns the folders and the cache in which the loader searches for the libraries of `program`. If the command
+    /// line starts the program with a loader and its `--library-path`, that path replaces `LD_LIBRARY_PATH`.
     pub(crate) fn from_program(program: &Program) -> Self {
         let given = program
             .loader

@@ -80,8 +80,8 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
-/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the later states, with what
-/// has changed since the first reading.
+/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states at the second
+/// time. Each also contains the data of the first time that are needed to see changes.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found

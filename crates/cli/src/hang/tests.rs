@@ -327,8 +327,8 @@ fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
 
 #[test]
 fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function of its thread shows
-    // that rank 6 has not entered the collective.
+    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function in which rank 6
+    // sleeps shows that rank 6 has not entered the collective.
     let mut ranks = ranks();
     ranks[6].threads[0] = asleep(700, "hold_up");
     let (answer, kind, its, text) = judged(&ranks);

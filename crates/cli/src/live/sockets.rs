@@ -187,7 +187,7 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
 }
 
 /// Returns the process that listens on a control socket. If no process listens and `is_ours` is true, removes the
-/// socket file. If `says` is true, logs an error.
+/// socket file. If the process cannot be reached and `says` is true, logs the error.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
         // The program may have closed the library's listening socket. After a failed attempt to connect, the library

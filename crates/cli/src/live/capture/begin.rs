@@ -127,8 +127,8 @@ fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     }
 }
 
-/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process that
-/// ends before it has accepted is logged and left out.
+/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process
+/// that ends before it has accepted its window is logged and left out.
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
@@ -330,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Returns an answer function for [`process`] that refuses the first request, as a process does that has already
-    /// reached the wanted iteration, and accepts all later ones.
+    /// Returns an answer function for [`process`] that refuses the first request and accepts all later ones. A real
+    /// process refuses a request if it has already reached the wanted iteration.
     fn late_once() -> impl FnMut() -> Option<ControlEvent> {
         let mut is_first = true;
         move || {

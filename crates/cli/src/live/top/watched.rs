@@ -41,7 +41,7 @@ pub(super) struct ProcessRow {
     /// Number of times that the GIL passed from one thread to another, per second. `None` if it is not known.
     pub handoffs: Option<f64>,
     /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
-    /// recently, the share inside all windows so far.
+    /// recently, the share inside all windows since the process started. `None` if it is not known.
     pub gpu: Option<f64>,
 }
 
