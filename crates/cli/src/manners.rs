@@ -1,4 +1,4 @@
-//! The options that every verb (subcommand) has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
+//! The options that every subcommand has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
 //! terminal.
 
 use std::borrow::Cow;

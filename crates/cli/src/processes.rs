@@ -174,8 +174,8 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
         bail!("{}: there is no record in it", path.display());
     }
     files.sort();
-    // nsys writes the export of a report into the report's folder. Reading both the report and its export would show
-    // the same run twice.
+    // nsys writes the export of a report into the report's folder. Reading both would show the same run twice, so a
+    // report that has an export is left out.
     let reports = files.clone();
     files.retain(|file| {
         let export = file.with_extension("sqlite");

@@ -319,7 +319,7 @@ fn set_variables(
         command.env(variable::control, "1");
     }
     if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler records all windows, also those that are requested while the program runs. An empty value
+        // nsys or ncu records all windows, also those that are requested while the program runs. So an empty value
         // switches off the library's record.
         command.env(variable::trace, "");
     }

@@ -97,8 +97,8 @@ fn a_process_with_the_driver_and_without_the_library_is_named() {
     for words in [
         &["env", "-i"][..],
         &["env", "-u", "LD_PRELOAD"],
-        // In this row the host is a child of the program. In the next row `setsid` puts the host into a new process
-        // group.
+        // In this row the program `HOST` is a child of a shell. In the next row `setsid` puts `HOST` into a new
+        // process group.
         &["sh", "-c", "env -u LD_PRELOAD \"$@\"; exit $?", "sh"],
         &["setsid", "-w", "env", "-i"],
     ] {

@@ -181,7 +181,7 @@ fn has_to_come_first(program: &Program) -> Option<String> {
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
     // AddressSanitizer's check of the library order can be switched off in `ASAN_OPTIONS`, or by the program itself
-    // (`__asan_default_options`).
+    // (`__asan_default_options`). If the option's name occurs in either, the program is not refused.
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {

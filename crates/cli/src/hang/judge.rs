@@ -221,7 +221,7 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns the cause for which a rank is stuck as text, and the time since when the rank has been stuck.
+/// Returns a text with the reason why a rank is stuck, and with the time since when it has been stuck.
 fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     let quiet = rank.quiet_ns.map(Time);
     let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));

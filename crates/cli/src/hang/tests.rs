@@ -110,8 +110,8 @@ fn ranks() -> Vec<RankState> {
     (0..RANKS as u32).map(rank).collect()
 }
 
-/// Changes the content of a rank's ring file in the same way at both readings, so that the rank does not seem to
-/// move.
+/// Changes the content of a rank's ring file in the same way in both readings (`ring` and `before`), so that the rank
+/// does not seem to move.
 fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
     act(&mut rank.ring);
     act(&mut rank.before);

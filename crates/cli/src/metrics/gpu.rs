@@ -22,8 +22,8 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// Age, in microseconds, up to which NVML's samples of the utilization by processes are used. NVML takes such samples
-/// up to six times a second.
+/// Maximum age, in microseconds, of the NVML samples of the utilization by each process that are used. NVML takes
+/// such samples up to six times a second.
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
