@@ -9,8 +9,8 @@ use crate::process_status::ProcessStatus;
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
 pub(crate) const COMMAND: &str = "tllmprof";
-/// The largest number of ancestors of a process that are searched for a `tllmprof` command. The bound ends the search
-/// if the process tree contains a loop.
+/// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
+/// process. The limit ends the search if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
 
 /// A process that belongs to a run and still runs after the run's program has ended.
@@ -19,9 +19,9 @@ pub(crate) struct Left {
     pub name: String,
 }
 
-/// Finds the processes that inherited the run's identifier from the program. A process below another `tllmprof run`
-/// command is left out, because that command reports it; tasks of one job can have the same identifier. Processes whose
-/// variables this user may not read are left out too.
+/// Finds the running processes that inherited the run's identifier from the program. Processes that another `tllmprof
+/// run` command started are left out, because that command reports them: commands of the same job can have the same
+/// run identifier. Processes whose environment variables this user may not read are left out too.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {

@@ -74,7 +74,8 @@ pub(crate) fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Copies runs into the folder. Then removes the oldest of the copied runs until at most `most` are left.
+/// Copies the runs `new` into the folder. Then removes the oldest of the runs that were copied there, now or earlier,
+/// until at most `most` are left.
 ///
 /// # Errors
 /// A run cannot be copied or removed.

@@ -1,4 +1,5 @@
-//! Processes in other containers: their process numbers outside the container, and paths to their files.
+//! Processes in other containers: their numbers in their own PID namespace, and the paths with which this process can
+//! open their files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -9,11 +10,12 @@ use std::path::{Component, Path, PathBuf};
 
 use tllmprof_control::place;
 
-/// A folder of control sockets that is in another container.
+/// A folder in another container that may contain control sockets, over which processes receive requests of
+/// `tllmprof`.
 pub(crate) struct Folder {
     pub path: PathBuf,
-    /// True if the container has another user namespace. Then the connection must be made as a user that exists in that
-    /// namespace.
+    /// True if the container's user namespace differs from that of this command. Then the connection to a socket in
+    /// the folder must be made as a user that exists in the container's namespace.
     pub is_other_users: bool,
 }
 
@@ -31,8 +33,8 @@ pub(crate) fn own_number(pid: u64) -> Option<u64> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns true if process `pid` sees other files than this process under the same path, for example in a container.
-/// Returns false also if this process may not find that out.
+/// Returns true if a path leads to other files for process `pid` than for this process, for example because process
+/// `pid` runs in a container. Returns false also if this process may not find that out.
 pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
@@ -94,8 +96,9 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside)
 }
 
-/// Finds folders in other containers that may contain control sockets of processes in which the library runs. `control`
-/// is the folder that the user named, as a path inside the container. `only` restricts the search to one process.
+/// Finds folders in other containers that may contain control sockets. Only containers with a process that has loaded
+/// the tllmprof library are searched. `control` is the folder that the user named, as a path inside the container.
+/// `only` restricts the search to one process.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();

@@ -121,7 +121,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(of(false, &[20]), [(20, 2)]);
-        // Window 20 holds iterations 20 and 21, so it ends right before 22. No window ends right before 30.
+        // The window of iterations 20 and 21 ends right before 22, so it is kept. The window that begins with 30 is
+        // kept because 30 is its first iteration.
         assert_eq!(of(true, &[22, 30]), [(20, 2), (30, 2)]);
         assert_eq!(of(false, &[22]), []);
     }

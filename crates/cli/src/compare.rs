@@ -181,7 +181,7 @@ pub(crate) struct CompareRequest<'a> {
     pub asked: ComparisonOptions,
 }
 
-/// A comparison and the exit status of the command. Damaged or incomplete records change the status.
+/// A comparison, and the exit status of the command. The status is a failure if a record is damaged.
 pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,

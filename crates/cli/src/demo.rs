@@ -131,8 +131,8 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the `tllmprof run` command that captures the window of the example program. The command is what a user
-    /// would type.
+    /// Returns the `tllmprof run` command that captures the window of the example program, in the form in which a
+    /// user would type it. `options` are further options of `run`.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
@@ -266,8 +266,8 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// The error for a child process that a signal such as SIGINT ended. The user or the system has sent the signal to
-/// the whole terminal or to this command.
+/// The error for a child process that a signal such as SIGINT ended. The signal was meant for the whole demo, so the
+/// demo ends by the same signal.
 #[derive(Debug)]
 struct Interrupted(i32);
 

@@ -25,11 +25,12 @@ static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) };
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables in which a service manager writes a process number. A process obeys the manager's other variables only if
-/// that number is its own process number.
+/// Variables in which a service manager writes the number of the process that it starts. The program obeys the
+/// manager's other variables only if that number is its own. So if the program runs in a child process, the child's
+/// number is written to these variables.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The variable in which systemd names the process that may use the passed sockets, by the inode of the process's
-/// pidfd. That inode is not known before a child starts, so the variable cannot be rewritten for a child.
+/// The variable in which systemd names the process that may use the passed sockets, by the inode of that process's
+/// pidfd. The inode of a child's pidfd is not known before the child starts, so a child does not get this variable.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
 /// Bytes for the largest process number in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
@@ -62,7 +63,7 @@ extern "C" fn note() {
 /// not exist, for example in a container, Rust's runtime would abort the process. The root folder is opened instead:
 /// reading and writing it fails, as with a closed descriptor.
 fn occupy() {
-    // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
+    // SAFETY: the paths are zero-terminated. The descriptor that is opened stays open, and no other code uses it.
     unsafe {
         if libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) == -1 {
             libc::open(c"/".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
@@ -260,8 +261,8 @@ unsafe extern "C" {
 
 /// A program, its arguments and its variables, in the form that `execve` takes.
 struct ProgramImage {
-    /// The path of the program's file if the file is binary. If the kernel does not know the format of a binary file,
-    /// no shell may try to read that file as a script.
+    /// The path of the program's file if the file is binary, otherwise `None`. If the kernel does not know the format
+    /// of a binary file, the program must not be started through a shell, which would read the file as a script.
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
@@ -405,7 +406,8 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// Returns true if a service manager expects notices from this process (`sd_notify`). By default the manager accepts
-/// notices only from the process that it started, and it asks the kernel which process sent a notice.
+/// notices only from the process that it started, and it asks the kernel which process sent a notice. So the
+/// program's notices are accepted only if the program runs in this process.
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();

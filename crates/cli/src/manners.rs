@@ -1,4 +1,4 @@
-//! The options that every verb (subcommand) has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
+//! The options that every subcommand has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
 //! terminal.
 
 use std::borrow::Cow;
@@ -102,8 +102,8 @@ pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorCho
 
 const COLOUR: &str = "--color";
 
-/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be the verb that
-/// follows. Returns `None` if the value is valid.
+/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be the subcommand
+/// that follows the option. Returns `None` if the value is valid.
 pub(crate) fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()

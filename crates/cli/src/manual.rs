@@ -35,11 +35,11 @@ pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a manual page for the command, and one for each visible verb.
+/// Writes a manual page for the command, and one for each subcommand that is not hidden.
 pub(crate) fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
-    // `build` changes the names of verbs to the names that users type, so it runs before the names are read.
+    // `build` changes the names of subcommands to the names that users type, so it runs before the names are read.
     command.build();
     let verbs: Vec<_> = command.get_subcommands().cloned().collect();
     for (page, of) in std::iter::once(("tllmprof".to_owned(), command)).chain(

@@ -196,8 +196,8 @@ fn line(error: &clap::Error) -> String {
         ContextKind::SuggestedValue,
     ];
     let meant = meant.into_iter().find_map(text).or_else(|| {
-        // clap's other suggestions are about words that begin with a dash. They do not apply to this word, which names
-        // a verb.
+        // Of clap's other suggestions only the one in the form `'SUBCOMMAND OPTION' exists` is used. The others are
+        // about values that begin with a dash.
         let tip = text(ContextKind::Suggested)?;
         Some(tip.strip_suffix("' exists")?.strip_prefix('\'')?.to_owned())
     });

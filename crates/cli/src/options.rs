@@ -341,8 +341,8 @@ impl Options {
         self.has("--gpu-metrics")
     }
 
-    /// Returns true if the command samples the state of the GPUs. By default it does, unless the user wants only times
-    /// and calls.
+    /// Returns true if the command samples the state of the GPUs. It does unless the user gave `--no-gpu-state` or
+    /// `--light`, or set the variable of this setting to false.
     ///
     /// # Errors
     /// The value of the variable is neither true nor false.

@@ -18,7 +18,8 @@ use crate::{output, parallel, processes, traces};
 pub(crate) struct Measured(Vec<(String, Vec<MetricSample>)>);
 
 impl Measured {
-    /// Collects the metrics of all records. A record may contain only metrics and belong to no process of the program.
+    /// Collects the GPU metrics of all records, including records that contain only metrics and belong to no process
+    /// of the program.
     pub(crate) fn from_processes(processes: &[Process]) -> Self {
         let with = processes
             .iter()
@@ -33,8 +34,8 @@ impl Measured {
     }
 }
 
-/// Writes a report's page to a file, which is complete or absent, or to standard output if there is no target.
-/// `are_some` means that the processes contain only some of the windows of their records.
+/// Writes a report's page to a file, or to standard output if there is no target. If writing fails, no incomplete
+/// file is left. `are_some` means that the processes contain only some of the windows of their records.
 ///
 /// # Errors
 /// The page cannot be written.

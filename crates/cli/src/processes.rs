@@ -174,8 +174,8 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
         bail!("{}: there is no record in it", path.display());
     }
     files.sort();
-    // nsys writes the export of a report into the report's folder. Reading both the report and its export would show
-    // the same run twice.
+    // nsys writes the export of a report into the report's folder. Reading both would show the same run twice, so a
+    // report that has an export is left out.
     let reports = files.clone();
     files.retain(|file| {
         let export = file.with_extension("sqlite");
@@ -209,7 +209,8 @@ pub(crate) fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record for two passes. If the passes take long, a progress line that begins with `verb` is shown.
+/// Opens a record that will be read in two passes. If reading takes long, a progress line that begins with `verb` is
+/// shown.
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.

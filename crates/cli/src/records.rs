@@ -251,9 +251,9 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template is
-    /// already taken, the library appends the process's number to the stem, and if necessary a counter. So the name is
-    /// also compared without up to two numbers.
+    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template
+    /// is already taken, the library appends the process's number to the stem, and if necessary a counter. So up to
+    /// two numbers are removed from the name before it is compared with the template.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));

@@ -295,8 +295,9 @@ fn set_variables(
     settings: &Settings,
     measures: Measures,
 ) {
-    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
-    // options that set variables cannot be used, because they split values at commas, which lists of windows contain.
+    // Also if `command` is nsys or ncu, the variables are set in its environment. nsys and ncu pass them on to the
+    // program, and the library does nothing inside nsys and ncu. The options of nsys and ncu that set variables
+    // cannot be used, because they split values at commas, which lists of windows contain.
     command.env(
         "LD_PRELOAD",
         library::preload(library, env::var_os("LD_PRELOAD")),
@@ -318,7 +319,7 @@ fn set_variables(
         command.env(variable::control, "1");
     }
     if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler records all windows, also those that are requested while the program runs. An empty value
+        // nsys or ncu records all windows, also those that are requested while the program runs. So an empty value
         // switches off the library's record.
         command.env(variable::trace, "");
     }
@@ -346,7 +347,8 @@ fn sample_scope(
     }
 }
 
-/// Starts to sample the GPUs' metrics. The samples are written to the folder of the run's records.
+/// Starts to sample the GPUs' metrics. The samples are written to the folder of the run's records. Returns `None` if
+/// the sampling process cannot be started.
 fn start_sampler(
     records: Option<&Records>,
     settings: &Settings,

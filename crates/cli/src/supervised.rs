@@ -41,8 +41,8 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Runs the program until it ends, as a child that stands in for this process. Calls `meanwhile` once the program has
-/// started.
+/// Runs the program until it ends, as a child that behaves as if it had replaced this process. Calls `meanwhile` once
+/// the program has started.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -114,7 +114,7 @@ impl Job {
             };
             if self.stop_together(false) {
                 // This process was stopped by SIGSTOP, and its helper process, the witness, stopped the program as
-                // well. Now another process has continued this process.
+                // well. Now another process has continued this process, so the program is continued too.
                 send(self.number, libc::SIGCONT);
             }
             // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the
@@ -125,8 +125,8 @@ impl Job {
         }
     }
 
-    /// Records for the witness process that this process is about to stop together with the program (`true`), or that
-    /// it continues (`false`). Returns the previous value.
+    /// Notes for the witness, a helper process, that this process is about to stop together with the program
+    /// (`true`), or that it continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))
@@ -171,8 +171,9 @@ impl Job {
     /// until both continue. Also reaps orphans that became children of this process, because the first process of a
     /// container has to do so.
     ///
-    /// A sender that continues this process mostly continues the whole job, and may stop it again at once. So the
-    /// program is not continued a second time, because a second SIGCONT would undo the new stop.
+    /// If another process, such as a shell, continues this process, it usually continues the program too, and may
+    /// stop both again at once. So this process does not continue the program a second time, because a second SIGCONT
+    /// would undo the new stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;

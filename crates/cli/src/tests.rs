@@ -40,7 +40,7 @@ impl Hostile {
     /// and some names may be any text.
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
-            // For paths only the file system sets limits, and the parser does not check these limits.
+            // The parser accepts these hostile values as paths, because only the file system sets limits for paths.
             "TLLMPROF_TRACE" | "TLLMPROF_RING" => &[Huge, Negative, NotUtf8, Misspelt][..],
             "TLLMPROF_RUN" => &[Misspelt],
             "TLLM_TORCH_PROFILE_TRACE" => &[Huge, Negative, Misspelt],

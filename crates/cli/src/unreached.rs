@@ -163,7 +163,8 @@ impl Processes {
         let is_it = |known: &Unreached| known.number == number && known.image == status.image;
         let is_known = self.unreached.iter().any(is_it);
         match mapped {
-            // The library was attached to the process after an earlier search.
+            // The library was attached to the process after an earlier search, so the process is removed from the
+            // list.
             Mapped::Library => self.unreached.retain(|known| !is_it(known)),
             Mapped::DriverAlone if !is_known => {
                 self.unreached.push(Unreached {

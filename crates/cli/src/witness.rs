@@ -129,7 +129,7 @@ impl Witness {
         answered.then_some(answer[0] != 0)
     }
 
-    /// Records that the command is about to stop together with the program (`true`), or that it continues (`false`).
+    /// Notes that the command is about to stop together with the program (`true`), or that it continues (`false`).
     /// Returns the previous value.
     pub(crate) fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)

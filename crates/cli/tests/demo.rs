@@ -1,4 +1,4 @@
-//! Tests of `tllmprof demo`: its verdict, with correct and with faulty examples and profilers.
+//! Tests of `tllmprof demo`: its verdict if the example program and the profilers work, and if they fail.
 
 mod common;
 
@@ -210,8 +210,8 @@ fn an_interrupted_demo_leaves_nothing() {
         assert!(lines.any(|line| line == "lasts"));
         assert!(!is_empty(&scratch), "nothing to leave");
         let number = child.id().cast_signed();
-        // SAFETY: the child has not been waited for. A terminal sends the signal to the whole group, kill(1) to one
-        // process.
+        // SAFETY: the child has not been waited for, so the number is its own. A terminal sends the signal to the
+        // whole group, kill(1) to one process.
         unsafe { libc::kill(if is_to_all { -number } else { number }, signal) };
         assert_eq!(wait(&mut child).unwrap().signal(), Some(signal));
         assert!(is_empty(&scratch));

@@ -1,4 +1,4 @@
-//! Tests of `tllmprof doctor`, on programs such as setuid, damaged and CUDA programs, and on programs of another
+//! Tests of `tllmprof doctor`: with CUDA programs, with setuid and damaged programs, and with programs for another
 //! machine or C library.
 
 mod common;

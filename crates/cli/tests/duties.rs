@@ -1,6 +1,6 @@
-//! A wrapper such as `tllmprof run` has duties towards the program that it starts, one per row of the tables below. The
-//! program must see and do the same when it is started directly, as a child of `tllmprof run`, and in place of the
-//! command (`run --no-trace`).
+//! Tests that a program behaves in the same way under `tllmprof run` as without it. Each row of the tables below is a
+//! duty of `tllmprof run` towards the program. The program must see and do the same when it is started directly, as a
+//! child of `tllmprof run`, and in place of the command (`run --no-trace`).
 
 mod common;
 
@@ -503,7 +503,7 @@ fn a_signal_keeps_its_value_and_its_sender() {
         let value = libc::sigval {
             sival_ptr: std::ptr::without_provenance_mut(77),
         };
-        // SAFETY: the value is a number.
+        // SAFETY: the value is a number, which is not used as a pointer.
         assert_eq!(unsafe { libc::sigqueue(program.started(), 37, value) }, 0);
         assert_eq!(program.line(), "got value 77 from 1", "{way:?}");
         program.finish();
@@ -634,7 +634,7 @@ fn what_cannot_be_started_ends_as_with_env() {
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();
-    // Arguments and variables may together take a quarter of the stack's limit.
+    // Limits the size of the arguments and variables: together they may take a quarter of the stack's limit.
     let few = || {
         let limit = libc::rlimit {
             rlim_cur: 2 << 20,
@@ -767,8 +767,8 @@ fn closed_streams_stay_closed_in_a_container_without_devices() {
     assert_eq!([&said[1], &said[2]], [&said[0]; 2]);
 }
 
-/// A process reads the program's output until it is closed. The reader must see the end as soon as the program closes
-/// its output, so the command must not keep the output open.
+/// The test reads the program's output until its end. It must see the end as soon as the program closes its output,
+/// so the command must not keep the output open.
 #[test]
 fn a_pipe_ends_when_the_program_closes_it() {
     let shop = Shop::new();

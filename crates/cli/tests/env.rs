@@ -233,6 +233,7 @@ fn what_has_no_variable_is_said() {
         ended.stderr.starts_with("tllmprof: --gpu-metrics: "),
         "{ended:?}"
     );
-    // The second line is the warning about this shell's environment.
+    // The first line is the warning about `--gpu-metrics`, and the second line is the warning about this shell's
+    // environment.
     assert_eq!(ended.stderr.lines().count(), 2, "{ended:?}");
 }

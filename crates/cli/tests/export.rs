@@ -1,4 +1,4 @@
-//! Tests of `tllmprof export`, on records of a simulated server, whose times are known exactly.
+//! Tests of `tllmprof export`, on records of a simulated server. All times in these records are known exactly.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -341,8 +341,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let started = Instant::now();
-    // While the output is written, it has no name. On a file system without support for files without names, it has a
-    // hidden name.
+    // The export has begun once it has an open file without a name: the output gets its name only when it is
+    // complete. On a file system without support for such files, the incomplete output has a hidden name.
     let folder = fs::canonicalize(scratch.path(".")).unwrap();
     let opened = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
     let has_begun = |child: &Child| {

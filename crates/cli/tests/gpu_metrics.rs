@@ -317,7 +317,7 @@ fn the_sampling_ends_with_the_command() {
 fn signals_are_for_the_program() {
     let scratch = Scratch::new();
     let (mut child, path) = lasting(&mut run(&scratch, ""), &scratch);
-    // SAFETY: the child has not been waited for.
+    // SAFETY: the child has not been waited for, so its process number is still its own.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(wait(&mut child).unwrap().signal(), Some(libc::SIGTERM));
     assert_eq!(Read::new(&path).ended, Some(RecordEnded::InOrder));

@@ -42,8 +42,8 @@ fn refused(ended: &Ended, says: &str) {
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
 
-/// Returns the options of a verb that take a value. For each option: its name, true if the value has to follow an
-/// equals sign, and the name of the value.
+/// Returns the options of a subcommand that take a value. For each option: its name, true if the value has to follow
+/// an equals sign, and the name of the value.
 fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     let help = finish(scratch.tllmprof().args([verb, "--help"])).stdout;
     let lines = help.lines().filter_map(|line| {

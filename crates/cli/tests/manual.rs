@@ -15,7 +15,7 @@ fn tllmprof(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the visible verbs, from the command's help.
+/// Returns the subcommands that are not hidden, from the command's help.
 fn verbs() -> Vec<String> {
     let help = finish(&mut tllmprof(&["--help"])).stdout;
     let (_, verbs) = help.split_once("Commands:\n").unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `tllmprof report`, on records of a simulated server, whose times are known exactly.
+//! Tests of `tllmprof report`, on records of a simulated server. All times in these records are known exactly.
 
 mod common;
 #[path = "../../nsys/tests/common/mod.rs"]

@@ -141,7 +141,7 @@ fn a_program_that_is_recorded_gets_what_is_sent_to_the_command() {
     let mut child = run.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    // SAFETY: the child has not been waited for.
+    // SAFETY: the child has not been waited for, so its process number is still its own.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(lines.next().unwrap().unwrap(), "got");
     assert_eq!(child.wait().unwrap().code(), Some(5));
@@ -490,7 +490,8 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     );
 }
 
-/// Returns the command and its working folder. The command runs as a user who may not write to the working folder.
+/// Returns a `tllmprof` command that runs as a user who may not write to its working folder. Also returns that
+/// folder.
 fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;

@@ -55,8 +55,9 @@ fn await_a_look(child: &Child) {
     }
 }
 
-/// Runs the host program under `tllmprof run` with `arguments`. `words` are the command that starts the host. Returns
-/// the host's process number, and the messages.
+/// Runs the program [`HOST`] under `tllmprof run` with the options `arguments`. `words` are the command that starts
+/// `HOST`, and `loads` is the library that `HOST` loads. Returns the process number of `HOST`, and the messages of
+/// `tllmprof run`.
 fn run(scratch: &Scratch, arguments: &[&str], words: &[&str], loads: &str) -> (String, String) {
     let mut run: Command = scratch.tllmprof();
     run.arg("run").args(arguments).arg("--").args(words);
@@ -96,8 +97,8 @@ fn a_process_with_the_driver_and_without_the_library_is_named() {
     for words in [
         &["env", "-i"][..],
         &["env", "-u", "LD_PRELOAD"],
-        // In this row the host is a child of the program. In the next row `setsid` puts the host into a new process
-        // group.
+        // In this row the program `HOST` is a child of a shell. In the next row `setsid` puts `HOST` into a new
+        // process group.
         &["sh", "-c", "env -u LD_PRELOAD \"$@\"; exit $?", "sh"],
         &["setsid", "-w", "env", "-i"],
     ] {

@@ -21,7 +21,7 @@ pub enum ControlEvent {
         why: String,
         /// The number of the next step, if the requested one has already begun.
         next: Option<u64>,
-        /// The last step of the conflicting window, if it is known.
+        /// The last step of the other window because of which the request is refused, if it is known.
         ends: Option<u64>,
     },
 }

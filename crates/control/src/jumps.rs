@@ -49,7 +49,7 @@ pub struct Jumps {
     pub known: AtomicU64,
     /// The number of entries of the table that are filled in. Filled entries never change.
     pub count: AtomicU64,
-    /// The number of rounds in which the command has written jumps.
+    /// The number of times that the command has written jumps of this table into the process.
     pub rounds: AtomicU64,
     pub all: [Jump; MAX_JUMPS],
 }

@@ -21,13 +21,14 @@ pub enum Request {
 /// values that the process was started with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capture {
-    /// The number of steps in the window.
+    /// The number of steps in the window. If the request has neither this number nor `duration`, the window has
+    /// [`STEPS`](crate::STEPS) steps.
     pub steps: Option<u64>,
-    /// The duration of the window, or its maximum duration if `steps` is given.
+    /// The duration of the window, or its maximum duration if `steps` is given. `None` for no limit.
     pub duration: Option<Duration>,
     /// The first step of the window; `None` for the next step.
     pub first: Option<u64>,
-    /// The number of steps to skip before the window begins.
+    /// The number of steps to skip before the window begins; `None` for 0.
     pub delay: Option<u64>,
     /// A condition on batches, as in `TLLMPROF_WHERE`. Only steps that meet the condition are counted.
     pub condition: Option<String>,

@@ -12,7 +12,7 @@ use crate::{Call, Iteration, Moment, Work};
 /// Maximum number of calls to keep; the same maximum applies to pieces of GPU work. Further calls
 /// are only counted.
 const MAX_CALLS: usize = 1 << 24;
-/// Maximum number of function names whose meaning is cached.
+/// Maximum number of function names for which the meaning of the function (the purpose of its calls) is cached.
 const MAX_NAMES: usize = u16::MAX as usize;
 
 /// In `HeldCall::work`, a piece of GPU work is a number: `COPIES` and larger numbers stand for
@@ -30,7 +30,7 @@ struct HeldCall {
     work: u32,
     /// Index of the calling thread in `TraceCalls::threads`.
     thread: u16,
-    /// Index of the function's meaning in `TraceCalls::meanings`.
+    /// Index in `TraceCalls::meanings` of the meaning of the called function, that is, the purpose of its calls.
     meaning: u16,
 }
 
@@ -58,8 +58,8 @@ pub(crate) struct Learned {
 }
 
 impl TraceCalls {
-    /// Returns the meaning of a function and its index, or `None` if calls of the function are
-    /// neither counted nor passed to the learner.
+    /// Returns the meaning of a function (the purpose of its calls) and the index of that meaning. Returns `None` if
+    /// calls of the function are neither counted nor passed to the learner.
     pub(crate) fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
         let place = match self.by_name.get(name) {
             Some(place) => *place,
@@ -77,7 +77,8 @@ impl TraceCalls {
         Some((place, self.meanings[usize::from(place)]))
     }
 
-    /// Adds a call. `place` is the index of the meaning of the called function.
+    /// Adds a call. `meaning` is the meaning of the called function (the purpose of its calls), and `place` is the
+    /// index of that meaning.
     pub(crate) fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
         if self.held.len() >= MAX_CALLS {
             self.left_out += 1;

@@ -118,8 +118,8 @@ fn sglang(text: &str) -> Option<Batch> {
         "DECODE" => Batch::new(requests, tokens.unwrap_or(requests), 0),
         "EXTEND" => Batch::new(requests, tokens?, tokens?),
         "IDLE" => Batch::new(0, 0, 0),
-        // The name of a mixed step (prefill and decode together) does not say how many of its
-        // tokens belong to prompts.
+        // The name of a mixed step (prefill and decode together) does not say how many of its tokens belong to
+        // prompts, so the batch is not known.
         _ => None,
     }
 }

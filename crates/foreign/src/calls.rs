@@ -36,8 +36,8 @@ pub(crate) struct Meaning {
 }
 
 impl Meaning {
-    /// Returns the meaning of a function, or `None` if calls of the function are neither counted
-    /// nor passed to the learner.
+    /// Returns the meaning of a function (the purpose of its calls), or `None` if its calls are neither counted nor
+    /// passed to the learner.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let name = plain_name(name);
         let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;

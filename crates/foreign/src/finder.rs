@@ -19,7 +19,7 @@ const MAX_COUNTED: usize = 1 << 20;
 /// Maximum number of different range names to count. The names are listed in the message that no
 /// range matches the rule.
 const MAX_NAMES: usize = 1 << 12;
-/// Maximum number of range names that the message lists.
+/// Maximum number of range names in the message that no range matches the rule.
 const SHOWN: usize = 3;
 
 /// Text in place of the rule in the report, if no iterations were found.

@@ -1,4 +1,5 @@
-//! Tests that iterations are found in traces without tllmprof's marks. The traces are made up by these tests.
+//! Tests that iterations are found in traces that contain no iterations counted by tllmprof itself. The tests make up
+//! these traces.
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{

@@ -22,7 +22,7 @@ pub struct RawEvent {
     pub name: String,
     pub pid: Scalar,
     pub tid: Scalar,
-    /// Start in nanoseconds. The field `duration` is in nanoseconds, too.
+    /// Start in nanoseconds; `None` if the event has none. The field `duration` has the same form.
     pub start: Option<i64>,
     pub duration: Option<i64>,
     pub args: Args,
@@ -35,7 +35,7 @@ pub struct Args {
     pub stream: Option<i64>,
     pub correlation: Option<i64>,
     pub bytes: Option<i64>,
-    /// The iteration's number, in an event that tllmprof exported.
+    /// The iteration's number if tllmprof exported the event, otherwise `None`.
     pub iteration: Option<i64>,
     /// The name of a process or thread, if the event describes one.
     pub name: String,

@@ -74,7 +74,8 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// Maximum length in bytes of a word outside strings that may be NaN, Infinity or inf.
+/// Maximum length, in bytes, of a word that may be NaN, Infinity or inf. Only words outside JSON strings are
+/// examined.
 const LONGEST_WORD: usize = 16;
 
 /// A reader that replaces NaN, Infinity and inf by `null`. Some programs write them, but JSON does not allow them.
@@ -84,7 +85,7 @@ struct Finite<R> {
     /// Processed bytes. Those from index `at` on have not been returned to the caller yet.
     text: Vec<u8>,
     at: usize,
-    /// The beginning of a word outside strings, which may turn out to be NaN, Infinity or inf.
+    /// The beginning of a word outside JSON strings. The whole word may turn out to be NaN, Infinity or inf.
     word: Vec<u8>,
     is_in_string: bool,
     is_escaped: bool,

@@ -156,8 +156,8 @@ fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
     let mut others: HashMap<StringId, u64> = HashMap::new();
     for event in &trace.host {
         let source = match event.kind {
-            // Older versions of the profiler write ranges of the program with the category of
-            // operators.
+            // Older versions of the profiler write ranges of the program with the category of operators, so an
+            // operator may be a range, too.
             HostKind::Annotation | HostKind::Operator => RangeSource::Annotation,
             HostKind::Function => RangeSource::Python,
             HostKind::Call | HostKind::Module => continue,

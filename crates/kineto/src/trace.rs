@@ -214,8 +214,8 @@ impl Trace {
         let (kind, name) = match (kind, raw.name.strip_prefix(MODULE)) {
             (HostKind::Function, Some(module)) => (HostKind::Module, module_name(module)),
             (HostKind::Function, None) => (kind, without_address(&raw.name)),
-            // Older versions of the profiler write ranges of the program with the category of
-            // operators.
+            // Older versions of the profiler write ranges of the program with the category of operators. An operator
+            // with the name of a step is such a range.
             (HostKind::Operator, _) if is_step_range(&raw.name) => {
                 (HostKind::Annotation, Cow::Borrowed(&*raw.name))
             }

@@ -51,7 +51,8 @@ impl WindowWait {
         }
     }
 
-    /// Returns the state for a window that no client has requested and that a client is about to stop.
+    /// Returns the state for an open window that no client has requested, for a client that is about to stop the
+    /// window.
     pub(crate) const fn planned() -> Self {
         Self {
             owner: None,
@@ -91,8 +92,8 @@ impl WindowWait {
         self.stopped.is_some()
     }
 
-    /// Returns the task that the window's progress requires. After the task is done, the caller has to call
-    /// this function again for the next one.
+    /// Returns the next task for the window, which depends on the window's progress. After the task is done, the
+    /// caller has to call this function again.
     pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,

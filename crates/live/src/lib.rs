@@ -5,8 +5,8 @@
 //! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
 //! ```
 //!
-//! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the host's
-//! signal handlers, holds none of the host's locks, and delays the end of the process by a second at most.
+//! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the program's
+//! signal handlers, holds none of the program's locks, and delays the end of the process by a second at most.
 //! While no client is connected, it sleeps in one system call without a time-out. Clients are limited in the
 //! length of a line, in number and in time.
 //!
@@ -51,7 +51,7 @@ lifecycle::global! {
 /// the process waits for work, and closing a window runs a profiler's code.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The session's listener, which opens the control socket.
+/// The listener that opens the control socket when the process has begun to use CUDA.
 pub struct ControlSocket;
 
 impl Listener for ControlSocket {

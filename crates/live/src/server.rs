@@ -27,7 +27,7 @@ const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
 /// process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The largest number of times that the control socket is created again after the host has closed it.
+/// The largest number of times that the control socket is created again after the program has closed it.
 const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
@@ -113,8 +113,8 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // The listening socket was shut down: by the host, by another process that shares it,
-            // or by this process to wake this thread.
+            // The listening socket must be created again if it was shut down: by the program, by another process that
+            // shares it, or by this process to wake this thread.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }
@@ -323,8 +323,8 @@ fn times() -> Option<control::StepHistograms> {
     })
 }
 
-/// Translates a client's request for a window to the session's form, or returns the reason why this process
-/// cannot meet the request.
+/// Converts a client's request for a window to a [`WindowRequest`], or returns the reason why this process cannot
+/// meet the request.
 fn wanted(capture: Capture, settings: &Settings) -> Result<WindowRequest, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {

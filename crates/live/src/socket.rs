@@ -1,5 +1,5 @@
-//! The descriptors of the listening socket and of its clients. The host may close descriptors that it does
-//! not know, open other files under the same numbers, and fork.
+//! The descriptors of the listening socket and of its clients. The program in which the library runs does not know
+//! these descriptors. It may close them, open other files under the same numbers, and fork.
 
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit, size_of};
@@ -22,9 +22,9 @@ const LOWEST_DESCRIPTOR: c_int = 64;
 const BACKLOG: c_int = 16;
 /// The largest number of sockets (the listening one and its clients) that are open at the same time.
 pub(crate) const MAX_DESCRIPTORS: usize = 9;
-/// The longest time that the end of the process waits for a thread that is creating the socket's file.
+/// The longest time by which a thread that is creating the socket's file can delay the end of the process.
 const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest time that the end of the process waits for the lock on the table of descriptors.
+/// The longest time by which the lock on the table of descriptors can delay the end of the process.
 const TABLE_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A descriptor: its number (-1 for none), and the inode by which the library recognizes that the descriptor
@@ -121,7 +121,7 @@ pub(crate) enum Moved {
     Bytes(usize),
     /// No data can be read or written now, but this may change.
     Later,
-    /// The peer has closed the connection, or the host has closed the descriptor.
+    /// The peer has closed the connection, or the program has closed the descriptor.
     Gone,
 }
 
@@ -204,7 +204,8 @@ impl Socket {
         Ok(Some(socket))
     }
 
-    /// Returns true if the descriptor still belongs to this socket, because the host may have closed it.
+    /// Returns true if the descriptor still belongs to this socket. Returns false if the program has closed the
+    /// descriptor.
     pub(crate) fn is_own(&self) -> bool {
         is_still(self.0)
     }
@@ -395,12 +396,11 @@ mod tests {
         drop(peer);
         assert!(matches!(client.read(&mut buffer), Moved::Gone));
         assert!(matches!(client.write(b"x"), Moved::Gone));
-        // Simulates a host that closes the socket's descriptor, and then gets the same number for
-        // another file.
+        // Simulates a program that closes the socket's descriptor, and then gets the same number for another file.
         let other = std::fs::File::open("/proc/self/maps").unwrap();
         let number = client.0.number;
-        // SAFETY: `dup2` takes no pointer. It does what a host does that closes descriptors that it does not
-        // know.
+        // SAFETY: `dup2` takes no pointer. It closes the socket's descriptor and uses its number again, as a program
+        // may do with descriptors that it does not know.
         unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) };
         assert!(!client.is_own() && matches!(client.write(b"x"), Moved::Gone));
         drop(client);

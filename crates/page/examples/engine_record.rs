@@ -1,12 +1,12 @@
-//! Writes the record of a rank of a simulated inference engine, whose page can then be looked at. If RANK is `metrics`,
-//! it writes a record of a GPU's metrics instead.
+//! Writes the record of a rank of a simulated inference engine, so that a developer can look at its report page. If RANK
+//! is `metrics`, it writes a record of a GPU's metrics instead.
 //!
 //! - KERNELS: number of iterations with recorded kernels.
-//! - EXPERTS: number of experts in each layer, whose routers are replaced in the window.
+//! - EXPERTS: number of experts in each layer, or 0 for none. The record then says that the routers were replaced.
 //! - BATCHES: 0 if batches are not known.
 //! - STACKS: rate of sampled stacks, in Hz.
 //! - PAUSES: 1 if the engine sometimes waits for requests.
-//! - TIMED: GPU times are recorded in one of this number of blocks of eight iterations.
+//! - TIMED: if N, GPU times are recorded in the first of every N blocks of eight iterations.
 //! - SCOPES: 1 if the layers of kernels are known.
 //!
 //! ```text

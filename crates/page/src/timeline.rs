@@ -138,9 +138,9 @@ impl Timeline {
     }
 }
 
-/// Returns true if the page's timeline shows an item. NVTX ranges that tllmprof itself opened are
-/// not shown. The first pass may count such a range even so, because the name of its domain may
-/// come later in the record.
+/// Returns true if the page's timeline shows an item. NVTX ranges that tllmprof itself opened are not shown. In the
+/// first pass over the record such a range may be counted nevertheless, because the name of its domain may come later
+/// in the record.
 fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     let is_own = || item.domain != NO_STRING && texts.strings.get(item.domain) == OWN_DOMAIN;
     item.kind.row().page.is_some() && !is_own()
@@ -252,8 +252,8 @@ impl SecondPass<'_> {
 
     /// Returns the number of an item's name. The number is cached, because many items share a name.
     fn number(&mut self, item: &Item) -> u32 {
-        // The spans of all streams of a GPU are on one track, which already shows the iterations.
-        // So the name of a span is the name of its stream.
+        // A span is the busy time of a stream in an iteration. The spans of all streams of a GPU are on one track,
+        // which already shows the iterations. So the name of a span is the name of its stream.
         let name = match item.track {
             On::Spans { stream, .. } => Name::Stream(stream),
             _ => item.name,

@@ -267,7 +267,7 @@ pub(crate) fn item(
         // A window is recorded as two events, for its beginning and its end. `Stretch` makes one
         // item from both.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // These events are used for the layers of the report. They are no items of the timeline.
+        // The report uses these events to find the layers that launched kernels. They are no items of the timeline.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
@@ -278,7 +278,7 @@ pub(crate) fn item(
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // This event concerns the whole process, so it has no place on the timeline.
+        // This event is a number of iterations without a time, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
         // The report makes findings from these events. They are no items of the timeline.
         What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
@@ -461,8 +461,8 @@ fn python_item(event: &Event, empty: Item) -> Option<Item> {
     })
 }
 
-/// Returns the item of a value of a device or of an expert. The fields that it does not set are
-/// copied from `empty`.
+/// Returns the item of an event that gives a value of a GPU, such as a metric, or the load of an expert. The fields
+/// that it does not set are copied from `empty`.
 #[inline(always)]
 fn device_item(event: &Event, empty: Item) -> Option<Item> {
     let (on_host, on_gpu) = (on_host(event), Length::Ns(event.duration));

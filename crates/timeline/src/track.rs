@@ -25,7 +25,8 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// The time for which a stream was busy in each iteration, recorded without kernels.
+    /// The time from the first work of a stream to its last in each iteration. It is measured without recording
+    /// kernels.
     Spans {
         device: u8,
         stream: u16,

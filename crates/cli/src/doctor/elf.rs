@@ -181,7 +181,8 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // Section headers may be stripped, so they are read last: the other fields do not need them.
+    // The fields that come from section headers are read last. A stripped file may have no section headers, and the
+    // other fields do not need them.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }

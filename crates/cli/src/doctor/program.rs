@@ -152,8 +152,8 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             "--" => break Path::new(arguments.next()?),
             "--inhibit-cache" => {}
             "--library-path" => library_path = Some(arguments.next()?.clone()),
-            // The options of `WITH_VALUE` may have their value in the next argument. musl's linker also accepts
-            // `OPTION=VALUE`.
+            // The value of these options is the next argument, which is skipped here. musl's linker also accepts the
+            // form `OPTION=VALUE`, which the next branch handles.
             option if WITH_VALUE.contains(&option) => drop(arguments.next()?),
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),

@@ -3,8 +3,8 @@
 //!
 //! If the loader cannot load the library, it may start the program without it, and nothing reports that. If the loader
 //! cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a program into which any
-//! library is preloaded. So these cases are reported before the program starts. Only certain failures are reported: in
-//! doubt the program is started.
+//! library is preloaded. So these cases are reported before the program starts. Only failures that are certain
+//! are reported. In doubt the program is started.
 
 use std::env;
 use std::fs;
@@ -25,8 +25,8 @@ const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit, in bytes, of the memory that is mapped at the start for arguments and variables, the vDSO and the
-/// loader's data. The exact size is not known.
+/// Upper limit, in bytes, of the memory that a new process has mapped for its arguments and variables, the vDSO and
+/// the loader's data. The exact size is not known.
 const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program, as text for messages, such as `it is setuid, and
@@ -50,8 +50,9 @@ impl Obstacle {
 /// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
 pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    // If the command line names a loader, the kernel starts the loader's file. Then the mode of that file decides
-    // about secure mode, not the mode of the program.
+    // If the command line names a loader, the kernel starts the loader's file. Then the mode of that file, not the
+    // mode of the program, decides if the process runs in secure mode, in which the loader ignores paths in
+    // `LD_PRELOAD`.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
@@ -123,8 +124,8 @@ pub(crate) fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Vers
         Some((path, provided))
     };
     // A loader works only with the C library of the same build, which lies in the loader's folder. If that folder has
-    // no C library, the program may load any of several. Then the newest of them is used here, so that an error is
-    // reported only if all of them are too old.
+    // no C library, the program may load the C library from any of several folders. The newest of these libraries is
+    // returned, so that an error is reported only if all of them are too old.
     search
         .beside_loader("libc.so.6", &program.elf)
         .and_then(version)
@@ -154,7 +155,8 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
 }
 
 fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String> {
-    // A loader at another path, for example of Nix, may search folders that this code does not know.
+    // Only programs with one of these loaders are checked. A loader at another path, for example of Nix, may find
+    // libraries in folders that this code does not know.
     const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     if !LOADERS.contains(&program.elf.interpreter.as_deref()?) {
         return None;
@@ -179,7 +181,7 @@ fn has_to_come_first(program: &Program) -> Option<String> {
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
     // AddressSanitizer's check of the library order can be switched off in `ASAN_OPTIONS`, or by the program itself
-    // (`__asan_default_options`).
+    // (`__asan_default_options`). If the option's name occurs in either, the program is not refused.
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {
@@ -195,8 +197,8 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Returns an obstacle if the library does not fit into the limited address space. Adds up the mappings that exist
-/// before `main`. The program needs even more memory than that.
+/// Returns an obstacle if the library does not fit into the limited address space. Only the mappings that exist
+/// before `main` are added up, so the program needs even more memory than this sum.
 fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Option<Obstacle> {
     let loader = Elf::read(Path::new(program.elf.interpreter.as_ref()?)).ok()?;
     let others = search.closure(program).loaded.into_iter().skip(1);

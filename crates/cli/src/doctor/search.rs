@@ -54,8 +54,8 @@ impl Search {
         }
     }
 
-    /// Returns the search for the libraries of `program`. If the command line starts the program with a loader and
-    /// its `--library-path`, that path replaces `LD_LIBRARY_PATH`.
+    /// Returns the folders and the cache in which the loader searches for the libraries of `program`. If the command
+    /// line starts the program with a loader and its `--library-path`, that path replaces `LD_LIBRARY_PATH`.
     pub(crate) fn from_program(program: &Program) -> Self {
         let given = program
             .loader
@@ -125,8 +125,8 @@ impl Search {
             .find(|path| fits(path, like))
     }
 
-    /// Returns the path of the library `name` in the folder of the dynamic linker that `like` requests, if that library
-    /// fits `like`.
+    /// Returns the path of the library `name` in the folder of the dynamic linker that `like` requests. Returns
+    /// `None` if the file does not exist or has another architecture than `like`.
     pub(crate) fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         let path = loader_folder(like)?.join(name);
         fits(&path, like).then_some(path)
@@ -192,7 +192,7 @@ fn loader_folder(elf: &Elf) -> Option<PathBuf> {
 }
 
 /// Returns the folders in which the loader always searches. They include the loader's own folder, because a toolchain
-/// in another place keeps its C library in the same folder as its loader.
+/// outside the system's folders keeps its C library in the same folder as its loader.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
     let mut folders = Vec::from_iter(loader_folder(elf));
     // Debian is merging `/lib` into `/usr/lib`, so the loader's folder is also searched below `/usr`.

@@ -41,8 +41,9 @@ pub(crate) fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports settings that prevent the recording of kernels. A missing path of the record is only a problem without
-/// `tllmprof run`, because `tllmprof run` sets that path itself.
+/// Reports the settings because of which kernels will not be recorded, although the user requested kernels. Kernels
+/// need a record, but a missing path of the record is only a problem without `tllmprof run`, because `tllmprof run`
+/// sets that path itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;

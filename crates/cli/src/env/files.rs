@@ -1,4 +1,5 @@
-//! Files for launchers, with the variables in them: YAML, JSON, and a drop-in for a systemd unit.
+//! Generates files with which launchers set the variables of the tllmprof library: YAML, JSON, and a drop-in for a
+//! systemd unit.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -208,8 +208,8 @@ impl EnvArguments {
                 || given.iter().any(|given| given.variable == name)
         };
         if !is_given(variable::run, &given) {
-            // All processes of the launcher get this run identifier. They could not choose a common one themselves,
-            // because launchers do not pass on the variables that name their job.
+            // All processes that the launcher starts get this run identifier. They could not agree on an identifier
+            // themselves, because launchers do not pass on the variables that name the launcher's job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
                 option: "--run",
@@ -229,8 +229,9 @@ impl EnvArguments {
         Ok(variables(&given))
     }
 
-    /// Returns the default path of records: in the folder that the format mounts or creates, otherwise in the working
-    /// folder.
+    /// Returns the default path of records. For containers and systemd units the path is in the folder that the
+    /// printed configuration mounts or creates. Otherwise it is in the working folder; `None` if no file can be
+    /// created there.
     fn records(&self, log: Level) -> Result<Option<OsString>> {
         let folder = match self.format {
             EnvFormat::K8s | EnvFormat::Compose | EnvFormat::Docker => files::RECORDS,

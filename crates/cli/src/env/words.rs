@@ -1,4 +1,4 @@
-//! Prints the variables as lines of a shell, or as words of a launcher's command line.
+//! Prints the variables of the tllmprof library as lines of a shell, or as words of a launcher's command line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

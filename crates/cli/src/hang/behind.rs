@@ -12,13 +12,14 @@ use super::wording::{arguments, communicator, names, numbered};
 /// A call of NCCL that some ranks have entered and others, which should also enter it, have not.
 struct MissingCall {
     communicator: u64,
-    /// The missing call, as the late ranks would make it. `None` if the call is a collective that no rank's ring file
-    /// (with the latest calls) still contains.
+    /// The kind of call that the late ranks have to make, such as a receive. `None` if the call is a collective that
+    /// no rank's ring file, which holds the latest calls, still contains.
     collective: Option<Collective>,
     number: u64,
     /// The other rank of a send or receive, by its number in the communicator. `None` for a collective.
     peer: Option<u32>,
-    /// The arguments with which a rank that is ahead has entered the call.
+    /// The arguments with which one of the ranks `ahead` has entered the call. `None` if no ring file still contains
+    /// them.
     operation: Option<Operation>,
     late: Vec<usize>,
     ahead: Vec<usize>,
@@ -92,8 +93,9 @@ impl MissingCall {
     }
 }
 
-/// Finds the rank that did not enter a collective, send or receive that others have entered. If this rank itself waits in
-/// another call for another rank, the search continues with that rank.
+/// Finds, among the ranks `part`, the rank for which others wait: it has not entered a collective, send or receive
+/// that they have entered. If this rank itself waits in another call for another rank, the search continues with that
+/// rank.
 pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let mut missing = Vec::new();
     for (id, users) in &shared(ranks, part) {

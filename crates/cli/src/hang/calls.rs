@@ -17,7 +17,7 @@ pub(super) fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
         .collect()
 }
 
-/// Returns the communicators that at least two of the ranks use, with the ranks that use each.
+/// Returns the communicators that at least two of the ranks `part` use, each with the ranks that use it.
 pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for index in part {
@@ -35,7 +35,8 @@ pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
     rank.ring.communicators.iter().find(|one| one.id == id)
 }
 
-/// Returns all ordered pairs of those ranks in `users` whose sends and receives in the communicator `id` are counted.
+/// Returns all ordered pairs of those ranks in `users` whose ring files count sends and receives in the communicator
+/// `id`.
 pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
     let is_counted = |index: &&usize| {
         let member = member(&ranks[**index], id);
@@ -48,8 +49,8 @@ pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize
     each.filter(|[one, other]| one != other).collect()
 }
 
-/// Returns the sends of the first rank of a pair to the second, or the first rank's receives from the second, by
-/// number. Calls that the first rank's ring file no longer contains are missing.
+/// Returns the calls of the kind `collective` (sends or receives) that the first rank of a pair has made with the
+/// second rank as its peer, by number. Calls that the first rank's ring file no longer contains are missing.
 pub(super) fn transfers(
     ranks: &[RankState],
     id: u64,
@@ -69,8 +70,8 @@ pub(super) fn transfers(
         .collect()
 }
 
-/// Returns the number of sends of the first rank of a pair to the second, or of the first rank's receives from the
-/// second.
+/// Returns the number of calls of the kind `collective` (sends or receives) that the first rank of a pair has made
+/// with the second rank as its peer.
 pub(super) fn transferred(
     ranks: &[RankState],
     id: u64,

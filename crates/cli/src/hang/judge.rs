@@ -13,21 +13,21 @@ use super::wording::{last_of, names};
 
 /// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
 pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// Time for which all ranks must have waited for the GPU to be called stuck, in nanoseconds. A shorter wait may be a
-/// long prefill.
+/// Minimum time, in nanoseconds, for which all ranks must have waited for the GPU before they are called stuck. A
+/// shorter wait may be a long prefill.
 const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
-/// Multiple of the longest recent step for which all ranks must have waited for the GPU to be called stuck. The
-/// longer of this time and [`LONGEST_PREFILL_NS`] applies.
+/// Minimum time for which all ranks must have waited for the GPU before they are called stuck, as a multiple of the
+/// longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
-/// Time, in nanoseconds, for which a thread may use the processor and still count as working. After a longer time the
-/// thread may also wait in a busy loop.
+/// Maximum time, in nanoseconds, for which a thread that uses the processor counts as working. A thread that has used
+/// the processor for longer may be waiting in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
-/// Multiple of the longest recent step for which a thread may use the processor and still count as working. The
-/// longer of this time and [`LONGEST_WORK_NS`] applies.
+/// Maximum time for which a thread that uses the processor counts as working, as a multiple of the longest recent
+/// step. The longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
-/// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
-/// returned.
+/// Judges all ranks. Groups of ranks that share no communicator are judged separately. Returns the worst verdict: a
+/// group that is stuck comes first, then one about which too little is known.
 pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
@@ -221,7 +221,7 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns the cause for which a rank is stuck as text, and the time since when the rank has been stuck.
+/// Returns a text with the reason why a rank is stuck, and with the time since when it has been stuck.
 fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     let quiet = rank.quiet_ns.map(Time);
     let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));

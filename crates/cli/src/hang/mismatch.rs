@@ -117,8 +117,8 @@ pub(super) fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<H
         let list = |index: &usize| {
             let all = &ranks[*index].ring.captured;
             let mut its: Vec<(Operation, u64)> = Vec::new();
-            // The collectives of all ranks in a communicator must be the same on each rank. Sends and receives differ
-            // between ranks, so they are left out.
+            // Only collectives in which all ranks of the communicator take part are compared, because these must be
+            // the same on each rank. Sends and receives differ between ranks.
             for one in all
                 .iter()
                 .filter(|one| one.communicator == *id && one.operation.collective.is_of_all_ranks())

@@ -80,8 +80,8 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
-/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the later states, with what
-/// has changed since the first reading.
+/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states at the second
+/// time. Each also contains the data of the first time that are needed to see changes.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
@@ -232,8 +232,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads the process's ring file again. `before` is the processor time of each
-/// thread at the first reading.
+/// Reads the state of a process, and reads the process's ring file a second time. `before` is the processor time of
+/// each thread at the time when the ring file was first read.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

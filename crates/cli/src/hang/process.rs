@@ -163,9 +163,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
     calls
 }
 
-/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
-/// thread waits. `before` is the processor time of each thread at the first of two readings. Returns the reason if the
-/// process's memory cannot be read.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the
+/// main thread waits. `before` is the processor time of each thread when the process was first read. Returns the
+/// reason if the process's memory cannot be read.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,

@@ -10,9 +10,9 @@ pub(crate) struct RankState {
     /// the ring file.
     pub pid: u32,
     pub life: Life,
-    /// The content of the process's ring file at the second of the two readings.
+    /// The content of the process's ring file when it was read the second time.
     pub ring: Ring,
-    /// The content of the process's ring file at the first of the two readings.
+    /// The content of the process's ring file when it was read the first time, shortly before the second.
     pub before: Ring,
     /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring file is of another
     /// machine, or from before the last boot.
@@ -40,7 +40,7 @@ pub(super) struct ProcessThread {
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
     pub state: char,
-    /// True if the thread used processor time between the two readings of its state.
+    /// True if the thread used processor time between the two times at which its state was read.
     pub ran: bool,
     /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call.
     pub call: Option<String>,

@@ -110,8 +110,8 @@ fn ranks() -> Vec<RankState> {
     (0..RANKS as u32).map(rank).collect()
 }
 
-/// Changes the content of a rank's ring file in the same way at both readings, so that the rank does not seem to
-/// move.
+/// Changes the content of a rank's ring file in the same way in both readings (`ring` and `before`), so that the rank
+/// does not seem to move.
 fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
     act(&mut rank.ring);
     act(&mut rank.before);
@@ -327,8 +327,8 @@ fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
 
 #[test]
 fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function of its thread shows
-    // that rank 6 has not entered the collective.
+    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function in which rank 6
+    // sleeps shows that rank 6 has not entered the collective.
     let mut ranks = ranks();
     ranks[6].threads[0] = asleep(700, "hold_up");
     let (answer, kind, its, text) = judged(&ranks);
@@ -393,7 +393,8 @@ fn a_thread_whose_system_call_is_unknown_is_not_accused() {
     let (answer, kind, _, text) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
     assert!(text.contains("sleeps in an unknown system call"), "{text}");
-    // If the system call of one rank's thread is known, this rank decides the verdict.
+    // Now the system call of one thread is known, and shows that the thread waits for work. So the ranks count as
+    // idle.
     ranks[3].threads[0] = asleep(ranks[3].pid, "wait_for_work");
     let (answer, kind, _, _) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));

@@ -23,7 +23,7 @@ use crate::failure::usage;
 use crate::options::{Given, Options};
 use crate::{doctor, library, manners, output};
 
-/// The step rules that can be used in a process that is already running, for messages.
+/// The forms of `--step` that can be used in a process that is already running, as messages list them.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
 /// Time that a process has to open its control socket after the library was attached. The process opens the socket at
@@ -309,8 +309,8 @@ fn attach(
     Ok(())
 }
 
-/// Patches those driver functions whose calls do not reach the library yet, and logs how many were patched. Returns the
-/// number of times that all threads of the process were stopped for that.
+/// Patches those driver functions whose calls do not reach the library yet, and logs how many were patched. Returns
+/// how many times all threads of the process were stopped for the patches.
 fn hook_driver(pid: i32, library: &Path) -> u32 {
     let hooked = match tllmprof_attach::write_jumps(pid, library) {
         Ok(hooked) => hooked,
@@ -385,8 +385,8 @@ fn is_there(pid: u32) -> bool {
 }
 
 /// Waits up to `patience` until the processes listen on their control sockets. Returns the processes that listen, and
-/// those that do not. Once one process listens, the other processes get only [`LISTENING`] more, which is enough for
-/// the processes of one engine.
+/// those that do not. Once one process listens, the wait for the others ends after at most [`LISTENING`], which is
+/// enough for the processes of one engine.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,

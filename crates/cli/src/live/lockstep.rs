@@ -8,9 +8,10 @@ use tllmprof_control::Status;
 /// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
 /// same time.
 const APART: u64 = 2;
-/// The least time that a sample counts as. A process that answered at once may need longer for its next answer: on a busy
-/// machine, a thread waits tens of milliseconds for a processor. A window that one process has opened before another one
-/// refuses its first step stays in the record, as a window of a few iterations.
+/// Minimum duration of a sample in the calculation of the first step. A process that has answered at once may need
+/// longer for its next answer: on a busy machine, a thread waits tens of milliseconds for a processor. If a process
+/// refuses the first step because it has passed it, windows that other processes have already opened stay in their
+/// records, with only a few iterations.
 const MIN_TRIP: Duration = Duration::from_millis(50);
 
 /// The step counts of all processes, which were read at nearly the same time.
@@ -30,9 +31,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The third
-    /// sample is taken right after the second. `trips` is the time that may pass until all processes have accepted, as
-    /// a multiple of the duration of a sample, or of [`MIN_TRIP`] if the sample took less.
+    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The
+    /// third sample is taken right after the second. `trips` limits the time in which all processes have to accept
+    /// the first step: it is a multiple of the duration of a sample, or of [`MIN_TRIP`] if the sample took less.
     pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {

@@ -1,4 +1,5 @@
-//! Commands for running processes that have the library and listen on a control socket, such as `ps` and `capture`.
+//! Commands for running processes that have loaded the tllmprof library and listen on a control socket, such as `ps`
+//! and `capture`.
 
 pub(crate) mod attach;
 pub(crate) mod capture;

@@ -1,5 +1,4 @@
-//! `tllmprof ps`: lists the processes on this machine that run with the library and can be
-//! captured.
+//! `tllmprof ps`: lists the processes on this machine that have loaded the tllmprof library and can be captured.
 
 use std::process::ExitCode;
 use std::thread;

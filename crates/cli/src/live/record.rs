@@ -99,8 +99,9 @@ impl Figures {
         self.header.counter(Counter::NsInside)
     }
 
-    /// Returns the GPU's working time since `before`, as a share of the time of the iterations inside windows. `None`
-    /// if there were no iterations inside windows since `before`.
+    /// Returns the GPU's working time as a share of the time of the iterations inside windows. Both times are counted
+    /// from the earlier figures `before`, or from the start of the process if `before` is `None`. Returns `None` if
+    /// there were no iterations inside windows in that time.
     pub(crate) fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);

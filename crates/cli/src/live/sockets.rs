@@ -1,4 +1,5 @@
-//! The control sockets of processes that run with the library, and the processes that listen on them.
+//! Finds the control sockets of processes that have loaded the tllmprof library, and the processes that listen on
+//! these sockets.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -186,7 +187,7 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
 }
 
 /// Returns the process that listens on a control socket. If no process listens and `is_ours` is true, removes the
-/// socket file. If `says` is true, logs an error.
+/// socket file. If the process cannot be reached and `says` is true, logs the error.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
         // The program may have closed the library's listening socket. After a failed attempt to connect, the library
@@ -245,8 +246,8 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// Returns the folders of control sockets whose owners can be trusted: those of [`own_places`], and those in other
-/// containers.
+/// Returns the folders that may contain control sockets: those of [`own_places`], and those in other containers.
+/// Folders whose owner cannot be trusted are left out.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()

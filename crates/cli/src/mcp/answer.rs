@@ -137,7 +137,8 @@ pub(crate) fn text(text: &str, more: &str) -> String {
     format!("{begin}\n({lines} of {all} lines; {more})")
 }
 
-/// Returns messages as lines. If all messages together are too long, the last messages are only counted.
+/// Returns messages as lines, or `None` if there are no messages. If all messages together are too long, the last
+/// messages are only counted.
 pub(crate) fn messages(messages: &[String]) -> Option<String> {
     let mut text = String::new();
     for (place, message) in messages.iter().enumerate() {

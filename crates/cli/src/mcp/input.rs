@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf, Stdin};
 
-/// Requests to stop the capture that is in progress.
+/// The number of requests to stop the capture that is in progress, and a flag that is true once the input has ended.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupts {
     pub count: Arc<AtomicUsize>,

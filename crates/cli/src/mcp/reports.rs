@@ -66,8 +66,9 @@ impl Reports {
         self.last = None;
         let files: Vec<_> = source.files.iter().map(|(file, ..)| file.clone()).collect();
         let report = Arc::new(Report::new(read(of, &files)?));
-        // Only complete records are kept in memory. A running process writes to its record through a memory mapping, so
-        // that the file's modification time does not change at once.
+        // Only reports on complete records are kept in memory. A running process writes to its record through a
+        // memory mapping, which does not change the file's modification time at once. So the report in memory could
+        // be out of date without a sign of it.
         let is_whole = |process: &Process| process.state() == State::Whole;
         if report.processes.iter().all(is_whole) {
             self.last = Some((source, Arc::clone(&report)));

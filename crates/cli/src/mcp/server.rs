@@ -55,8 +55,8 @@ pub(crate) async fn serve(allow_capture: bool) -> Result<(), String> {
         Err(ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(failure::worded(&error.to_string())),
     }
-    // Waits for the tool that is running, which holds the lock. A capture closes its windows, and other tools need
-    // only a short time.
+    // Waits until the running tool, which holds the lock, has finished. So a capture that was stopped can still close
+    // its windows. Other tools need only a short time.
     drop(shared.lock());
     Ok(())
 }

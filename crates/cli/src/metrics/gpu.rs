@@ -9,8 +9,8 @@ use tllmprof_record::Metric;
 
 use super::clock;
 
-/// Metrics that GPM, NVML's performance counters, gives for the time between two samples. Shares are in % and rates in
-/// MiB/s, the units of records. "Sent" and "transmitted" (`Tx`) are from the GPU's point of view.
+/// Metrics that GPM, NVML's performance counters, gives for the time between two samples. As in records, shares are
+/// in % and rates in MiB/s. Received (`Rx`) and sent (`Tx`) are from the GPU's point of view.
 const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::SmUtil, Metric::SmUtil),
     (GpmMetricId::SmOccupancy, Metric::SmOccupancy),
@@ -22,8 +22,8 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// Age, in microseconds, up to which NVML's samples of the utilization by processes are used. NVML takes such samples
-/// up to six times a second.
+/// Maximum age, in microseconds, of the NVML samples of the utilization by each process that are used. NVML takes
+/// such samples up to six times a second.
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
@@ -153,8 +153,9 @@ impl<'nvml> Gpu<'nvml> {
         if self.has_load {
             self.load(&mut values);
         }
-        // Without `--gpu-metrics`, the samples are used only for findings about the program. Samples of a divided GPU
-        // do not help to find them, because they are those of all parts together.
+        // The state is sampled unless the GPU is divided and the user did not give `--gpu-metrics`. Without that
+        // option the state is used only for findings about the program, and the state of all parts of a divided GPU
+        // together says nothing about the program.
         if self.has_load || !self.is_divided {
             self.state(&mut values);
         }

@@ -30,7 +30,7 @@ use crate::{inherited, output, witness};
 
 /// Time to wait for the last message of the sampling process, which may still be loading NVML.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to wait for the last message of the sampling process if the user did not ask for its samples.
+/// Time to wait for the last message of the sampling process in a run without `--gpu-metrics`.
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Name of the sampling process.
@@ -67,9 +67,9 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Starts a process that samples GPUs after [`Sampler::begin`] is called. The samples go into a record in `folder`
-    /// of at most `limit` bytes. GPUs and metrics that cannot be sampled are logged and left out. Requires that the
-    /// calling process has a single thread.
+    /// Starts a process that samples GPUs after [`Sampler::begin`] is called. The samples go into a record in
+    /// `folder` of at most `limit` bytes. GPUs and metrics that cannot be sampled are logged and left out. Returns
+    /// `None` if the process cannot be started. Requires that the calling process has a single thread.
     pub(crate) fn start(
         folder: &Path,
         run: &RunId,
@@ -120,8 +120,8 @@ impl Sampler {
             .shutdown(Shutdown::Write)
             .and_then(|()| self.orders.set_read_timeout(Some(self.finish_timeout)))
             .and_then(|()| self.orders.read_to_string(&mut said));
-        // SAFETY: a child that was not waited for still has its number; if it was reaped with the orphans, the first
-        // call fails. A child that hangs in the driver is left there.
+        // SAFETY: as long as the child has not been waited for, the number is still its own. If it has been waited
+        // for together with orphans, the first call fails. A child that hangs in the driver is not waited for.
         unsafe {
             let status = std::ptr::null_mut();
             if libc::waitpid(self.number, status, libc::WNOHANG) == 0 && answered.is_err() {

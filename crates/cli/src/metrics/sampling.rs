@@ -190,7 +190,7 @@ fn look<'nvml>(
                 file::write_fact(record, Info::Refused, &line)?;
             }
             keep(record, gpu.ordinal, &taken)?;
-            // If the driver does not list the processes that use a GPU, the record contains no processes.
+            // If the driver does not list the processes that use this GPU, no processes of the GPU are recorded.
             let listed = gpu.processes().unwrap_or_default();
             let around = (&mut around.shares, &mut around.family);
             around

@@ -17,8 +17,8 @@ const HOST_NAMESPACE: &str = "pid:[4026531836]";
 /// A process that the driver lists, with its share of the SMs' time in percent.
 type ListedProcess = (u32, Option<u8>);
 
-/// Data by which each process that uses a GPU is attributed to this run or to others, and the numbers of the processes'
-/// names in the record.
+/// The data with which each process that uses a GPU is attributed to this run or to others. `names` contains for each
+/// process the number that its name has in the record.
 pub(crate) struct GpuShares {
     /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,
@@ -101,9 +101,10 @@ impl GpuShares {
     }
 }
 
-/// Returns the owner of each process that the driver lists. In a container the driver may list processes by the host's
-/// numbers, so that none of them can be identified. Then `users`, the number of the run's processes that can use a GPU,
-/// is compared with the number of listed processes: the excess belongs to others, and gets process number 0.
+/// Returns the owner of each process that the driver lists. In a container the driver may list processes by the
+/// host's numbers, so that none of them can be identified. Then `users`, the number of the run's processes that can
+/// use a GPU, is compared with the number of listed processes. If more processes are listed, the additional ones are
+/// attributed to others, with process number 0.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,

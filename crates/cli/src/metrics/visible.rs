@@ -28,8 +28,8 @@ pub(super) struct VisibilityVariables {
 /// returns notes for the user.
 pub(super) fn visible(gpus: &[Listed], asked: &VisibilityVariables) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
-    // By default CUDA puts the fastest GPU first. GPUs of the same model are in the order of their
-    // PCI addresses.
+    // CUDA numbers GPUs of the same model by their PCI addresses, but by default puts the fastest GPU first. So the
+    // numbers are certain only if all GPUs are of one model, or if the user requested the order of PCI addresses.
     let mut by_bus: Vec<usize> = (0..gpus.len()).collect();
     by_bus.sort_by_key(|place| gpus[*place].pci);
     let is_sure = asked.order.as_deref() == Some("PCI_BUS_ID")

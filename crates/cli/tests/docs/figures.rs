@@ -24,8 +24,8 @@ struct Figure {
     phrase: Regex,
     pages: Vec<String>,
     date: String,
-    /// The heading, in the history of measurements, of the section that this figure is from. If it is empty, [`TABLE`]
-    /// has no row for the figure.
+    /// The heading of the section, in the history of measurements, that describes how this figure was measured. If it
+    /// is empty, [`TABLE`] has no row for the figure.
     source: String,
 }
 
@@ -93,7 +93,8 @@ fn statements(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns all texts that contain figures, with their names.
+/// Returns all texts that contain figures: README.md, the pages and the help. Each is given by its name and its
+/// statements.
 fn texts() -> Vec<(String, Vec<String>)> {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let mut found = vec![("README.md".to_owned(), statements(&read("README.md")))];

@@ -47,7 +47,8 @@ fn samples(page: &str) -> (Vec<&str>, Vec<&str>) {
     (blocks.filter(is_report).collect(), rows.collect())
 }
 
-/// Returns the string literals of the report's sources. Each is cut off before a number in parentheses.
+/// Returns the string literals of the report's sources. Each is cut off before a placeholder in parentheses, because
+/// a sample has a number there.
 fn written() -> Vec<String> {
     let mut sources = Vec::new();
     files(&root().join("crates/report/src"), "rs", &mut sources);

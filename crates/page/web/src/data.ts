@@ -95,8 +95,8 @@ export interface Iterations {
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
     /**
-     * The time in which the iteration's thread launched work, had no processor, and was asleep or
-     * blocked.
+     * The time in which the iteration's thread launched work (`launching`), in which it had no
+     * processor (`delayed`), and in which it was asleep or blocked (`blocked`).
      */
     launching: Float64Array; delayed: Float64Array; blocked: Float64Array;
     /**

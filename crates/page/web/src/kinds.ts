@@ -4,7 +4,7 @@
 export interface Kind {
     /** The kind's name for readers. */
     label: string;
-    /** A word for a group of kinds, which exported traces use, too. */
+    /** The category of the kind. Exported traces use the same word for a group of kinds. */
     category: string;
     /** The name of the CSS variable with the kind's colour. */
     colour: string;

@@ -136,8 +136,8 @@ async function show(place: number) {
 }
 
 /**
- * True if the chart of iterations is coloured by phase of the batch, if phases are known; otherwise
- * it is coloured by cause.
+ * True if the user wants the chart of iterations coloured by phase of the batch. If false, or if
+ * phases are not known, the chart is coloured by cause.
  */
 let by_phase = true;
 

@@ -73,8 +73,8 @@ function shape(phase: number): SVGSVGElement {
 }
 
 /**
- * Returns the end of the time axis. It is the longest time of the phases that are shown, unless
- * that time is far longer than most.
+ * Returns the end of the time axis. It is slightly above the longest time of the phases that are
+ * shown. If that time is far longer than most, the axis ends earlier.
  */
 export function topOf({ inside, phases }: Process): number {
     const shown = phases.filter((of) => !hidden.has(PHASES.indexOf(of.phase))).map((of) => of.time);

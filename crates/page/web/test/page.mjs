@@ -215,8 +215,8 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     assert.deepEqual(rows.map(([name, , , samples]) => [name, samples]),
         metrics.map((metric) => [`GPU ${metric.device} ${metric.metric}`, metric.samples.toLocaleString("en-US")]));
 
-    // Test of tooltips. The timeline first shows the slowest iteration, in which the time of the
-    // garbage collection is known.
+    // Test of tooltips. The timeline first shows the slowest iteration. The duration of its garbage collection is
+    // known.
     const { iterations } = ranks.processes[0].windows[0];
     const slow = iterations.find((iteration) => iteration.n === 117);
     const begin = slow.start_ns - iterations[0].start_ns;

@@ -110,7 +110,8 @@ fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     })
 }
 
-/// Takes three samples for [`Plan::new`]. All three contain the same processes.
+/// Reads the iteration counts of all candidates three times, for [`Plan::new`]. If a process ends meanwhile, all
+/// three samples are taken again, so that they contain the same processes.
 fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
@@ -126,8 +127,8 @@ fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     }
 }
 
-/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process that
-/// ends before it has accepted is logged and left out.
+/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process
+/// that ends before it has accepted its window is logged and left out.
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
@@ -141,8 +142,8 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The first iteration after an open window that blocks the new window, which then begins there at the earliest.
-    // `None` if no window blocks, or if the user did not give `--wait`.
+    // If another window is open and blocks the new window, this is the first iteration after the other window. The
+    // new window begins there at the earliest. `None` if no window blocks, or if the user did not give `--wait`.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -157,7 +158,8 @@ pub(super) fn begin(
         let is_accepted = |answer: &io::Result<_>| {
             matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
         };
-        // A window out of lockstep may open at once, so these processes are asked only when the others have agreed.
+        // A process out of lockstep may open its window at once. So these processes are asked only after all
+        // processes in lockstep have accepted.
         if answers.iter().all(|(_, answer)| is_accepted(answer)) {
             answers.extend(ask(&mut candidates, &plan, false, &wanted.request(behind)));
         }
@@ -275,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// Simulates a process that has made no steps, as [`process_after`] does.
+    /// Simulates a process that has made no steps. It answers in the same way as the process of [`process_after`].
     fn process(
         pid: u64,
         answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
@@ -328,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Returns an answer function for [`process`] that refuses the first request, as a process does that has already
-    /// reached the wanted iteration, and accepts all later ones.
+    /// Returns an answer function for [`process`] that refuses the first request and accepts all later ones. A real
+    /// process refuses a request if it has already reached the wanted iteration.
     fn late_once() -> impl FnMut() -> Option<ControlEvent> {
         let mut is_first = true;
         move || {

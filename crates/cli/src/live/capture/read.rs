@@ -18,8 +18,8 @@ use crate::{failure, output, processes};
 #[derive(Default)]
 pub(crate) struct CapturedWindows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
-    /// True if the report also includes the iterations right before each window, which the record keeps
-    /// (`TLLMPROF_FLIGHT`).
+    /// True if the report also includes the iterations right before each window. The record contains these iterations
+    /// if the process was started with `TLLMPROF_FLIGHT`.
     past: bool,
 }
 

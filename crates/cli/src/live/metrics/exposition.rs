@@ -27,7 +27,8 @@ pub(crate) struct Family {
 enum Of {
     Counter(fn(&ProcessFigures) -> Option<u64>),
     Gauge(fn(&ProcessFigures) -> Option<u64>),
-    /// A counter and a gauge whose functions return nanoseconds, which are shown in seconds.
+    /// A counter of time. The function returns nanoseconds, and the metric is shown in seconds. `GaugeSeconds` is the
+    /// same for a gauge.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
     GaugeSeconds(fn(&ProcessFigures) -> Option<u64>),
     /// A histogram of iteration times, in seconds, for each phase of the iterations' batches.

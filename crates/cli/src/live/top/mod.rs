@@ -83,8 +83,8 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
 /// A message from another thread to the main thread of `top`, which draws the screen.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// An order of the user has been carried out. The value is the windows that a capture has recorded. It is empty if
-    /// the order was to stop windows, or if the order failed.
+    /// An order of the user, a capture or a stop, has been carried out. The value lists the windows that a capture
+    /// has recorded. It is empty after a stop, and if the order failed.
     Done(Vec<Captured>),
 }
 

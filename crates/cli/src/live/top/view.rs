@@ -124,7 +124,7 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows of processes get the lines of the screen that the rest of the view leaves free, but at least half of
+        // The rows of processes get the lines that the other parts of the screen do not need, but at least half of
         // the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room

@@ -28,19 +28,20 @@ pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations of the process per second. `None` if too few samples were taken.
     pub rate: Option<f64>,
-    /// Median time of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no such
-    /// iterations, the median of all iterations outside windows so far.
+    /// Median duration of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no
+    /// such iterations, the median of all iterations outside windows since the process started. `None` if it is not
+    /// known.
     pub p50: Option<u64>,
     /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
-    /// Number of calls that waited for the GPU, per second.
+    /// Number of calls that waited for the GPU, per second. `None` if it is not known.
     pub waits: Option<f64>,
-    /// Python's garbage collections, per second.
+    /// Number of Python's garbage collections, per second. `None` if it is not known.
     pub collections: Option<f64>,
-    /// Changes of the thread that holds the GIL, per second.
+    /// Number of times that the GIL passed from one thread to another, per second. `None` if it is not known.
     pub handoffs: Option<f64>,
     /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
-    /// recently, the share inside all windows so far.
+    /// recently, the share inside all windows since the process started. `None` if it is not known.
     pub gpu: Option<f64>,
 }
 

@@ -381,8 +381,9 @@ impl Engine {
         end + 6 * US
     }
 
-    /// Writes samples of the main thread from one time to another. They are in the functions
-    /// `frames`, in turn. Some samples are rejected, because the stack changed while it was read.
+    /// Writes samples of the main thread's stack from the time `from` to the time `until`. The innermost functions of
+    /// the samples are those in `frames`, in turn. Some samples are rejected, because the stack changed while it was
+    /// read.
     fn sampled(&self, to: &mut RecordWriter, from: u64, until: u64, frames: &[u32], asleep: bool) {
         let Some(every) = (1000 * MS).checked_div(self.stacks) else {
             return;

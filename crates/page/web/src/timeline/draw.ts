@@ -255,8 +255,8 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
 }
 
 /**
- * Marks iterations whose GPU time was not measured. Spans that began earlier are drawn over these
- * marks.
+ * Marks iterations whose GPU time was not measured. If GPU work of an earlier iteration extends
+ * into such an iteration, it is drawn over the mark.
  */
 function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
@@ -294,8 +294,8 @@ function cover(
 }
 
 /**
- * Draws a line at the start of each visible iteration, which everything else covers. No lines are
- * drawn if there would be too many.
+ * Draws a line at the start of each visible iteration. Everything else is drawn later and covers
+ * the lines. No lines are drawn if there would be too many.
  */
 function grid(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { from, to, left, width, height } = view;

@@ -39,9 +39,9 @@ export function iterationLane(iterations: Iterations): Lane {
 }
 
 /**
- * Returns the rows from top to bottom: the iterations, then the GPUs, so that they are next to the
- * iterations that wait for them, and then the threads, of which those that run iterations come
- * first.
+ * Returns the rows from top to bottom. The iterations come first. The GPUs come next, so that
+ * they are close to the iterations that wait for them. The threads come last, with those that
+ * run iterations before the others.
  */
 export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | null): { rows: Row[]; height: number } {
     const found: Row[] = [];
