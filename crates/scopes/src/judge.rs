@@ -12,7 +12,7 @@ use crate::graphs::{self, GraphOrigin};
 use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
-/// Maximum number of nodes whose kernels are stored. It is also the maximum for captures.
+/// Maximum number of nodes whose kernels are stored. The same maximum applies to the nodes of captured graphs.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
 /// A kernel that a node of a graph has run: its name and grid.
@@ -87,8 +87,8 @@ pub fn judge(replayed: &Replayed) {
             exec,
             graph,
         };
-        // The event applies to the kernels up to this time. If CUPTI is attached again, it may
-        // reuse the graph's number for another graph.
+        // The event applies to the kernels that ran before it. Later kernels may belong to another graph with this
+        // number: CUPTI may reuse the number if it is attached again.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);

@@ -37,8 +37,8 @@ pub(crate) struct Switch {
     record: Option<Beginning>,
     /// The rule for a step and its reason, if the rule has changed since the record began.
     another: Option<Beginning>,
-    /// The number of iterations in which kernels are recorded from here on. `None` unless a window opens, or the last
-    /// part of the open window begins, in which kernels are recorded.
+    /// The number of iterations, from this switch on, in which kernels are recorded. `None` unless a window opens, or
+    /// the open window begins its last part, in which kernels are recorded.
     kernels: Option<u64>,
     opening: Opening,
 }

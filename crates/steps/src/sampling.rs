@@ -1,4 +1,4 @@
-//! Decides when a sample of GPU kernels (a short window that opens by itself) is due.
+//! Decides when a sample of GPU kernels (a short window that the library opens at intervals) is due.
 
 use core::time::Duration;
 

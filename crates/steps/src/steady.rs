@@ -65,8 +65,8 @@ pub struct Unsettled {
     latest: Option<(u64, Duration, Duration)>,
 }
 
-/// The state of a step that begins (`counts`), and the waits in the previous step, which has just ended (the
-/// other fields).
+/// Facts about two successive steps: if the step that begins counts (`counts`), and how long the program waited in
+/// the previous step, which has just ended (the other fields).
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// True if the step that begins counts: no condition excludes it, and its batch has requests.

@@ -96,7 +96,8 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        // The function may have been pickled by value, so its globals may lack its own name.
+        // Accept the code object without a further check: the function may have been pickled by value, so its globals
+        // may lack its own name.
         return true;
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {

@@ -101,8 +101,8 @@ impl AddOn for TorchProfiler {
 }
 
 /// Returns true if the profiler can run in windows that are requested while the program runs, even if the settings do
-/// not request it. Other hooks must have been in the interpreter since its start, so that the library notices the end
-/// of the interpreter.
+/// not request it. This requires that the library has had hooks in the interpreter since the interpreter's start:
+/// otherwise the library would not notice its end.
 pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }
