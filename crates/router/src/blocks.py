@@ -241,7 +241,8 @@ def stand_in(kind):
         with mode:
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
-            # None of the operators that the mode recognises produced these logits, so replace the logits here.
+            # The mode (`_Gate`) has recognised none of the operators that produced these logits, so
+            # replace the logits here.
             if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result

@@ -109,8 +109,7 @@ impl fmt::Display for WindowRefusal {
     }
 }
 
-/// Formats the end of the window that conflicts with the request, and what the user can do, as a
-/// clause.
+/// Formats a clause for the message about a conflict: when the conflicting window ends, and what the user can do.
 struct Ends(IterationRange);
 
 impl fmt::Display for Ends {

@@ -117,8 +117,7 @@ pub(crate) struct Filter {
     pub split: Option<Instant>,
 }
 
-/// The windows that the library opens at a trigger or for a kernel sample, without a number in the settings or a
-/// request.
+/// The windows that the library opens by a trigger or for a kernel sample. They are neither planned nor requested.
 pub(crate) struct Automatic {
     /// The trigger, which finds the iterations after which a window opens (`TLLMPROF_WHEN`); `None` if no trigger is
     /// set.
@@ -271,9 +270,8 @@ impl SessionState {
     /// an action: a window opens or closes, or the iteration is recorded.
     pub(crate) fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // `is_each` is true if each iteration is needed for something other than the record. Only then do functions
-        // of the CUDA runtime have to be intercepted: the iterations for the record are counted at the driver's
-        // functions.
+        // `is_each` is false if only the record needs each iteration. Iterations for the record are counted at the
+        // driver's functions, so the CUDA runtime's functions need not be intercepted for them.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()

@@ -31,7 +31,7 @@ pub(crate) struct Switch {
     rank: Rank,
     /// True if the condition on batches does not hold for the iteration that begins.
     excluded: bool,
-    /// The reason for the delay, for the message if the window opens late.
+    /// The reason that the log gives if the window opens late.
     why_late: &'static str,
     /// Data that is written at the beginning of the record, if the record begins with this switch.
     record: Option<Beginning>,
@@ -218,7 +218,7 @@ impl Switch {
     }
 }
 
-/// Returns the reason for the delay, for the message if the window that opens now opens late.
+/// Returns the reason that the log gives if the window that opens now opens late.
 fn why_late(state: &SessionState) -> &'static str {
     if state.awaited_rank {
         "the rank was not known"

@@ -19,7 +19,7 @@ pub struct Place<'a> {
     /// The rule for a step, and the rank if there is one, formatted for messages.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
-    /// The reason for the delay, for the message if the window opens late.
+    /// The reason that the log gives if the window opens late.
     pub why_late: &'static str,
     /// True if a stream is being captured in the process, so that nothing may wait for the device.
     pub capturing: bool,

@@ -33,7 +33,7 @@ pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
-/// The number of the latest steps whose durations are stored.
+/// The number of step durations that are stored: those of the latest steps.
 const LATEST: usize = 8;
 /// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
 /// block's median ignores them.
@@ -48,7 +48,7 @@ const MOST_PAUSES: u32 = 8;
 /// The result of the search for steady steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The time has settled, and a step takes this long.
+    /// The time of a step has settled. The value is this time.
     Settled(Duration),
     /// The time has not settled, but the search has ended because it took too long.
     Unsettled(Unsettled),

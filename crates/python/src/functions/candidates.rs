@@ -59,7 +59,8 @@ pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some(())` if `code` is the requested function's code. `code` has the name of the requested function.
+/// Returns `Some(())` if `code` is the code of the requested function. The caller has already compared the names of
+/// the two.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,

@@ -43,7 +43,8 @@ pub(crate) struct RequestedFunction {
     calls: AtomicU64,
     /// Number of calls that have yielded and have not ended.
     suspended: AtomicU64,
-    /// The number of the iteration that ends when no suspended call is left, plus 1; 0 for none.
+    /// The number, plus 1, of the iteration that ends once none of the function's calls is suspended any more; 0 for
+    /// none.
     ends: AtomicU64,
 }
 

@@ -86,8 +86,8 @@ impl Seen {
         }
     }
 
-    /// Returns the callers of a function. Leaves out rare ones, which may come from torn stacks
-    /// that look valid by chance.
+    /// Returns the callers of a function. Leaves out rare ones, which may come from stacks that changed during the
+    /// read but look valid by chance.
     fn callers(&self, function: &str) -> HashSet<&str> {
         let pairs = self
             .stacks
