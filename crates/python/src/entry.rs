@@ -103,8 +103,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // Before 3.12, the check for the GIL misses a thread that holds the GIL in a
-        // sub-interpreter. The thread would request the GIL again and wait for itself forever.
+        // Do not run `act`: before 3.12, the check for the GIL misses a thread that holds the GIL in a
+        // sub-interpreter. Such a thread would request the GIL again and wait for itself forever.
         log::once!(
             Warn,
             "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",

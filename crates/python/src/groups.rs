@@ -118,8 +118,8 @@ impl Worldly {
         }
     }
 
-    /// Describes a group. `first` is the group's first rank in the world, if known. Returns `None`
-    /// for a group of a single rank.
+    /// Returns the data about a group of ranks. `first` is the group's first rank in the world, if known. Returns
+    /// `None` for a group of a single rank.
     fn group(
         self,
         name: &'static str,

@@ -60,7 +60,8 @@ impl ThreadName {
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if Python's name has to be recorded in the recorder's current era, and marks it as recorded.
+    /// Returns true if Python's name has to be recorded in the recorder's current era, and marks it as recorded. A
+    /// new era begins when the recorder drops its names.
     pub(crate) fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era

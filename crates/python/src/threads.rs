@@ -31,8 +31,8 @@ lifecycle::global! {
 /// Number of thread slots that are allocated at a time.
 const SLOTS_PER_BATCH: usize = 32;
 
-/// The state of a thread. The struct is aligned to whole cache lines, because threads that take the
-/// GIL in turn write here.
+/// The state of a thread. The struct fills whole cache lines, so that threads that take the GIL in turn do not write
+/// to the same cache line.
 #[repr(align(128))]
 pub(crate) struct Thread {
     is_used: AtomicBool,

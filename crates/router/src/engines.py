@@ -106,8 +106,8 @@ _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}
 _told = set()
-# Biases that are set to zero while routers are balanced, with their learned values, by the bias's
-# `id()`.
+# Biases that are set to zero while routers are balanced. The key is the bias's `id()`, and the
+# value is the bias with a copy of its learned values.
 _biases = {}
 # The calling thread's current call of a layer.
 _now = threading.local()

@@ -106,8 +106,8 @@ pub(crate) fn difference(
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // A node that did not always run the same kernel cannot be compared. A number beyond
-            // the last node does not belong to the graph.
+            // A node that did not always run the same kernel counts as different. So does a number beyond the last
+            // node, because it does not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {

@@ -363,8 +363,8 @@ pub fn progress() -> Option<DemandProgress> {
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
-/// Returns the progress of the window that is open or, if none is open, of the window that closed last.
-/// Includes windows that were not requested.
+/// Returns the progress of the open window or, if none is open, of the window that closed last. This may be a planned
+/// window or one on demand.
 pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

@@ -36,8 +36,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<SessionState>> = Lock::new(None);
-    /// The id of the process whose calls are counted. Calls in other processes with this memory are ignored:
-    /// a child after `vfork`, or a copy for which no fork handler ran.
+    /// The id of the process whose calls are counted. Calls are ignored in other processes that have the same memory:
+    /// in a child after `vfork`, or in a copy for which no fork handler ran.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
     /// The calls that are counted when they enter the CUDA runtime's function. All others are counted at the driver's
@@ -515,7 +515,7 @@ impl SessionState {
 }
 
 /// Returns the limits for the last part of a window, in which kernels are recorded. Only a window that lasts until
-/// its measured values are precise enough has such a part.
+/// its figures are precise enough has such a part.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })

@@ -25,8 +25,8 @@ const WITHIN: u32 = 10;
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
 /// The number of steps after which a window opens even if the time of a step has not settled.
 pub const ENOUGH: u64 = 128;
-/// The total duration after which a window opens even if the time of a step has not settled. At least twice
-/// [`NEEDED`] steps are needed as well.
+/// The total duration of steps after which a window opens even if the time of a step has not settled. At least twice
+/// [`NEEDED`] steps must have been seen by then.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 /// Limits for steps that take longer than `SLOW`, which are compared one by one instead of in blocks:
 /// `SLOW_NEEDED` of them have to agree, and after `ENOUGH_SLOW` of them a window opens in any case.
@@ -35,8 +35,8 @@ const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
 /// The number of step durations that are stored: those of the latest steps.
 const LATEST: usize = 8;
-/// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
-/// block's median ignores them.
+/// The duration above which a step can be a pause. Shorter pauses need no special treatment, because a block's median
+/// ignores them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The factor for pauses: a step is a pause only if it takes more than this number of times as long
 /// as a usual step.

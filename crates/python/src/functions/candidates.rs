@@ -15,8 +15,8 @@ use crate::spans::Mark;
 use tllmprof_platform::log;
 
 /// Handles the first call of the function that `code` belongs to. Returns true if this is a requested function that
-/// had not been found. `globals` returns the function's global names, and `first` returns the first argument of the
-/// call.
+/// had not been found before. `globals` returns the function's global names, and `first` returns the first argument
+/// of the call.
 pub(crate) fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,

@@ -87,8 +87,7 @@ fn mangled(class: &str, name: &str) -> String {
     format!("_{}{name}", class.trim_start_matches('_'))
 }
 
-/// Returns the attribute of an object. If the object has none of this name, looks in the object
-/// that it wraps.
+/// Returns the attribute `name` of an object. If the object has no such attribute, looks in the object that it wraps.
 pub(crate) fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {

@@ -34,8 +34,8 @@ pub(crate) const SOURCE: &CStr =
 lifecycle::global! {
     stage: Sinks;
 
-    /// The path for the profiler's traces that the settings give. A relative path starts at the
-    /// folder in which the process was started.
+    /// The path from the settings for the profiler's traces. A relative path starts at the folder in which the
+    /// process was started.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
@@ -60,7 +60,7 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     settings.torch_trace.is_some() && has_windows
 }
 
-/// Stores the path for traces that the settings give. Called when the library is loaded.
+/// Stores the path from the settings for the profiler's traces. Called when the library is loaded.
 pub(crate) fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {

@@ -53,8 +53,8 @@ pub struct Schedule {
     settling: Option<Settling>,
     /// The state of the window's length, if the window lasts until its figures are precise enough.
     length: Option<Length>,
-    /// A window that was requested while the process runs and has not opened yet. It comes before the planned
-    /// windows.
+    /// A window that was requested while the process runs and has not opened yet. If a planned window is due as well,
+    /// the requested window opens first.
     demanded: Option<IterationRange>,
     /// The number of windows on demand that have closed.
     demands_met: u64,
@@ -125,7 +125,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the window last until its measured values are precise enough. If `kernels` is given, the window then
+    /// Makes the window last until its figures are precise enough. If `kernels` is given, the window then
     /// continues with a part in which kernels are recorded.
     #[must_use]
     pub fn as_long_as_needed(self, kernels: Option<KernelPart>) -> Self {
@@ -229,8 +229,8 @@ impl Schedule {
         }
     }
 
-    /// Closes the open window before `iteration`, which does not count. The window opens again with the next
-    /// iteration that counts. Returns true if the window has to be closed. A window on demand is never split.
+    /// Makes the open window close before `iteration`, which does not count. The window opens again with the next
+    /// iteration that counts. Returns false if no window has to be closed. A window on demand is never split.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
