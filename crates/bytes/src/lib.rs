@@ -227,8 +227,8 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. Each branch on the length is
-    /// taken for some of them.
+    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. The range is large enough that
+    /// each branch of the tested functions runs.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 

@@ -74,8 +74,8 @@ pub enum Life {
 pub mod owner {
     pub const THREAD: u8 = 0;
     pub const GENERATOR: u8 = 1;
-    /// Frames with this value or a larger one belong to no Python function: the interpreter uses them between C and
-    /// Python code.
+    /// Frames with this value or a larger one do not run a Python function. The interpreter creates them when C code
+    /// calls Python code.
     pub const NONE: u8 = 3;
 }
 
@@ -93,7 +93,8 @@ pub struct CodeLayout {
 pub struct TextLayout {
     pub length: usize,
     pub state: usize,
-    /// Position in the state word of the lowest of the three bits of `kind`. The next bits are `compact` and `ascii`.
+    /// Bit position of `kind` in the state word. `kind` has three bits; the bits after them are `compact` and
+    /// `ascii`.
     pub kind: u32,
     /// Offset of the characters in a str that is ASCII.
     pub ascii: usize,
@@ -101,9 +102,9 @@ pub struct TextLayout {
     pub other: usize,
 }
 
-/// Offsets, in bytes, in a `_PyStackChunk`, a memory block in which CPython allocates frames. `HEADER` is the length
-/// of the first two fields, which are the only ones that are read. CPython leaves the first data word of a thread's
-/// oldest chunk unused, so that chunk's first frame is at `FIRST_FRAME`.
+/// Offsets, in bytes, in a `_PyStackChunk`, a memory block in which CPython allocates frames. Only the first two
+/// fields are read; `HEADER` is their length. In a thread's oldest chunk, CPython leaves the first data word unused.
+/// The first frame of that chunk is therefore at `FIRST_FRAME`.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;
@@ -217,8 +218,9 @@ pub struct ThreadsLayout {
     pub holder: Holder,
 }
 
-/// The structure that contains the GIL, and an offset in it, in bytes. At this offset is the address of the thread
-/// state that took the GIL last. The next field contains whether that thread still holds the GIL.
+/// The structure that contains the GIL, with an offset in bytes. At this offset, the structure stores the address of
+/// the thread state that took the GIL last. The field after that address states whether this thread still holds the
+/// GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     InRuntime(usize),
@@ -251,14 +253,15 @@ const THREADS: [ThreadsLayout; 5] = [
 
 impl ThreadsLayout {
     /// Returns the layout for CPython 3.`minor`. `words` reads the first words of `_PyRuntime`, and is called only
-    /// for 3.13 and later. Returns `None` if the version or the words are not supported.
+    /// for 3.13 and later. Returns `None` if the version is not supported, or if the words are not a valid table of
+    /// offsets.
     pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
         let row = minor.checked_sub(OLDEST_MINOR)? as usize;
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // Positions in `_Py_DebugOffsets` of two words: the offset of the next thread state in a thread state, and
-        // the offset of the GIL's last holder in an interpreter.
+        // The positions of two offsets in `_Py_DebugOffsets`. `next` is for the pointer from one thread state to the
+        // next. `holder` is for the field of an interpreter with the GIL's last holder.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;

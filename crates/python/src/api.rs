@@ -4,10 +4,10 @@
 //! their types are the same from 3.8 to 3.15. If a function had another name in some versions, both names are looked
 //! up.
 //!
-//! The table declares the types of each function's arguments and result. Code that may use the interpreter can
-//! therefore call most functions without `unsafe` ([`super::object`]). If versions differ in a function's result, or
-//! in the functions that exist, a method of [`Api`] hides the difference. No other file selects a function by
-//! version.
+//! The macro `with_functions` contains a table of the functions, with the types of their arguments and results. These
+//! types let code that may use the interpreter call most functions without `unsafe` ([`super::object`]). If versions
+//! differ in a function's result, or in the functions that exist, a method of [`Api`] hides the difference. No other
+//! file selects a function by version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -24,7 +24,7 @@ pub type ThreadState = *mut c_void;
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// A callback that the interpreter runs at each audit event, such as an import.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
-/// A function that evaluates a frame (`_PyFrameEvalFunction`), with the arguments that it has had since 3.9.
+/// A function that evaluates a frame: the type `_PyFrameEvalFunction` in Python 3.9 and later.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
 /// A C function that Python code can call. The flags of its `MethodDef` state the calling
@@ -52,7 +52,7 @@ unsafe impl Sync for MethodDef {}
 /// - `nothing`: no result; `is_set`: a reference that is only compared with null;
 /// - `address`: the address of an object of the interpreter;
 /// - `new`: a reference that the caller owns, or null with an exception set;
-/// - `result`: like `new`, but the caller gets the exception as a value;
+/// - `result`: like `new`, but Rust code gets the exception as an `Err` and it is no longer set;
 /// - `borrowed`: a reference to a live object that the caller does not own, or null.
 macro_rules! c_type {
     (object) => { Raw };
@@ -78,13 +78,14 @@ macro_rules! declare {
         required { $($field:ident: fn($($arg:ty),*) $(-> $out:ty)? = $($symbol:literal)|+;)* }
         optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_out:ty)? = $($maybe_symbol:literal)|+;)* }
     ) => {
-        /// The C API functions and objects of one CPython, which is a library (libpython) or an executable.
+        /// The C API functions and objects of one CPython interpreter, which is in libpython or in an executable.
         pub struct Api {
             $($any: extern "C" fn() -> $any_out,)*
             $(pub(crate) $safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?>,)*
-            /// `_PyEval_EvalFrameDefault`, the default evaluator. In 3.8 it takes two arguments.
+            /// `_PyEval_EvalFrameDefault`, CPython's own frame evaluator. It takes two arguments in 3.8, and three in
+            /// later versions.
             pub(crate) evaluate: Option<NonNull<c_void>>,
             /// `Py_None`, borrowed.
             pub(crate) none: Raw,
@@ -245,8 +246,9 @@ pub(crate) use with_functions;
 
 with_functions!(declare);
 
-// SAFETY: the pointers lead to functions and statics of the interpreter's library. Any thread may
-// compare them, but only threads that may use the interpreter use them.
+// SAFETY: the pointers lead to functions and statics of the interpreter's library. Any thread may compare the
+// pointers, and call the functions that may be called at any time. Only threads that may use the interpreter use the
+// others.
 unsafe impl Sync for Api {}
 
 /// Borrowed references to built-in types of the interpreter.
@@ -364,8 +366,8 @@ impl Api {
     }
 
     /// Returns `dict[name]` as a new reference. Returns null if there is no such key or the look-up fails, which may
-    /// set an exception. From 3.13 on, the C function itself returns a new reference. Without a GIL, another thread
-    /// could remove a borrowed item at any time.
+    /// set an exception. Without a GIL, another thread could free a borrowed item at any time. So from 3.13 on, a C
+    /// function is called that returns a new reference itself.
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` is a live object.

@@ -108,8 +108,8 @@ pub(crate) fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // Start the installation without a wait, because this may be a thread of the program. The thread that attaches
-        // the library waits later until the hooks are installed.
+        // Only start the library's thread, and do not wait for it, because the current thread may be a thread of the
+        // program. The thread that attaches the library waits later until the hooks are installed.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()
@@ -118,7 +118,8 @@ pub(crate) fn look() {
     }
 }
 
-/// Hooks the functions with which tools set a frame evaluator, if calls of Python functions have to be reported.
+/// Hooks the C functions with which other tools set a frame evaluator. Does nothing unless calls of Python functions
+/// have to be reported.
 fn follow_setters(attached: &Attached) {
     if wants().functions || wants().modules {
         functions::follow_setters(attached);
@@ -131,8 +132,8 @@ fn begin_late(py: Python<'_>) {
     py.quietly(|py| audit(py.api));
 }
 
-/// Returns the GOT slots to patch, with their new targets. `gil` is true if waits for the GIL and holds of it are
-/// recorded. `is_late` is true if the interpreter was running before the library was loaded.
+/// Returns the GOT slots to patch, with their new targets. `gil` is true if the library records when threads wait for
+/// the GIL and when they hold it. `is_late` is true if the interpreter was running before the library was loaded.
 fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",

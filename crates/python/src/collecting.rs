@@ -45,8 +45,8 @@ impl Collecting {
         None
     }
 
-    /// Drops the collection's range without ending it. Called in the child of a fork, because the range belongs to
-    /// the parent.
+    /// Drops the NVTX range of the collection without ending the range. Called in the child of a fork, because the
+    /// range belongs to the parent.
     pub(crate) fn forget(self) {
         if let Some(range) = self.range {
             range.forget();

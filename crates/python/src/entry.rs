@@ -22,7 +22,7 @@ use tllmprof_sync::wake;
 /// the library. `WRITE_TIMEOUT` applies instead while one of them writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval at which the waiting thread checks again whether a trace is still being written.
+/// Interval at which the end of the interpreter checks again whether a trace is still being written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 lifecycle::global! {
@@ -43,8 +43,8 @@ pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
-/// Returns true if a thread runs Python code of the library, or is about to. Such a thread may need
-/// the GIL to continue, so a thread that holds the GIL must not wait for it.
+/// Returns true if a thread runs Python code of the library, or is about to. Such a thread may need the GIL to
+/// continue. So a thread that holds the GIL must not wait for such a thread.
 pub(crate) fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
@@ -103,8 +103,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // Before 3.12, the check for the GIL misses a thread that holds the GIL in a
-        // sub-interpreter. The thread would request the GIL again and wait for itself forever.
+        // Do not run `act`: before 3.12, the check for the GIL misses a thread that holds the GIL in a
+        // sub-interpreter. Such a thread would request the GIL again and wait for itself forever.
         log::once!(
             Warn,
             "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",
@@ -148,8 +148,8 @@ pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     }
 }
 
-/// Waits until no thread is inside, for at most `patience()`. The result of `patience` may change
-/// during the wait.
+/// Waits until `inside` is 0, which means that no thread runs Python code of the library any more. The wait is
+/// limited to `patience()`, whose result may change during the wait.
 fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
     let since = Instant::now();
     loop {

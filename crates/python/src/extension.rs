@@ -1,11 +1,10 @@
-//! The interface through which a crate that depends on this one can work in the interpreter.
+//! The interface for an extension: a crate that depends on this one and does its own work in the interpreter.
 
 use tllmprof_config::Settings;
 
 use super::object::Python;
 
-/// Work that a crate that depends on this one does in the interpreter. There is at most one extension
-/// ([`EXTENSION`]).
+/// The work of another crate in the interpreter. There is at most one extension ([`EXTENSION`]).
 pub trait Extension: Sync {
     /// Returns true if the settings request the extension.
     fn is_asked_for(&self, settings: &Settings) -> bool;

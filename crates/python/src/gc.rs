@@ -21,8 +21,8 @@ use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// Number of generations that are counted separately. Collections of any higher generation count for the last of
-/// these.
+/// Number of generations that are counted separately. A collection of a higher generation is counted for the last of
+/// these generations.
 const GENERATIONS: usize = 3;
 
 lifecycle::global! {
@@ -276,7 +276,7 @@ struct Report {
 }
 
 impl Report {
-    /// Reads a report. `number` returns the number that `info` contains under a name.
+    /// Reads a report. `number` returns the integer that the dictionary `info` has under a key.
     fn new(phase: &str, number: impl Fn(&'static CStr) -> Option<i64>) -> Self {
         let number = |name| number(name).unwrap_or(0).max(0).cast_unsigned();
         Self {

@@ -77,8 +77,9 @@ pub(crate) fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
-/// Starts the recording of waits for the GIL and holds of it, when the first interpreter is initialized. A hook must
-/// not call this function, because it loads the tool that records ranges.
+/// Starts to record when threads wait for the GIL and when they hold it. Called when the first interpreter is
+/// initialized. The hooks of `pthread_cond_*` must not call this function, because it loads the tool that records
+/// ranges.
 pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;

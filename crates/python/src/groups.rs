@@ -24,7 +24,7 @@ const MAX_SEARCHES: u32 = 16;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the next thread that holds the GIL should search for groups.
+    /// True if the next thread that holds the GIL should search for groups of ranks.
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);
@@ -34,8 +34,9 @@ lifecycle::global! {
     static LOOKED: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Requests a search for groups. If the calling thread holds the GIL, it searches now: `inside` runs the search in
-/// Python. Otherwise Python's main thread searches, or the first thread that enters a step's function.
+/// Requests a search for groups of ranks. If the calling thread holds the GIL, it searches now: `inside` runs the
+/// search in Python. Otherwise the search is made by Python's main thread, or by the first thread that enters a
+/// Python function whose calls are steps.
 pub(crate) fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < MAX_SEARCHES) {
         return;
@@ -48,8 +49,8 @@ pub(crate) fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
         && api.version.takes_pending_calls_to_the_end()
     {
-        // If Python accepts no more pending calls, a thread that enters a step's function searches
-        // instead.
+        // If Python accepts no more pending calls, the next thread that enters a Python function whose calls are
+        // steps searches instead.
         let _ = call_on_main_thread(api, look_for);
     }
 }
@@ -95,8 +96,8 @@ pub(crate) fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
 #[derive(Clone, Copy)]
 struct Worldly {
     rank: Option<u64>,
-    /// Number of ranks of the job that come before this world's first rank. If each replica has a world of its own,
-    /// these are the ranks of the earlier replicas. `None` if unknown.
+    /// Number of ranks of the job that come before the first rank of this world. It is not 0 if each replica of the
+    /// model has a world of its own, and earlier replicas exist. `None` if unknown.
     ahead: Option<u64>,
 }
 
@@ -117,8 +118,8 @@ impl Worldly {
         }
     }
 
-    /// Describes a group. `first` is the group's first rank in the world, if known. Returns `None`
-    /// for a group of a single rank.
+    /// Returns the data about a group of ranks. `first` is the group's first rank in the world, if known. Returns
+    /// `None` for a group of a single rank.
     fn group(
         self,
         name: &'static str,
@@ -155,8 +156,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Adds the groups that `torch.distributed` describes to `found`. If several have the same description, only the
-/// first counts.
+/// Adds those groups of `torch.distributed` to `found` that have a known description. If several groups have the same
+/// description, only the first counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,

@@ -36,8 +36,8 @@ pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Registers the names of the NVTX ranges for waits and holds. A hook must not call this function, because it loads
-/// the tool that records ranges.
+/// Registers the names of the NVTX ranges for waits and holds. The hooks of `pthread_cond_*` must not call this
+/// function, because it loads the tool that records ranges.
 pub(crate) fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -117,7 +117,7 @@ pub(crate) struct Holds {
     hold: Cell<Option<Started>>,
     pub waits: EventTotal,
     pub holds: EventTotal,
-    /// Waits of this thread after it was forced to drop the GIL, until another thread has taken the
+    /// Waits of this thread after it was forced to drop the GIL. Each wait lasts until another thread has taken the
     /// GIL.
     pub forced: EventTotal,
 }
@@ -166,7 +166,7 @@ impl Holds {
 
     /// Records that the thread has taken GIL number `gil`.
     pub(crate) fn takes(&self, gil: u64) {
-        // If the thread's last GIL was destroyed without being dropped, this call ends the hold of that GIL.
+        // This ends the hold of the thread's last GIL if that GIL was destroyed without being dropped.
         self.drops();
         let now = now();
         let waited = self.waits_since.replace(0);
@@ -201,8 +201,8 @@ impl Holds {
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
-    /// Resets the thread's totals. If the thread holds the GIL now, the hold counts from now on.
-    /// Only the thread itself may call this function.
+    /// Starts the counting for this thread: resets its totals. If the thread holds the GIL now, only the rest of this
+    /// hold counts. Only the thread itself may call this function.
     pub(crate) fn begin(&self, gil: u64) {
         self.clear();
         if self.holds_since.load(Ordering::Relaxed) != 0 {

@@ -74,7 +74,8 @@ fn register_end(py: Python<'_>) -> Option<()> {
     } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
-        py.import(c"atexit") // `import` keeps the module, whose callbacks would be dropped with it
+        // `import` keeps the module alive: if it were freed, its callbacks would be lost.
+        py.import(c"atexit")
     };
     let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?])?;

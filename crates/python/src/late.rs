@@ -63,8 +63,8 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
-    /// 1 while the library's thread waits for the GIL or holds it, else 0. If an interpreter ends
-    /// and keeps its waiting thread forever, the thread is not counted for the next interpreter.
+    /// 1 while the library's thread waits for the GIL or holds it, else 0. When an interpreter has ended, this thread
+    /// may wait forever. It is not counted any more once another interpreter starts.
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -167,8 +167,8 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     type Restore = unsafe extern "C-unwind" fn(ThreadState);
     let (main_interpreter, new) = api.main_interpreter.zip(api.new_state)?;
     api.clear_state.and(api.delete_current_state)?;
-    // SAFETY: the types differ only in unwinding, which passes through the callers' frames: none of
-    // them catches it.
+    // SAFETY: the two function types differ only in that the second one may unwind. The unwinding passes through the
+    // callers' frames, and none of them catches it.
     let restore = unsafe {
         core::mem::transmute::<unsafe extern "C" fn(ThreadState), Restore>(api.restore_thread)
     };
@@ -239,8 +239,8 @@ fn settle(api: &'static Api, state: ThreadState) {
     }
 }
 
-/// Stores whether the hooks are in the main interpreter. They also count as installed if the interpreter's next audit
-/// event is going to install them.
+/// Stores if the hooks are installed in the main interpreter. `is_in` is also true if the next audit event in this
+/// interpreter is going to install them.
 pub(crate) fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);
 }
@@ -251,7 +251,7 @@ pub(crate) fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
     if let Some(module) = py.imported(c"atexit") {
         return Some(module);
     }
-    // `_imp` accepts any object with an attribute `name` as a module spec.
+    // Create an object that serves as the module's spec: `_imp` accepts any object with an attribute `name`.
     let spec = py.sys(c"implementation")?.class()?.call(&[])?;
     let has_name = spec.own_attrs()?.set_item(c"name", &py.text("atexit")?);
     let imp = py.imported(c"_imp").filter(|_| has_name)?;

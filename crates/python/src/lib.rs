@@ -1,13 +1,12 @@
 //! The library's layer inside Python: garbage collections, the GIL, functions, and torch.
 //!
-//! ```text
-//! attach ──▶ interpreter ──▶ gc, functions, torch ──▶ threads ──▶ session, capture
-//!   └──▶ gil ───────────────────────────────────────────▲
-//! ```
+//! The module `attach` finds the interpreter, and `interpreter` installs the hooks of `gc`, `functions` and `torch`
+//! in it. These hooks, and those of `gil`, store the state of each thread in `threads`. They report events to the
+//! crates `session` and `capture`.
 //!
-//! The library neither links CPython nor includes its headers. It finds CPython by the symbols that
-//! CPython defines ([`attach`]) and uses the C API ([`api`], [`object`]). Only this crate knows
-//! CPython. If the settings request nothing from Python, the library does not look for CPython.
+//! The library neither links CPython nor includes its headers. It finds CPython by the symbols that CPython defines
+//! ([`attach`]) and uses the C API ([`api`], [`object`]). Only this crate knows CPython. If the settings request
+//! nothing from Python, the library does not look for CPython.
 //!
 //! Library code that runs in the interpreter's threads preserves `errno` and a pending exception.
 

@@ -32,7 +32,7 @@ pub(crate) fn report() {
     }
 }
 
-/// The names of the settings that are set but need Python, which this process does not have.
+/// The names of the settings that are set but have no effect, because they need Python.
 struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {

@@ -13,8 +13,8 @@ use super::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_recorder as recorder;
 
-/// The shortest interval between two look-ups: in ns, and as a multiple of the time that the last
-/// one took. A look-up visits all threads.
+/// The shortest interval between two look-ups, each of which visits all threads. `MIN_INTERVAL_NS` is in ns, and
+/// `MIN_INTERVAL_FACTOR` is a multiple of the duration of the last look-up. The longer of the two applies.
 const MIN_INTERVAL_NS: u64 = 20_000_000;
 const MIN_INTERVAL_FACTOR: u64 = 100;
 
@@ -70,7 +70,8 @@ pub(crate) fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // The thread or the record may be just starting, so the names are looked up again later.
+        // A thread still has no name, because the thread or the record has just started. Look up the names again
+        // later.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();

@@ -2,8 +2,9 @@
 //! rank that an engine assigned to its worker.
 //!
 //! The rank is read from modules' dictionaries, which runs no code of the program. The reading thread must hold the
-//! GIL. It is a thread that enters the Python function of a step, or the thread that needs the rank if it holds the
-//! GIL. Otherwise Python's main thread is asked to read the rank soon. Nothing is imported, and no thread waits.
+//! GIL. If the thread that needs the rank holds it, that thread reads the rank. Otherwise Python's main thread is
+//! asked to read it soon. A thread that enters a Python function whose calls are steps reads the rank, too. Nothing
+//! is imported, and no thread waits.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -55,8 +56,8 @@ lifecycle::global! {
     static IS_PENDING: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the rank may have to be read from Python: for windows that are limited to some
-/// ranks, and for names that contain the rank. If the user sets the rank, Python is not needed.
+/// Returns true if the rank may have to be read from Python. It is needed for the record, for windows that only some
+/// ranks open, and for the names of PyTorch's trace files. If the user sets the rank, Python is not needed.
 pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
     let has_windows = !settings.windows.is_empty();
@@ -96,7 +97,7 @@ pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     }
 }
 
-/// Looks up the rank unless it is known. Called when a thread enters a step's function.
+/// Looks up the rank unless it is known. Called when a thread enters a Python function whose calls are steps.
 pub(crate) fn look_for(py: Python<'_>) {
     if wants().rank && KNOWN.get().is_none() {
         py.quietly(look);

@@ -21,8 +21,9 @@ const WORDS: usize = 4;
 pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The recorder's era (a number that changes when recorded names are dropped) in which the thread's Python name
-    /// was recorded. It is the lasting era if the record never drops the name, and 0 if the name was not recorded.
+    /// The era of the recorder in which the thread's Python name was recorded; 0 if it was not recorded. A new era
+    /// begins when the recorder drops its names. The special lasting era means that the recorder never drops this
+    /// name.
     recorded: AtomicU32,
 }
 
@@ -59,17 +60,18 @@ impl ThreadName {
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if Python's name has to be recorded in the recorder's current era, and marks it as recorded.
+    /// Returns true if Python's name has to be recorded in the recorder's current era, and marks it as recorded. A
+    /// new era begins when the recorder drops its names.
     pub(crate) fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
     }
 
-    /// Marks Python's name as recorded in an era of the recorder. In the lasting era, the record never drops the
-    /// name.
+    /// Marks Python's name as recorded in an era of the recorder. A new era begins when the recorder drops its names.
+    /// The lasting era is for names that it never drops.
     pub(crate) fn is_recorded_in(&self, era: u32) {
-        // A name that is marked as not recorded keeps this mark, because another thread may have
-        // the slot by now.
+        // If the mark is 0, the name counts as not recorded, and the mark stays 0: another thread may have got the
+        // slot by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded

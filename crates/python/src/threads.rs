@@ -1,8 +1,7 @@
 //! The state of each thread that has caused events in Python.
 //!
-//! A thread gets a slot at its first event and returns it when it ends. Slots are never freed,
-//! because other threads read the totals in them. They do not come from the heap, because a hook
-//! must not allocate there.
+//! A thread gets a slot at its first event and returns it when it ends. Slots are never freed, because other threads
+//! read the totals in them. They do not come from the heap, because a hook takes a slot, and hooks must not allocate.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -32,8 +31,8 @@ lifecycle::global! {
 /// Number of thread slots that are allocated at a time.
 const SLOTS_PER_BATCH: usize = 32;
 
-/// The state of a thread. The struct is aligned to whole cache lines, because threads that take the
-/// GIL in turn write here.
+/// The state of a thread. The struct fills whole cache lines, so that threads that take the GIL in turn do not write
+/// to the same cache line.
 #[repr(align(128))]
 pub(crate) struct Thread {
     is_used: AtomicBool,
@@ -42,8 +41,8 @@ pub(crate) struct Thread {
     pub name: ThreadName,
     /// The next slot in the list of slots that no thread has used yet.
     next: Published<Thread>,
-    /// The address of the condition variable that the thread initialized or signalled last, for recognizing the pair
-    /// of a GIL; 0 for none.
+    /// The address of the condition variable that the thread initialized or signalled last; 0 for none. The library
+    /// recognizes a GIL by two condition variables that follow each other.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The garbage collection that runs on the thread now, if any.
@@ -154,8 +153,8 @@ impl Thread {
         }
     }
 
-    /// Forgets the stored calls if the library was detached since, because the ends of these calls were not reported.
-    /// Only the thread itself may call this function.
+    /// Forgets the stored calls if the library was detached after they were stored, because the ends of these calls
+    /// were not reported. Only the thread itself may call this function.
     #[inline]
     pub(crate) fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);

@@ -29,8 +29,8 @@ pub enum Evaluation {
 pub enum Cells {
     /// The cells come after the locals in the frame.
     BehindLocals,
-    /// The cell takes the place of the argument's variable. In a generator, the cell exists before the generator
-    /// first runs. In any other call, the called code creates it.
+    /// The cell is stored in place of the argument's variable. In a generator, the cell exists before the generator
+    /// first runs. In any other call, the function's own code creates the cell after the call has begun.
     AmongLocals,
     /// The location of the cell is not known, so the variable has to be looked up by its name.
     ByName,

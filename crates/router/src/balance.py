@@ -99,7 +99,8 @@ def table(rows, layer, dtype, device):
         made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
         if dtype is not None:
             made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
-            if _counts:  # a captured graph compares its choices with the table of experts
+            # Prepare the table of experts, too: a captured graph compares its choices with it.
+            if _counts:
                 table(rows, layer, None, device)
         made = made.to(dtype or made.dtype).to(device)
         if known is not None:

@@ -124,7 +124,8 @@ def attach(parent, name):
         layer.by_logits = groups <= 1
         gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
-        # Before torch 2.6 a dispatch mode breaks the graph of torch.compile.
+        # Before torch 2.6, the dispatch mode of `_stand_in_block` breaks the graph of
+        # torch.compile, so the block is left as it is.
         if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
             parent.__dict__["_tllmprof"] = gate.__dict__["_tllmprof"]
             _stand_in_block(type(parent))
@@ -240,7 +241,8 @@ def stand_in(kind):
         with mode:
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
-            # None of the operators that the mode recognises produced these logits, so replace the logits here.
+            # The mode (`_Gate`) has recognised none of the operators that produced these logits, so
+            # replace the logits here.
             if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result

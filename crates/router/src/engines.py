@@ -68,8 +68,9 @@ def _sglang(layer, width, is_own):
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
-        # With an all-to-all, each rank routes only its local tokens, so ranks get different parts.
-        # Without one, the tokens of all ranks are gathered first, and all ranks use part 0.
+        # The `part` selects the rows of the table that this rank uses. With an all-to-all, each
+        # rank routes only its local tokens, so ranks get different parts. Without one, the tokens
+        # of all ranks are gathered first, and all ranks use part 0.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
             rank = getattr(attention, "get_attention_dp_rank", None)
             part = rank() if rank is not None else attention.get_parallel().attn_dp_rank
@@ -87,8 +88,8 @@ def _sglang(layer, width, is_own):
 
 _VLLM = "vllm.model_executor.layers.fused_moe."
 _SGLANG = "sglang.srt.layers.moe."
-# Routing functions that take the logits. Some kernels choose the experts themselves; these are called in
-# apply_monolithic.
+# The functions of vLLM that take the logits. `_compute_routing` chooses the experts.
+# `apply_monolithic` calls a kernel that chooses the experts itself.
 _ROUTING = (("router", "_compute_routing"), ("quant_method", "apply_monolithic"), ("_quant_method", "apply_monolithic"))
 _SELECT = ((_SGLANG + "topk:", "select_experts"),)
 _POINTS = [
@@ -102,11 +103,11 @@ _POINTS = [
 # The last module that each engine loads. Once it is loaded, the classes that `_POINTS` names exist, if this release has
 # them.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
-# For each engine: the reason why no `_Point` matches it, or None if one does.
+# For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}
 _told = set()
-# Biases that are set to zero while routers are balanced, with their learned values, by the bias's
-# `id()`.
+# Biases that are set to zero while routers are balanced. The key is the bias's `id()`, and the
+# value is the bias with a copy of its learned values.
 _biases = {}
 # The calling thread's current call of a layer.
 _now = threading.local()

@@ -162,7 +162,7 @@ fn begins() {
     WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }
 
-/// The progress of torch's import, as far as it matters for the hook.
+/// The progress of torch's import, which decides if the registration of modules can be hooked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
     /// The hook cannot be installed yet: torch is not being imported, or its import has not

@@ -27,13 +27,15 @@ class Layer:
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
-        # Index of this process among those that have different tokens and share the experts.
+        # Index of this process among those that have different tokens and share the experts. It
+        # selects the rows of the table of balanced logits.
         self.part = part
         self.number = len(_layers)
         self.calls = 0
         # Number of tokens for each expert, by device: first with the learned router, then with the balanced one.
         self.loads = {}
-        # The layer's three numbers in `_sheets`, by device.
+        # By device, the layer's row of `_sheets`: if the router is balanced (`on`), how many
+        # choices were compared with the table (`held`), and how many of these differed (`unlike`).
         self.numbers = {}
         self.begins()
         # True if only the logits decide the choice of experts, so that the load can be counted from the logits.
@@ -45,14 +47,18 @@ class Layer:
         self.proved = False
         # Reason why the learned router is not replaced, or None.
         self.refused = None
-        # True if experts may have other numbers than the columns of the logits.
+        # True if the engine may renumber the experts, so that their numbers differ from the columns
+        # of the logits.
         self.renumbered = False
-        # Biases that the model adds to the layer's scores to balance its load.
+        # Biases that the model adds to the scores of the layer's experts. They are zero while the
+        # router is balanced.
         self.biases = ()
-        # True if the experts that the layer chooses from balanced logits are checked before they are used.
+        # True if the experts that the layer chooses from balanced logits are compared with the
+        # table before the layer uses them.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
-            for device, numbers in self.numbers.items():  # the numbers may be from an earlier model
+            # Reset the numbers that an earlier model may have left.
+            for device, numbers in self.numbers.items():
                 if not capturing(device):
                     numbers.on.fill_(_balanced[device])
                     numbers.held.zero_()
@@ -74,7 +80,8 @@ class Life:
         return int, ()
 
 
-# Layers whose gates were freed, by kind. A model that is built again reuses these layers.
+# Layers whose gates were freed, by the arguments of `layer_of`. A model that is built again reuses
+# these layers.
 _free = {}
 
 

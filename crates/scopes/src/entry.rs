@@ -25,14 +25,14 @@ const GROWS: usize = 64 << 20;
 pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// For a native call, the number by which the call is found when it ends.
+    /// For a native call: the number with which the end of the call is reported, so that this entry is found.
     pub mark: Cell<u32>,
     /// For a native call, the stack address at which the call's return address is stored.
     pub place: Cell<usize>,
     /// For a native call, the word at `place` as long as the call has not returned.
     pub value: Cell<usize>,
-    /// Set if this entry stands for code that runs in several scopes, such as that of a compiled model. Its method
-    /// `now` returns the innermost part of the current scope.
+    /// Set if this entry stands for code whose scope changes while it runs, such as the code of a compiled model.
+    /// `Within::now` returns the innermost part of the current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct NativeCalls {
     stack: [Cell<usize>; 2],
     looks: Cell<u32>,
     /// The marks (see [`crate::native::NativeCall`]) of calls that an exception has left; only the first `left_count`
-    /// are valid. These marks must not be reused yet, because the unwinder may still read data that belongs to them.
+    /// are valid. No new call may get these marks yet, because the unwinder may still read data that belongs to them.
     pub left: [Cell<u32>; DEEPEST],
     pub left_count: Cell<usize>,
     /// The stack pointer when an exception left the last call in `left`. This address lies inside the unwinder's
@@ -93,8 +93,8 @@ pub(crate) struct NativeCalls {
 }
 
 impl NativeCalls {
-    /// Resets the state for a new thread. The marks of calls that an earlier thread has left are
-    /// kept.
+    /// Resets the state for a new thread. Keeps the marks in `left`: calls of an earlier thread that an exception has
+    /// left.
     pub(crate) fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);

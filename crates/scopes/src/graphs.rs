@@ -110,7 +110,8 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Runs `act` with the known graphs like [`with`]. The thread that compares replays with captures calls it.
+/// Runs `act` with the known graphs, like [`with`]. This is for the worker thread, which compares the replays of
+/// graphs with their captures.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
@@ -166,8 +167,8 @@ pub fn capture_ends(graph: Option<usize>) {
                 graph.is_open = false;
             }
         }
-        // The driver does not report which capture failed, so all graphs that are being captured are dropped.
-        // Captures that continue will lack the nodes so far.
+        // The driver does not report which capture failed, so all graphs that are being captured are dropped. If the
+        // capture of a dropped graph continues, the nodes that it has had so far are unknown.
         None => graphs.drop_graphs(|graph| graph.is_open),
     });
 }
@@ -211,7 +212,7 @@ pub fn updated(exec: usize, graph: usize) {
 }
 
 /// Returns the nodes of an executable graph that was instantiated from `old` and updated from `new`. Each node has
-/// the kernel of `new`. It has a scope only if the node has the same scope in both graphs. Returns `None` if the two
+/// the kernel of `new`. The scope of a node is known only if it is the same in both graphs. Returns `None` if the two
 /// graphs do not match.
 pub(crate) fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
@@ -303,7 +304,7 @@ impl Graphs {
         self.graphs.retain(|_, graph| !which(graph));
     }
 
-    /// Recomputes the number of stored nodes. Nodes that several graphs share count once.
+    /// Counts the stored nodes again. A node that several graphs share is counted once.
     fn count(&mut self) {
         let graphs = self.graphs.values().map(|graph| &graph.nodes);
         let seen: usize = graphs
@@ -334,7 +335,7 @@ impl Graphs {
     /// be called first.
     fn put(&mut self, graph: usize, handle: usize, node: Node) -> bool {
         if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
-            self.count(); // nodes of dropped graphs may have been freed
+            self.count(); // count again, because nodes of dropped graphs may have been freed
         }
         let graph = self.graphs.entry(graph).or_insert_with(ProgramGraph::begun);
         let Nodes::Seen(seen) = &mut graph.nodes else {

@@ -12,7 +12,7 @@ use crate::graphs::{self, GraphOrigin};
 use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
-/// Maximum number of nodes whose kernels are stored. It is also the maximum for captures.
+/// Maximum number of nodes whose kernels are stored. The same maximum applies to the nodes of captured graphs.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
 /// A kernel that a node of a graph has run: its name and grid.
@@ -87,8 +87,8 @@ pub fn judge(replayed: &Replayed) {
             exec,
             graph,
         };
-        // The event applies to the kernels up to this time. If CUPTI is attached again, it may
-        // reuse the graph's number for another graph.
+        // The event applies to the kernels that ran before it. Later kernels may belong to another graph with this
+        // number: CUPTI may reuse the number if it is attached again.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);
@@ -106,8 +106,8 @@ pub(crate) fn difference(
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // A node that did not always run the same kernel cannot be compared. A number beyond
-            // the last node does not belong to the graph.
+            // A node that did not always run the same kernel counts as different. So does a number beyond the last
+            // node, because it does not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {

@@ -48,7 +48,8 @@ impl OpenScopes {
     }
 
     fn enter(&self, name: &[u8], call: NativeCall) {
-        // The call is already open if functions that end with jumps to each other form a loop.
+        // The call may be open already: functions that end with jumps to each other may form a loop. Then only the
+        // calls inside it are closed.
         let open = self.open_entries();
         let again = open.iter().rposition(|entry| {
             entry.domain.get() == NATIVE
@@ -115,7 +116,8 @@ pub fn is_passed(mark: u32) {
     let is_innermost = innermost.is_some_and(|last| open.open_entries()[last].mark.get() == mark);
     open.close(mark);
     let calls = &open.calls;
-    // If the call is not the innermost one, which is unexpected, its mark stays in use for good.
+    // Store the mark, so that it can be freed later. The call should be the innermost one. If it is not, its mark is
+    // never freed.
     if is_innermost && let Some(place) = calls.left.get(calls.left_count.get()) {
         place.set(mark);
         calls.left_count.set(calls.left_count.get() + 1);

@@ -151,8 +151,8 @@ pub fn name_hash(name: &[u8]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 
-// During a capture, the list of nodes reserves up to one and a half times the space that its nodes need. Even then, a
-// node takes at most 64 bytes.
+// During a capture, the list of nodes may reserve one and a half times the space that its nodes need. Even so, it
+// takes at most 64 bytes for each node.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {

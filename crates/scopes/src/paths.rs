@@ -20,7 +20,7 @@ const REACH: usize = 32;
 
 /// The number of the empty path, which means that no scope is open.
 pub(crate) const NONE: u32 = 0;
-/// The number that stands for an unknown path, because an open scope could not be stored.
+/// The number that stands for the current path if it is unknown, because an open scope could not be stored.
 pub(crate) const UNKNOWN: u32 = (1 << 24) - 1;
 
 struct PathEntry {
@@ -86,7 +86,8 @@ pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // If no memory for names is left, this entry of the table never gets a name.
+                // If no memory for names is left, this entry of the table never gets a name, and its path counts as
+                // unknown.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }

@@ -22,8 +22,8 @@ pub(crate) struct OpenScopes {
     depth: Cell<usize>,
     /// Number of open scopes that were not stored, because [`DEEPEST`] scopes were open already.
     beyond: Cell<usize>,
-    /// The scope that was last written to the record for this thread: its number plus 1, and the number of the window
-    /// in the upper 32 bits. 0 if none was written.
+    /// The scope that was last written to the record for this thread. The lower 32 bits are the number of its path
+    /// plus 1, and the upper 32 bits are the number of the window. 0 if none was written.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: NativeCalls,
@@ -183,7 +183,8 @@ impl OpenScopes {
             None => paths::NONE,
         };
         for (to, from) in open[at..].iter().zip(&open[at + 1..]) {
-            // An entry for code that several scopes share adds no name of its own to the path.
+            // Add the name of the entry to the path, unless the entry stands for code that several scopes share. Such
+            // an entry has no name of its own.
             if from.within.get().is_none() {
                 around = match paths::name(from.path.get()) {
                     Some(name) => paths::within(around, name),

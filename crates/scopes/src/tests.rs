@@ -228,7 +228,8 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // The driver is asked for the graph's nodes again each time the graph is used.
+    // The driver is asked for the graph's nodes each time the graph is used. So the library notices that the graph
+    // has lost its kernel.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -243,7 +244,8 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Checks that nodes still take their places in the order if the library did not see their creating calls.
+/// Checks the order of the nodes of nested graphs. It must be right even if the library did not see the calls that
+/// created some of the nodes.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();

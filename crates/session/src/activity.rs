@@ -58,7 +58,8 @@ pub fn records_ranges(settings: &Settings) -> bool {
 }
 
 /// Returns true if iterations matter: for windows, for the record, or for a tool that receives NVTX ranges of
-/// iterations. Also returns true if the process must log that nothing checks whether it is stuck.
+/// iterations. Also returns true if a warning has to be logged: the settings ask for a check whether the process is
+/// stuck, but nothing makes this check.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows()
         || settings.is_unwatched
@@ -133,8 +134,8 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. By
-/// then another preloaded profiler has set its variables.
+/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. Only then is
+/// it certain that another preloaded profiler, if there is one, has set its environment variables.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());

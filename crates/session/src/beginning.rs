@@ -47,7 +47,7 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some CUDA calls may have arrived before the settings were read, so the hooks have to be told now that
+            // Some CUDA calls may have come before the settings were read. So the hooks could not know until now that
             // calls must be recorded.
             doors().record_calls();
         }

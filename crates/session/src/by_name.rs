@@ -62,8 +62,8 @@ pub fn ends(iteration: u64) {
         return;
     }
     let mut guard = STATE.lock();
-    // If another thread has already begun the next iteration, that has ended `iteration`, and nothing is left
-    // to do.
+    // If another thread has already begun the next iteration, `iteration` has ended at that moment, and nothing is
+    // left to do.
     if let Some(state) = guard
         .as_mut()
         .filter(|state| state.turn.target() == Point::In(iteration))

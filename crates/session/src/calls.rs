@@ -123,8 +123,8 @@ fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Optio
     }
 }
 
-/// Begins the iteration `begun`. A window opens with it only if the learner is certain that it is an iteration
-/// (`begun.understood`).
+/// Begins the iteration `begun`. A window opens with it only if `begun.understood` is true: with the rule `auto`, the
+/// learner may not be certain yet that this is an iteration.
 fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
@@ -174,8 +174,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
     }
 }
 
-/// Begins a stretch of time if one is due. While no step is known, stretches are recorded in place of iterations.
-/// Called at a CUDA call that did not begin an iteration for certain.
+/// Begins a stretch of time if one is due. As long as no step is known, the library records such stretches in place
+/// of iterations. Called at a CUDA call that did not begin an iteration for certain.
 fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;

@@ -43,8 +43,8 @@ pub(crate) fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
-/// Returns true if this process has counted a call. In a child that shares its parent's memory (`vfork`),
-/// returns false.
+/// Returns true if the library has counted a call in this process. Returns false in a child that shares its parent's
+/// memory (`vfork`).
 pub fn has_begun() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     owner != 0 && owner == ids::process()
@@ -90,8 +90,8 @@ fn close(by: EndReason) {
             None => return,
         }
     }
-    // If the session has not begun, nothing has to be closed. A state may exist without a session: if a named
-    // function or range was counted in a process that does not use CUDA.
+    // If the session has not begun, nothing has to be closed. The state may exist all the same: in a process without
+    // CUDA, it is created when a named function or range is counted.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
@@ -105,7 +105,7 @@ fn close(by: EndReason) {
     // After this event no thread can take the turn (the right to switch windows) any more.
     state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
-    // Removes the limits at which threads report their calls, so that calls after this one are no longer examined.
+    // Remove the limits at which threads report their calls, so that calls after this one are no longer examined.
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);
@@ -114,9 +114,9 @@ fn close(by: EndReason) {
     keep(ended.schedule);
 }
 
-/// Closes the open window, the profilers and the record. Logs requests that were not met, such as a rule that
-/// matched no function. Returns true if windows have closed but no profiler or record is known to have
-/// captured any.
+/// Closes the open window, the profilers and the record. Logs requests that were not met, such as a rule that matched
+/// no function. Returns true if windows have closed, but none of them is known to have been captured by a profiler or
+/// the record.
 fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
     let settings = ended.settings;
     let may_run_profilers_here = by != EndReason::AtOnce;

@@ -157,7 +157,7 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-/// The modules and symbols that were searched for in the process, and for each whether it is loaded.
+/// The modules and symbols that were searched for in the process. Each has a flag that is true if it is loaded.
 struct LoadedModules(Vec<Sought>);
 
 struct Sought {

@@ -29,8 +29,8 @@ lifecycle::global! {
     #[fork(keep = "cleared where the learner begins")]
     #[together(tables)]
     static TRAILS: Trails = Trails::new();
-    /// True if calls of the CUDA runtime were noted for the learner. The runtime identifies kernels by
-    /// addresses in the program, not by driver handles, so the driver cannot return their names.
+    /// True if calls of the CUDA runtime were noted for the learner. The runtime identifies a kernel by an address in
+    /// the program, not by a driver handle. So the driver cannot return the name of such a kernel.
     #[fork(keep = "addresses are the same")]
     static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
 }
@@ -90,8 +90,8 @@ pub(crate) fn log_engine(found: &DetectedEngine) {
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
-/// Logs that an engine's step function is called more or less often than the pattern that recurs in the CUDA
-/// calls.
+/// Logs that an engine's step function does not match the pattern in the CUDA calls: the function is called more or
+/// less often than the pattern recurs.
 pub(crate) fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
     let (engine, step) = (found.engine.name, &found.step);
     let Mismatch {

@@ -2,8 +2,8 @@
 //!
 //! The listening thread does not number calls and does not switch windows. With the state locked, it takes back the
 //! threads' credit (the number of calls that each may make without asking) and changes the schedule. Then the threads
-//! get new credit up to the next opening or closing of a window. An exception is [`close_idle`], which switches
-//! windows itself, for a process that makes no more calls.
+//! get new credit up to the next opening or closing of a window. Only [`close_idle`] switches windows on the
+//! listening thread: it closes a window in a process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +66,7 @@ pub enum WindowRefusal {
         first: u64,
         next: u64,
     },
-    /// The window's condition refers to batches, but the batch is not known when a step of this rule begins.
+    /// The window's condition refers to batches. With this step rule, the batch is not yet known when a step begins.
     NoBatches(&'static Step),
 }
 
@@ -109,8 +109,7 @@ impl fmt::Display for WindowRefusal {
     }
 }
 
-/// Formats the end of the window that conflicts with the request, and what the user can do, as a
-/// clause.
+/// Formats a clause for the message about a conflict: when the conflicting window ends, and what the user can do.
 struct Ends(IterationRange);
 
 impl fmt::Display for Ends {
@@ -209,8 +208,8 @@ impl SessionState {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = IterationRange { first, last };
-        // If a profiler is in the process, an open window is not ended early for the requested one: the profiler
-        // captures each window that opens, and may be limited to the number of planned windows.
+        // An open window gives way to the requested one only if no profiler is in the process. A profiler captures
+        // each window that opens, and may capture only as many windows as were planned.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule
@@ -364,8 +363,8 @@ pub fn progress() -> Option<DemandProgress> {
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
-/// Returns the progress of the window that is open or, if none is open, of the window that closed last.
-/// Includes windows that were not requested.
+/// Returns the progress of the open window or, if none is open, of the window that closed last. This may be a planned
+/// window or one on demand.
 pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

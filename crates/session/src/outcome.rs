@@ -25,27 +25,27 @@ use super::{Gating, SessionState};
 /// The data of the session that the last line of the log needs, copied while the state was locked.
 pub(crate) struct Ended {
     pub settings: &'static Settings,
-    /// The rule for a step that defined an iteration.
+    /// The step rule by which iterations were counted.
     step: &'static Step,
     rank: Rank,
     gating: Gating,
     pub iterations: u64,
-    /// The number of iterations that had ended by the end of the process, as the log and the record
-    /// state it.
+    /// The number of ended iterations that the log and the record report at the end of the process.
     pub over: u64,
     /// True if a window was open when the session ended, so that this window closes now.
     pub closes: bool,
     /// The iterations that the last window contains, if the end of the process cut that window off.
     cut: Option<Cut>,
-    /// The number of iterations missing from the last window, because it was closed for excluded iterations
-    /// and has not opened again (`TLLMPROF_WHERE_SPLIT`).
+    /// The number of iterations that the last window still needs, if it was closed for an excluded iteration and has
+    /// not opened again (`TLLMPROF_WHERE_SPLIT`); otherwise `None`.
     lacks: Option<u64>,
     /// The number of windows that were requested while the process ran.
     pub demands: u64,
-    /// True if kernel samples were requested, for which windows open by themselves.
+    /// True if kernel samples were requested: windows that the library opens at intervals, in addition to the planned
+    /// ones.
     pub is_sampled: bool,
     pub schedule: Schedule,
-    /// The number of stream captures that made counting restart after iterations had already been counted.
+    /// The number of stream captures after which counting restarted although iterations had already been counted.
     restarts: u64,
     /// The number of iterations for which the condition on batches held, and the number for which it did not.
     held: Held,
@@ -130,8 +130,8 @@ impl Ended {
         }
     }
 
-    /// Returns those requested windows that were captured at least in part if `are_captured`, otherwise those
-    /// that were not captured.
+    /// Returns those of the requested windows that were captured at least in part if `are_captured` is true,
+    /// otherwise those that were not captured.
     fn windows(&self, are_captured: bool) -> impl Iterator<Item = IterationRange> + Clone {
         let captured = self.schedule.captured();
         // A binary search is used, because there may be many windows. The captured windows are in order.

@@ -19,7 +19,7 @@ impl fmt::Display for SeccompWarning {
     }
 }
 
-/// Returns true if the settings may record more than the planned windows.
+/// Returns true if the settings may open windows that are not planned, or use the flight recorder.
 pub(crate) fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }

@@ -1,4 +1,4 @@
-//! Kernel samples: windows that open by themselves, at intervals, to record GPU kernels.
+//! Kernel samples: windows that the library opens at intervals to record GPU kernels.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

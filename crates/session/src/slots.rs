@@ -17,7 +17,8 @@ pub fn slot() -> Option<&'static Slot> {
     thread::part::<Counts>().map(|counts| &counts.0)
 }
 
-/// Returns the address of the slot's cells for calls outside a stream capture, or inside one if `capturing`.
+/// Returns the address of the slot's cells: those for calls inside a stream capture if `capturing` is true, otherwise
+/// those for calls outside.
 pub(crate) fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
     core::ptr::from_ref(slot.cells(capturing)).cast()
 }

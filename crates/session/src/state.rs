@@ -36,8 +36,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<SessionState>> = Lock::new(None);
-    /// The id of the process whose calls are counted. Calls in other processes with this memory are ignored:
-    /// a child after `vfork`, or a copy for which no fork handler ran.
+    /// The id of the process whose calls are counted. Calls are ignored in other processes that have the same memory:
+    /// in a child after `vfork`, or in a copy for which no fork handler ran.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
     /// The calls that are counted when they enter the CUDA runtime's function. All others are counted at the driver's
@@ -83,12 +83,12 @@ pub(crate) struct SessionState {
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
-    /// The rule that was written to the record, and true if a stretch of time was recorded in place of
-    /// iterations then.
+    /// The rule that was written to the record. The flag is true if a stretch of time was being recorded in place of
+    /// iterations at that time.
     pub recorded_step: Option<(&'static Step, bool)>,
     /// The stretches of time that are recorded in place of iterations while no step is known.
     pub span: Stretches,
-    /// The number of stream captures that made counting restart after iterations had already been counted.
+    /// The number of stream captures after which counting restarted although iterations had already been counted.
     pub restarts: u64,
     /// The number of iterations that began while another thread was opening or closing windows, because the threads
     /// that began them could not wait any longer; `None` once this has been logged.
@@ -117,14 +117,14 @@ pub(crate) struct Filter {
     pub split: Option<Instant>,
 }
 
-/// The windows that open by themselves, for a trigger or a kernel sample.
+/// The windows that the library opens by a trigger or for a kernel sample. They are neither planned nor requested.
 pub(crate) struct Automatic {
     /// The trigger, which finds the iterations after which a window opens (`TLLMPROF_WHEN`); `None` if no trigger is
     /// set.
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(IterationRange, Fired)>,
-    /// Decides when a kernel sample is due.
+    /// The component that decides when a kernel sample is due; `None` if kernels are not sampled.
     pub sampler: Option<Sampler>,
     /// The window of the kernel sample that is open or about to open; `None` if there is none.
     pub sample: Option<IterationRange>,
@@ -270,8 +270,8 @@ impl SessionState {
     /// an action: a window opens or closes, or the iteration is recorded.
     pub(crate) fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // `is_each` leaves out iterations that only the record needs: they are counted at the driver's functions, so
-        // the CUDA runtime's functions need not be intercepted for them.
+        // `is_each` is false if only the record needs each iteration. Iterations for the record are counted at the
+        // driver's functions, so the CUDA runtime's functions need not be intercepted for them.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()
@@ -284,8 +284,8 @@ impl SessionState {
         } else {
             self.schedule.next_edge()
         };
-        // With a learnt rule, the learner reports each iteration anyway. While a window is open, the record needs the
-        // exact call with which it begins, so each iteration is requested.
+        // With a learnt rule, the learner reports each iteration even if it is not requested here. While a window is
+        // open, the record needs the exact call with which an iteration begins, so each iteration is requested.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -412,7 +412,7 @@ impl SessionState {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
 
-    /// Returns the condition on batches of the window that is open or next.
+    /// Returns the condition on batches for the open window or, if no window is open, for the next one.
     pub(crate) fn condition(&self) -> Option<&Condition> {
         match self.due() {
             Some(demand) => demand.condition.as_ref(),
@@ -420,8 +420,8 @@ impl SessionState {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are recorded from here on. Returns `None` unless the
-    /// switch `edge` opens a window, or begins the last part of the open window, in which kernels are recorded.
+    /// Returns the number of iterations, from the switch `edge` on, in which GPU kernels are recorded. Returns `None`
+    /// unless a window opens at `edge`, or the open window begins its last part, in which kernels are recorded.
     pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {

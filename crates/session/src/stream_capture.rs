@@ -15,8 +15,8 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_sync::wake;
 use tllmprof_sync::{Guard, wait};
 
-/// The maximum time for which the beginning of a capture is delayed, until the library waits for the device. Once the
-/// library waits in the driver, a new capture does not disturb that wait.
+/// The longest time for which the beginning of a capture is delayed, so that the library can start to wait for the
+/// device first. Once the library waits in the driver, a new capture does not disturb that wait.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 lifecycle::global! {
@@ -31,9 +31,9 @@ lifecycle::global! {
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if any thread is capturing a stream. Called before windows are opened or closed. If `will`, the
-/// library is about to wait for the device, and the beginning of a capture is delayed until [`drained`] is called, or
-/// for a limited time.
+/// Returns true if any thread is capturing a stream. Called before windows are opened or closed. `will` is true if
+/// the library is about to wait for the device. No capture can then begin until [`drained`] is called, or until a
+/// time limit.
 pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
@@ -68,8 +68,8 @@ pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));
-        // SAFETY: the thread is alive, because its slot has its block. The program orders its captures, so
-        // the thread does not read these words while another thread's call ends its capture.
+        // SAFETY: the thread is alive, because its slot still has the address of its block. The program orders its
+        // captures, so the thread does not read these words while another thread's call ends its capture.
         unsafe { thread::set_counting_of(slot.block(), cells_of(slot, capturing), trail) };
     }
 }
@@ -109,7 +109,8 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
 }
 
 /// Notes that a capture has ended, successfully or not. A relaxed capture may end on another thread than the one that
-/// began it. If counting restarts, returns the locked state, so that the caller can move back to the start.
+/// began it. If counting restarts, returns the locked state, so that the caller can move the process back to the
+/// start of the iterations.
 pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();

@@ -31,14 +31,14 @@ pub(crate) struct Switch {
     rank: Rank,
     /// True if the condition on batches does not hold for the iteration that begins.
     excluded: bool,
-    /// The reason for the delay, for the message if the window opens late.
+    /// The reason that the log gives if the window opens late.
     why_late: &'static str,
     /// Data that is written at the beginning of the record, if the record begins with this switch.
     record: Option<Beginning>,
     /// The rule for a step and its reason, if the rule has changed since the record began.
     another: Option<Beginning>,
-    /// The number of iterations in which kernels are recorded from here on. `None` unless a window opens, or the last
-    /// part of the open window begins, in which kernels are recorded.
+    /// The number of iterations, from this switch on, in which kernels are recorded. `None` unless a window opens, or
+    /// the open window begins its last part, in which kernels are recorded.
     kernels: Option<u64>,
     opening: Opening,
 }
@@ -218,7 +218,7 @@ impl Switch {
     }
 }
 
-/// Returns the reason for the delay, for the message if the window that opens now opens late.
+/// Returns the reason that the log gives if the window that opens now opens late.
 fn why_late(state: &SessionState) -> &'static str {
     if state.awaited_rank {
         "the rank was not known"

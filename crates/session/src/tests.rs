@@ -65,7 +65,7 @@ struct Orders {
     gil: bool,
     /// The rank that the fake Python interpreter returns.
     rank: Rank,
-    /// The time of each iteration by cause, as the fake sink returns it.
+    /// The times that the fake sink returns: parts of an iteration's duration, each with a known cause.
     spent: Spent,
 }
 

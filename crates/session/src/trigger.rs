@@ -1,4 +1,4 @@
-//! Triggers: windows that open by themselves after an iteration for which a condition holds.
+//! Triggers: windows that the library opens after an iteration for which a condition holds.
 
 use std::time::Instant;
 

@@ -24,8 +24,8 @@ use tllmprof_sync::wake;
 
 /// The interval at which a waiting thread that has the GIL checks whether a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The maximum time for which a thread that is about to open or close windows waits for other threads to continue to
-/// the real function, if their calls have a number already. Such threads hold none of the library's locks, and only
+/// The longest time that a thread waits before it opens or closes windows. It waits for other threads whose calls
+/// have a number but have not continued to the real function. Such threads hold none of the library's locks, and only
 /// have to execute some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The interval at which a thread that is about to open or close windows checks whether the threads that it waits for
@@ -196,8 +196,8 @@ pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
 }
 
 /// Waits until no thread has the turn (the right to switch windows), so that the calling thread's call comes after
-/// the switch. The wait for one turn is limited by that turn's deadline. The whole wait is limited by the time that a
-/// window may take to open, even if other threads get the turn in between.
+/// the switch. The wait ends at the deadline of the turn. It lasts for at most [`OPENING`] in all, even if other
+/// threads get the turn in between.
 pub(crate) fn wait_for(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -208,8 +208,8 @@ pub(crate) fn wait_for(
         if now >= until {
             break;
         }
-        // The deadline of the other thread's turn (its right to switch windows) moves to an earlier time when a
-        // window is to be closed. So the deadline is read again after `CLOSING`.
+        // The other thread may begin to close a window, which moves the deadline of its turn (its right to switch
+        // windows) to an earlier time. So the deadline is read again after `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {

@@ -19,14 +19,14 @@ pub struct Place<'a> {
     /// The rule for a step, and the rank if there is one, formatted for messages.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
-    /// The reason for the delay, for the message if the window opens late.
+    /// The reason that the log gives if the window opens late.
     pub why_late: &'static str,
     /// True if a stream is being captured in the process, so that nothing may wait for the device.
     pub capturing: bool,
     /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// The number of iterations in which GPU kernels are recorded from here on. `None` unless a window opens, or the
-    /// last part of the open window begins, in which kernels are recorded.
+    /// The number of iterations, from this point on, in which GPU kernels are recorded. `None` unless a window opens,
+    /// or the open window begins its last part, in which kernels are recorded.
     pub kernels: Option<u64>,
     /// The settings of the kernel sample, if the window that opens is a sample.
     pub sampled: Option<KernelSamples>,
@@ -73,8 +73,8 @@ pub trait Sink: Sync {
     /// Writes the rank into the record, because it became known only after the record had begun.
     fn rank_is_known(&self, ranked: &Ranked);
     /// Records that an iteration begins or ends at `point`, where no window opens or closes. If there is a record,
-    /// called for each iteration. `excluded` is true if the condition on batches does not hold for the iteration that
-    /// begins.
+    /// this method is called for each iteration. `excluded` is true if the condition on batches does not hold for the
+    /// iteration that begins.
     fn passes(&self, point: Point, excluded: bool);
     /// Notes that a stretch of time is about to begin. It is recorded in place of an iteration, because no step is
     /// known yet.
@@ -107,7 +107,8 @@ pub trait Sink: Sync {
     fn is_unheard(&self) -> bool {
         false
     }
-    /// Stops recording that only planned windows need, because this rank opens no planned window. Must not wait.
+    /// Ends the recording of data that only planned windows need, because this rank opens no planned window. Must not
+    /// wait.
     fn plans_none(&self, _: &Settings) {}
     /// Returns the number of iterations outside windows that the record contains at the end of the process.
     fn latest_left(&self) -> u64 {

@@ -21,14 +21,14 @@ const TIME: Duration = Duration::from_secs(2);
 /// The largest number of iterations in the window's first part (without kernels), even if it has
 /// not lasted for the duration `TIME`.
 const MOST_ITERATIONS: u64 = 4000;
-/// The average duration of an iteration from which on iterations count as slow.
+/// The average duration of an iteration above which iterations count as slow.
 const SLOW: Duration = Duration::from_millis(300);
 /// The smallest and the largest number of iterations in the window's first part (without kernels),
 /// if iterations are slow.
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
 /// The smallest number of iterations in the second part (with kernels).
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The longest duration of the window's first part (without kernels). It ends the part if most of it consists of
+/// The longest duration of the window's first part (without kernels). The part reaches it if it consists mostly of
 /// pauses, which hardly count towards its length.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -37,7 +37,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub struct KernelPart {
     /// The largest number of iterations in the part with kernels.
     pub iterations: u64,
-    /// The duration after which the part with kernels also ends, if it has at least two iterations by then.
+    /// The longest duration of the part with kernels, in which at least two iterations are recorded in any case.
+    /// `None` if only `iterations` limits the part.
     pub within: Option<Duration>,
 }
 
@@ -108,8 +109,8 @@ impl Measuring {
         self.running = None;
     }
 
-    /// Handles the beginning of an iteration, which ends the previous one. `known` describes both. Returns the effect
-    /// on the window.
+    /// Handles the beginning of an iteration, which ends the previous one. `known` states if the new iteration
+    /// counts, and how long the program waited in the previous one. Returns the effect on the window.
     pub fn begins(&mut self, now: Instant, known: Known) -> Next {
         let took = self
             .running

@@ -1,4 +1,4 @@
-//! Decides when a sample of GPU kernels (a short window that opens by itself) is due.
+//! Decides when a sample of GPU kernels (a short window that the library opens at intervals) is due.
 
 use core::time::Duration;
 
@@ -11,8 +11,8 @@ use tllmprof_config::kernels::KernelSamples;
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
-    /// The number of the latest period that needs no sample any more, because it has had a sample
-    /// or the first iteration began in it.
+    /// The number of the latest period in which no sample is due any more: a sample was taken in it, or the first
+    /// iteration began in it.
     over: Option<u64>,
 }
 

@@ -25,18 +25,18 @@ const WITHIN: u32 = 10;
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
 /// The number of steps after which a window opens even if the time of a step has not settled.
 pub const ENOUGH: u64 = 128;
-/// The total duration after which a window opens even if the time of a step has not settled. At least twice
-/// [`NEEDED`] steps are needed as well.
+/// The total duration of steps after which a window opens even if the time of a step has not settled. At least twice
+/// [`NEEDED`] steps must have been seen by then.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 /// Limits for steps that take longer than `SLOW`, which are compared one by one instead of in blocks:
 /// `SLOW_NEEDED` of them have to agree, and after `ENOUGH_SLOW` of them a window opens in any case.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
-/// The number of the latest steps whose durations are stored.
+/// The number of step durations that are stored: those of the latest steps.
 const LATEST: usize = 8;
-/// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
-/// block's median ignores them.
+/// The duration above which a step can be a pause. Shorter pauses need no special treatment, because a block's median
+/// ignores them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The factor for pauses: a step is a pause only if it takes more than this number of times as long
 /// as a usual step.
@@ -48,7 +48,7 @@ const MOST_PAUSES: u32 = 8;
 /// The result of the search for steady steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The time has settled, and a step takes this long.
+    /// The time of a step has settled. The value is this time.
     Settled(Duration),
     /// The time has not settled, but the search has ended because it took too long.
     Unsettled(Unsettled),
@@ -65,8 +65,8 @@ pub struct Unsettled {
     latest: Option<(u64, Duration, Duration)>,
 }
 
-/// The state of a step that begins (`counts`), and the waits in the previous step, which has just ended (the
-/// other fields).
+/// Facts about two successive steps: if the step that begins counts (`counts`), and how long the program waited in
+/// the previous step, which has just ended (the other fields).
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// True if the step that begins counts: no condition excludes it, and its batch has requests.

@@ -1,7 +1,4 @@
-//! Detects the iterations after which a window opens by itself (triggers).
-//!
-//! The duration of an iteration is compared with the median of iterations with similar batches. A duration
-//! that is slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
+//! Detects the iterations after which a trigger opens a window.
 
 use core::fmt;
 use core::time::Duration;
@@ -110,8 +107,8 @@ pub struct Watch {
     kinds: Vec<Alike>,
     /// The time when the current iteration began, and the description of its batch.
     runs: Option<(Instant, BatchFacts)>,
-    /// The duration of the latest iteration and the causes of its time. `None` if the iteration ends only when the
-    /// next one begins.
+    /// The duration of the latest iteration and the causes of its time, if [`Watch::ends`] has reported its end. If
+    /// it is `None`, the iteration ends when the next one begins.
     over: Option<(Duration, Spent)>,
     /// The times at which the trigger opened windows, the latest last.
     opened: VecDeque<Instant>,

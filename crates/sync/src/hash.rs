@@ -1,4 +1,4 @@
-//! The hash function for tables that the library reads in the middle of an intercepted call.
+//! The hash function for tables that the library reads while it handles an intercepted call.
 
 /// 2⁶⁴ divided by the golden ratio. The number is odd, and its bits have no regular pattern (Knuth, "The Art of
 /// Computer Programming", volume 3, section 6.4).

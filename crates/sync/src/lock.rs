@@ -12,14 +12,14 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock on a futex. A thread must not acquire it twice: code that may already hold the
-/// lock uses [`Lock::lock_for`], which times out.
+/// A mutual exclusion lock on a futex. A thread must not acquire it twice: code that may already hold the lock uses
+/// [`Lock::lock_for`], which times out.
 ///
-/// The order of the fields puts the beginning of the value in the lock's cache line.
+/// The order of the fields puts the lock's word and the beginning of the value in the same cache line.
 #[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
-    /// ID of the thread that holds the lock during its fork; 0 if there is none.
+    /// ID of the thread that has locked the lock for its fork ([`Lock::hold_over_fork`]); 0 if there is none.
     forker: AtomicI32,
     value: UnsafeCell<T>,
 }

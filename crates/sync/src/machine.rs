@@ -36,8 +36,8 @@ impl<S: States> Machine<S> {
         }
     }
 
-    /// Returns the current state. The load is sequentially consistent with all events, and with stores that
-    /// threads make before they call this.
+    /// Returns the current state. The load is part of one total order with all events and with other sequentially
+    /// consistent operations.
     #[inline]
     pub fn state(&self) -> S {
         S::from_bits(self.word.load(Ordering::SeqCst))

@@ -26,7 +26,7 @@ impl<T: Sync> Published<T> {
         Self::reference(self.place.load(Ordering::Acquire))
     }
 
-    /// Publishes `value`, or removes the reference if that is `None`.
+    /// Publishes `value`. If it is `None`, removes the published reference.
     pub fn set(&self, value: Option<&'static T>) {
         self.place.store(Self::address(value), Ordering::Release);
     }

@@ -1,8 +1,8 @@
 //! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's function.
 //!
-//! [`plain`] reads objects without running code of the program. [`reading`] evaluates the formulas that the table of
-//! known engines has for the engine. All of this happens while the calling thread holds the GIL and is about to run
-//! the function.
+//! [`plain`] reads objects without running code of the program. [`reading`] evaluates formulas, which are expressions
+//! that compute the batch from the arguments. They come from the table of known engines or from the user. All of this
+//! happens while the calling thread holds the GIL and is about to run the function.
 
 mod plain;
 mod reading;
@@ -26,8 +26,8 @@ use reading::BatchReading;
 /// A function that returns an argument of the Python call that is about to begin.
 pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
-/// The most consecutive steps whose batch cannot be read. After this number of failures, no more
-/// batches are read.
+/// The largest number of consecutive steps whose batch could not be read. Once it is reached, no more batches are
+/// read.
 const MAX_FAILURES: usize = 64;
 
 /// Reads the batch (requests and tokens) of an engine's step from the arguments of the step's
@@ -49,7 +49,8 @@ pub(crate) struct Way {
     formulas: Formulas<3>,
     /// The attribute names that the formulas use.
     names: Vec<AttributeName>,
-    /// The name `__get__`. If an attribute's class defines it, the attribute is computed.
+    /// The name `__get__`. If the class of an attribute defines it, the attribute is a descriptor, whose value is
+    /// computed.
     get: AttributeName,
     /// The locations of the formulas' arguments in the function's frame.
     arguments: Vec<Place>,
@@ -86,8 +87,8 @@ impl BatchReader {
         let settings = activity::settings()?;
         let given = settings.batch.as_ref();
         let given = given.filter(|batch| batch.function == *function);
-        // If `every` is greater than 1, an iteration consists of several calls and so has several
-        // batches, which are not recorded.
+        // If `every` is greater than 1, an iteration consists of several calls, each with a batch of its own. No
+        // batch is recorded in this case.
         if matches!(&settings.step, Step::Python { function: step, every } if *every > 1 && step == function)
         {
             return None;
@@ -144,8 +145,8 @@ impl BatchReader {
                     self.failed.store(0, Ordering::Relaxed);
                     return Some(batch);
                 }
-                // If no formulas work, report the error of those that worked last, which are tried
-                // first.
+                // If no formulas work, report the first error. It is the error of the formulas that worked last,
+                // because they are tried first.
                 Err(refused) => failure = failure.or(Some(refused)),
             }
         }
@@ -179,7 +180,8 @@ impl BatchReader {
 }
 
 impl Way {
-    /// Prepares the formulas for a function. Returns `None` if Python is out of memory.
+    /// Prepares the formulas for calls of one function: looks up the attribute names and the argument locations that
+    /// the formulas need. Returns `None` if Python is out of memory.
     ///
     /// # Errors
     /// Returns the name of an argument that the function does not have.

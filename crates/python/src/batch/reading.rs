@@ -170,8 +170,8 @@ impl<'a, 'py> BatchReading<'a, 'py> {
     }
 }
 
-/// A fast form of the condition in a formula's sum, if the condition compares each element of a
-/// list with a number. Most elements fail the condition, so this keeps their cost low.
+/// A precomputed form of the condition in a sum over a list. It exists if the condition compares each element with a
+/// number. Most elements do not meet the condition, so a fast check of the elements saves time.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: ComparisonOperator,

@@ -15,8 +15,8 @@ use crate::spans::Mark;
 use tllmprof_platform::log;
 
 /// Handles the first call of the function that `code` belongs to. Returns true if this is a requested function that
-/// had not been found. `globals` returns the function's global names, and `first` returns the first argument of the
-/// call.
+/// had not been found before. `globals` returns the function's global names, and `first` returns the first argument
+/// of the call.
 pub(crate) fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -59,7 +59,8 @@ pub(crate) fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some(())` if `code` is the requested function's code. `code` has the name of the requested function.
+/// Returns `Some(())` if `code` is the code of the requested function. The caller has already compared the names of
+/// the two.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -96,7 +97,8 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        // The function may have been pickled by value, so its globals may lack its own name.
+        // Accept the code object without a further check: the function may have been pickled by value, so its globals
+        // may lack its own name.
         return true;
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {

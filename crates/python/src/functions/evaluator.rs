@@ -1,5 +1,5 @@
-//! Reports calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). The evaluator is installed only while a
-//! function is marked or searched for.
+//! Reports calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). The evaluator is installed only while calls
+//! of some functions have to be reported, or while the library searches for such functions.
 //!
 //! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo stores the
 //! evaluator that it finds, and calls it. If two evaluators did that with each other, they would call each other
@@ -344,10 +344,9 @@ impl<'py> EvaluatorSlot<'py> {
         const WORDS: usize = 128;
         let [plain, searching] = both(py.api.version);
         let wanted = [EVALUATE.load(Ordering::Relaxed), plain, searching];
-        // SAFETY: the interpreter is the calling thread's, and lives while the thread holds the
-        // GIL. All of these words are inside the structure, because 255 words for
-        // `co_extra_freefuncs` follow the evaluator. The words may change during the search, so
-        // they are atomic.
+        // SAFETY: the interpreter is the calling thread's, and lives while the thread holds the GIL. All of these
+        // words are inside the structure, which has more than 255 words: 255 words for `co_extra_freefuncs` follow
+        // the evaluator. The words may change during the search, so they are atomic.
         let words: &[AtomicPtr<c_void>] =
             unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
         only(words, wanted).map(Self::Word)
@@ -502,8 +501,8 @@ unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     }
 }
 
-/// Returns true if the calling thread may have reached the limit on stack use ([`crate::spans`]). [`is_short`] makes
-/// the exact check.
+/// Returns true if the calling thread may have reached its limit on stack use ([`crate::spans`]). This check is fast
+/// but not exact; [`is_short`] makes the exact check.
 #[inline]
 fn may_be_short() -> bool {
     threads::known().is_none_or(|thread| thread.spans.may_be_short())
@@ -614,8 +613,8 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &InterpreterFrame<'_>
     })
 }
 
-/// Records that a call begins or resumes. Returns false if this evaluation of the frame does neither, so that there
-/// is no end to record.
+/// Records that a call begins or resumes. Returns false if this evaluation of the frame runs none of the function's
+/// code: it only creates a generator, or ends a new one. No end is recorded for such an evaluation.
 fn enters<'py>(
     thread: &Thread,
     frame: &InterpreterFrame<'py>,
@@ -646,8 +645,9 @@ fn enters<'py>(
     true
 }
 
-/// Returns true if a call resumes after a yield, false if it begins, and `None` if it does neither. `state` is the
-/// state of a generator's frame, and `None` for other functions.
+/// Returns true if a call resumes after a yield, and false if a call begins. Returns `None` if this evaluation of the
+/// frame runs none of the function's code. `state` is the state of a generator's frame, and `None` for other
+/// functions.
 fn goes_on(state: Option<FrameState>, throws: bool) -> Option<bool> {
     match state.unwrap_or(FrameState::New) {
         FrameState::Makes => None,

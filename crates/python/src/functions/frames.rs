@@ -25,9 +25,9 @@ pub(crate) struct Layout {
 enum Last {
     /// `f_lasti`, which is -1 until the generator first runs.
     Index { at: isize },
-    /// `prev_instr`. Until the generator first runs, this pointer points to the opcode `instruction`, which is
-    /// `RETURN_GENERATOR`. Once the generator exists, its frame lies inside it, and the byte at `owner` is
-    /// `generator` (`FRAME_OWNED_BY_GENERATOR`).
+    /// `prev_instr`, the pointer at the offset `at`. Until the generator first runs, it points to an instruction with
+    /// the opcode `instruction`, which is `RETURN_GENERATOR`. The byte at the offset `owner` becomes `generator`
+    /// (`FRAME_OWNED_BY_GENERATOR`) when the generator is created, because its frame then lies inside it.
     Instruction {
         at: isize,
         instruction: u8,
@@ -227,8 +227,8 @@ impl<'py> InterpreterFrame<'py> {
     /// code object.
     pub(crate) fn argument(&self, place: &Place) -> Option<Object<'py>> {
         let variable = |index: usize| {
-            // SAFETY: `index` is below the code object's number of variables. Each is null, or a
-            // reference that the frame owns.
+            // SAFETY: `index` is below the code object's number of variables. Each variable is null, or a reference
+            // that the frame owns.
             unsafe { self.py.share(self.layout.variable(self.raw, index)) }
         };
         match place {

@@ -102,7 +102,7 @@ fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     frame
 }
 
-/// Reads a word at an address whose memory may not be mapped. Returns `None` if it is not.
+/// Reads a word at an address. Returns `None` if no memory is mapped there.
 fn copied(address: usize) -> Option<usize> {
     let mut bytes = [0; size_of::<usize>()];
     tllmprof_platform::peek::copy(address, &mut bytes)?;

@@ -67,8 +67,8 @@ pub(crate) fn each_below<'py>(
     None
 }
 
-/// Returns the object that has a qualified name, without its wrappers. From `<locals>` on, the name
-/// is ignored.
+/// Looks up `wanted`, a qualified name, in a module. Returns the object inside its wrappers, such as decorators.
+/// Ignores the part of the name that begins with `<locals>`.
 pub(crate) fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
     let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
     let first = attr_of(module, parts.next()?)?;
@@ -87,8 +87,7 @@ fn mangled(class: &str, name: &str) -> String {
     format!("_{}{name}", class.trim_start_matches('_'))
 }
 
-/// Returns the attribute of an object. If the object has none of this name, looks in the object
-/// that it wraps.
+/// Returns the attribute `name` of an object. If the object has no such attribute, looks in the object that it wraps.
 pub(crate) fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {

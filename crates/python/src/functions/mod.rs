@@ -1,10 +1,11 @@
 //! Finds Python functions by name, and records or counts their calls.
 //!
-//! ```text
-//! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
-//! requested   found                                 │
-//!                                                   └▶ spans: this thread's calls, what a call means
-//! ```
+//! - `targets` lists the requested functions. `resolve` and `replaced` find their code objects, and add them to the
+//!   table in `marked`.
+//! - `monitoring` (CPython 3.12 and later) and `evaluator` (3.8 to 3.11) report the calls of the code objects in this
+//!   table.
+//! - `crate::spans` stores the calls that a thread is in, and handles a call according to the mark of its code
+//!   object.
 
 mod candidates;
 mod code;

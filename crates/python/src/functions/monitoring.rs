@@ -120,8 +120,8 @@ impl<'py> Monitoring<'py> {
         Some(true)
     }
 
-    /// Starts a search under a tool number of its own: the first call of each code object is reported. Returns `None`
-    /// if fewer than two tool numbers are free, because the last one is needed for the marked code objects.
+    /// Starts a search with a tool number of its own: the first call of each code object is reported. Returns `None`
+    /// if fewer than two tool numbers are free, because one has to remain for the marked code objects.
     fn search(&self) -> Option<i64> {
         let mut free = TOOLS
             .into_iter()
@@ -173,7 +173,7 @@ impl<'py> Monitoring<'py> {
         Some(tool)
     }
 
-    /// Releases a tool number, after the events of `codes` are disabled.
+    /// Disables the events of `codes`, and then releases the tool number.
     fn give_back(&self, tool: AssignedTool, codes: &[Object<'py>]) -> Option<()> {
         let none = self.py.nothing();
         for code in codes {
@@ -223,7 +223,8 @@ pub(crate) fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
                 monitoring.give_back(tool, core::slice::from_ref(code));
             }
             if late::is_off() {
-                // Another thread has switched the library off meanwhile, which is possible without a GIL.
+                // Without a GIL, another thread may have switched the library off meanwhile. In that case, release
+                // the tool number again.
                 leave(py, &[]);
                 return None;
             }
@@ -261,7 +262,7 @@ pub(crate) fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     Monitoring::new(py)?.give_back(tool, codes)
 }
 
-/// Removes the tool number and the search of the interpreter with this number from our tables.
+/// Removes the data about the interpreter with this id from our tables: its tool number and its search.
 pub(crate) fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);

@@ -32,8 +32,7 @@ fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
     });
 }
 
-/// Returns the names most similar to `wanted` among a module's attributes, or among those of the class with which the
-/// wanted name begins.
+/// Returns the names most similar to `wanted` among a module's attributes.
 pub(crate) fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(attrs) = module.own_attrs() else {

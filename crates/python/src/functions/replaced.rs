@@ -83,8 +83,8 @@ pub(crate) fn were_checked() -> bool {
 /// Returns true if the calls of a code object count as calls of `target`.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // The code object may be marked for another requested function that was not replaced. Then the user requested the
-    // same function by two names.
+    // A code object that is marked for another requested function counts, too: the user has then requested one
+    // function by two names. This does not apply if the program has replaced that other function.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })

@@ -17,8 +17,8 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// Returns true if calls may be missing, which is so unless the replacement calls the function
-    /// that it replaces.
+    /// Returns true if calls of the replaced function may be missing. Returns false if the replacement calls that
+    /// function itself.
     pub(crate) fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
         !replaced.is_called_within()
     }

@@ -46,7 +46,7 @@ pub(crate) fn report() {
     }
 }
 
-/// Returns the replacement of a function, if calls may be missing because of it.
+/// Returns the replacement of a requested function, if it may prevent calls of the function from being counted.
 fn replaced(target: &Target) -> Option<&Replaced> {
     let is_wanted = target.is_by_name() || target.function.is_step();
     let replaced = target.replaced.get().filter(|_| is_wanted)?;
@@ -67,8 +67,8 @@ impl<'a> ReportedFact<'a> {
         match (target.by, target.found()) {
             (By::Rule, Discovery::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Discovery::Late) => Some(Self::RangesAreLate(target)),
-            // `By::Rule` is left out of the next two arms: if a step rule counted no step, the report on windows says
-            // so.
+            // These two arms leave out `By::Rule`, because the report on windows already mentions a step rule that
+            // has counted no step.
             (By::Ranges | By::Batch, Discovery::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
             (By::Api, Discovery::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
@@ -113,7 +113,7 @@ impl fmt::Display for ReportedFact<'_> {
     }
 }
 
-/// Displays the reason why no call of the step rule's function was counted.
+/// Displays the reason why no call was counted of the function that the step rule (`TLLMPROF_STEP`) names.
 pub(crate) struct Uncalled;
 
 impl fmt::Display for Uncalled {
@@ -139,7 +139,7 @@ impl fmt::Display for Uncalled {
 /// The note that a replacement may have gone unnoticed, because the last check did not run.
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
-/// Displays a note that calls of the step rule's function may be missing.
+/// Displays a note that calls may be missing of the function that the step rule (`TLLMPROF_STEP`) names.
 pub(crate) struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {

@@ -36,7 +36,7 @@ const MAX_INTERVAL_NS: u64 = 100_000_000;
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// True if the settings request that at least one Python function is found.
+    /// True if at least one Python function is requested, so that it has to be found.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -173,7 +173,7 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
     }
 }
 
-/// Handles a code object that is about to run, if it belongs to a module with requested functions.
+/// Searches a code object that is about to run for requested functions, if it is the code of a module that has some.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;
@@ -182,8 +182,9 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // The file name in a frozen program's code comes from the machine on which the program
-            // was built. So functions are also compared by their names.
+            // In a frozen program, this file name comes from the machine on which the program was built, so the code
+            // may belong to the module all the same. Functions in it that have a requested name therefore become
+            // candidates.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {
@@ -287,8 +288,9 @@ impl FileRelation {
         let is_main = name == "__main__";
         match said {
             Some(said) if said == file => Self::This,
-            // The `__file__` of a frozen module may be the file from which it was once read. For a
-            // module without source, it is the compiled file.
+            // The two file names may differ although the module was read from this file. The `__file__` of a frozen
+            // module may be the file from which it was once read. For a module without source, it is the compiled
+            // file.
             Some(said) if (file.starts_with('<') || said.ends_with(".pyc")) && !is_main => {
                 Self::Unknown
             }
@@ -410,7 +412,7 @@ mod tests {
         assert!(is_typed("<string>", Some("-c")));
         assert!(is_typed("<stdin>", Some("")));
         assert!(is_typed("<string>", None)); // Python is embedded
-        assert!(!is_typed("<string>", Some("program.py"))); // `exec` in a program
+        assert!(!is_typed("<string>", Some("program.py"))); // code that a program passed to `exec`
         assert!(!is_typed("program.py", Some("-c")));
     }
 

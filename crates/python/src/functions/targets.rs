@@ -38,7 +38,7 @@ pub(crate) struct Target {
     pub function: RequestedFunction,
     pub by: By,
     found: AtomicU8,
-    /// Similar names in the module or class, if the function was not found.
+    /// Names in the module that are similar to the function's name, if the function was not found.
     pub near: OnceBox<Vec<String>>,
     /// True if the function was found, but its calls cannot be reported.
     pub is_unseen: AtomicBool,
@@ -74,8 +74,8 @@ pub(crate) enum Discovery {
     InTime,
 }
 
-/// Returns true if the settings require that calls of functions are reported. Called when the library is loaded. A
-/// later check decides whether ranges are recorded.
+/// Returns true if the settings require that calls of functions are reported. Called when the library is loaded.
+/// [`all`] decides later if the calls are also recorded as ranges.
 pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
@@ -148,7 +148,8 @@ fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     modules
 }
 
-/// Adds the functions whose calls count iterations, or are part of one.
+/// Adds the functions whose calls count as iterations. Also adds the functions of known engines that run a draft
+/// model or wait for requests.
 fn add_counted(settings: &Settings, listens: bool, modules: &mut Vec<TargetModule>) {
     if let Step::Python { function, .. } = &settings.step {
         let step = Some(StepOf::Rule);
@@ -229,7 +230,7 @@ fn target<'a>(modules: &'a mut Vec<TargetModule>, asked: &PyFunction, by: By) ->
     });
     let target = &mut targets[at];
     if matches!(by, By::Ranges | By::Batch) && target.by == By::Engine {
-        // The user requested the function by name, so it is reported if it is not found.
+        // The user has also requested the function by name. So a message is logged if the function is not found.
         target.by = by;
     }
     target

@@ -44,8 +44,8 @@ const WANTED: &[SeenEvent] = {
         Begins, Ends, // the call of the Python function `call`
         Begins, Ends, // the call of the Python function `closed`, whose argument is a cell
         Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the generator in `run`'s loop
-        // The generator `left`, which `run` closes after one value. The last generator causes no events, because
-        // `run` closes it before it starts.
+        // The generator `left`, which `run` closes after one value. The generator that `run` creates last causes no
+        // events, because it is closed before it starts.
         Begins, Yields, GoesOn, Ends,
     ]
 };

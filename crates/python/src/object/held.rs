@@ -10,9 +10,8 @@ use super::{Object, Python, Raw};
 
 /// A reference to a Python object that is kept beyond one hold of the GIL, for example in a static.
 ///
-/// The owner calls [`Held::forget`] when a new interpreter starts in the process, because the
-/// object ended with the old one. Otherwise the reference is never dropped, because its interpreter
-/// may have ended.
+/// The owner calls [`Held::forget`] when a new interpreter starts in the process, because the object ended with the
+/// old one. If a `Held` is dropped, its object is not released, because the interpreter may have ended.
 pub struct Held(AtomicPtr<c_void>);
 
 impl Reset for Held {

@@ -14,9 +14,9 @@ const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// A bit of the sign word that comparisons ignore. Since 3.14 it is set for small ints, which are never freed. Before
-/// 3.12 it is part of the size, so [`Ints::is_zero`] cannot distinguish an int of 91 to 120 bits from 0, and returns
-/// `None` for it.
+/// A bit of the sign word that comparisons ignore. Since 3.14, this bit is set for small ints, which are never freed.
+/// Before 3.12, it is part of the int's size. [`Ints::is_zero`] then cannot distinguish an int of 91 to 120 bits from
+/// 0, and returns `None` for it.
 const SMALL: usize = 1 << 2;
 
 /// The memory layout of ints in this interpreter, with which ints in lists are read without the C
@@ -94,8 +94,8 @@ impl Ints {
         }
     }
 
-    /// Returns the first index in `from..to` for which [`Ints::is_zero`] does not return false, or `to` if there is
-    /// none.
+    /// Returns the first index in `from..to` at which the element is 0 or is not exactly an int. Returns `to` if
+    /// there is no such index.
     #[inline]
     pub fn skip_others(&self, list: &Object<'_>, from: usize, to: usize) -> usize {
         let is_other = |index: &usize| self.is_zero(list, *index) == Some(false);

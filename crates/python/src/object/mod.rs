@@ -187,8 +187,8 @@ impl<'py> Python<'py> {
         self.c().import(name)
     }
 
-    /// Imports a module that keeps its state in the interpreter, such as `gc`, and removes it from `sys.modules`
-    /// unless it was there before. The program then does not see the module.
+    /// Imports a module, and removes it from `sys.modules` unless it was there before, so that the program does not
+    /// see it. This is possible only for modules such as `gc`, whose state is kept by the interpreter.
     pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
         let was_there = self.imported(name).is_some();
         let module = self.import(name)?;

@@ -25,8 +25,8 @@ pub(crate) struct RequestedFunction {
     name: OnceBox<RegisteredName>,
     /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
-    /// True if an iteration continues after the call that began it has ended. This is so for an engine's step
-    /// function, because much of the iteration's work may come after the call.
+    /// True if an iteration may last longer than the call that began it. This is so for an engine's step function,
+    /// because much of the iteration's work may come after the call.
     outlives: bool,
     /// True if an engine calls the function repeatedly while it has no requests.
     polls: AtomicBool,
@@ -43,7 +43,8 @@ pub(crate) struct RequestedFunction {
     calls: AtomicU64,
     /// Number of calls that have yielded and have not ended.
     suspended: AtomicU64,
-    /// The number of the iteration that ends when no suspended call is left, plus 1; 0 for none.
+    /// The number, plus 1, of the iteration that ends once none of the function's calls is suspended any more; 0 for
+    /// none.
     ends: AtomicU64,
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum StepOf {
     /// The function is a known engine's step. The value is the engine's index in
     /// `engines::in_python`.
     Engine(usize),
-    /// The function is a known engine's step without requests. The value is its index in
+    /// The function runs a known engine's step for a batch without requests. The value is its index in
     /// [`DUMMY_STEPS`].
     Dummy(usize),
 }
@@ -182,9 +183,9 @@ impl RequestedFunction {
     }
 
     /// Records that a thread enters the function: a call begins, or a generator or coroutine resumes. `overlaps` is
-    /// true if the call may end while calls that began later are still open. `facts` reads the batch, which is needed
-    /// if it decides whether a window opens. `counts` is false if this call is not counted as a step, although the
-    /// function's calls are steps.
+    /// true if the call may end while calls that began later are still open. `counts` is false if this call is not
+    /// counted as a step, although the function's calls are steps. `facts` reads the call's batch. It is called only
+    /// if the batch decides whether a window opens.
     pub(crate) fn enters(
         &'static self,
         py: Python<'_>,
@@ -208,9 +209,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Handles a call like [`RequestedFunction::enters`], but for a call that is not stored because no slot is free.
-    /// The call has no range, and its end is handled with [`Entered::unkept`]. An iteration that the call begins
-    /// lasts until the next iteration begins.
+    /// Handles a call that begins or resumes, like [`RequestedFunction::enters`], if no slot is free to store the
+    /// call. The call has no range, and its end is handled with [`Entered::unkept`]. If the call begins an iteration,
+    /// this iteration lasts until the next one begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -258,8 +259,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Returns the iteration that ends when a call of a step ends or yields. An iteration ends when
-    /// no suspended call is left. `iteration` is the one that this call began.
+    /// Returns the iteration that ends when a call that counts as a step ends or yields, if there is one. An
+    /// iteration ends only when none of the function's calls is suspended. `iteration` is the iteration that this
+    /// call began.
     fn over(&self, iteration: Option<u64>, goes_on: bool, has_ended: bool) -> Option<u64> {
         let left = match (goes_on, has_ended) {
             (false, false) => self.suspended.fetch_add(1, Ordering::Relaxed) + 1,
@@ -302,8 +304,8 @@ impl RequestedFunction {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if the function is a step. Returns the number of the iteration that the call
-    /// begins, if the end of this iteration has to be reported.
+    /// Counts the call if the function's calls are steps. Returns the number of the iteration that begins with the
+    /// call and ends with it, if there is one.
     #[inline]
     fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> BatchFacts) -> Option<u64> {
         if !(self.is_step() && by_name::count(Counted::Python)) {
@@ -317,8 +319,8 @@ impl RequestedFunction {
             BatchFacts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // `goes_on` notes the time at which an open window continues. The thread has the GIL again at this point, so
-        // the window contains the call of the Python function but not the wait for the GIL.
+        // From here on, a thread that opens or closes windows does not wait for this call any longer. This thread has
+        // the GIL again, so it begins the Python function right away.
         tllmprof_session::goes_on();
         ends
     }
@@ -398,8 +400,8 @@ mod tests {
         let step = function("m:step");
         assert_eq!(step.over(Some(0), false, true), Some(0));
         assert_eq!(step.over(Some(7), false, true), Some(7));
-        // This call began no iteration, for example because it was inside a call of another step.
-        // So its end ends none.
+        // This call began no iteration, for example because it was inside a call of another step. So its end does not
+        // end an iteration.
         assert_eq!(step.over(None, false, true), None);
     }
 

@@ -170,9 +170,8 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                // A batch that was read already (`before`) is recorded in any case: that costs
-                // little, and the histogram of iteration times needs the batch to separate prefill from
-                // decode.
+                // A batch that was read already (`before`) is recorded even if no batches were requested. That costs
+                // little, and the histogram of iteration times needs the batch to separate prefill from decode.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)

@@ -54,7 +54,7 @@ pub(crate) struct Spans {
     beyond: Cell<usize>,
     /// True if a call on this thread has ended while a call that began later was still open.
     has_overlaps: Cell<bool>,
-    /// The limit on the thread's stack use: while its stack pointer is in this part of the stack, no calls are
+    /// The part of the thread's stack that is left to the program: while the stack pointer is in it, no calls are
     /// reported.
     room: Cell<Room>,
 }
@@ -243,8 +243,8 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls, because their ends will not be reported. Ends their ranges now. Their iterations end when
-    /// the next iteration begins.
+    /// Forgets the calls that the thread is in, because their ends will not be reported. Their NVTX ranges end now.
+    /// The iterations that they began end when the next iteration begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {

@@ -10,7 +10,7 @@ use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_sync::Published;
 
-/// The calls of such a function since the last step, and the thread that made them.
+/// The calls with which an engine has looked for requests since the last step, and the thread that made them.
 struct Polled {
     function: Published<PyFunction>,
     thread: AtomicU64,
@@ -60,7 +60,7 @@ impl Polled {
 }
 
 /// Handles the end of a call in which an engine waited for requests. `since` is the call's start in ticks, the
-/// record's unit of time. `polled` is the function, if the engine calls it repeatedly.
+/// record's unit of time. `polled` is the called function if the engine calls it repeatedly, otherwise `None`.
 pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;

@@ -1,5 +1,5 @@
-//! Copies of several ranges of memory from nearly the same moment. The ranges that the previous sample read are
-//! copied together, in one system call.
+//! Copies several ranges of memory at nearly the same moment. The ranges that were read for the previous sample of a
+//! stack are copied together, in one system call.
 
 use core::ffi::c_int;
 

@@ -19,7 +19,8 @@ const MAX_FRAMES: usize = 4096;
 /// chunks.
 const MAX_CHUNKS: usize = 64;
 const MAX_CHUNK_BYTES: usize = 1 << 20;
-/// The most frames outside the chunks, such as frames of generators, that are copied in the same call as the chunks.
+/// The most frames outside the chunks, such as frames of generators, that are copied in the same system call as the
+/// chunks.
 const MAX_OUTSIDE: usize = 900;
 /// The bits of a reference that CPython uses as tags. These bits are free because objects are
 /// aligned.
@@ -49,12 +50,13 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
-    /// Number of bytes of the chunk that are copied. The copy ends a little after the last frame that the last sample
-    /// found in the chunk.
+    /// Number of bytes of the chunk that are copied. The copied part ends a little after the last frame that the
+    /// previous sample found in the chunk.
     used: usize,
 }
 
-/// The most bytes by which the used part of a chunk may grow between two samples without a second system call.
+/// Number of bytes that are copied after the last known frame of a chunk. If new frames need more space than this, a
+/// second system call copies the rest.
 const MAX_GROWTH: usize = 1024;
 
 impl Chunk {
@@ -270,8 +272,8 @@ impl Walker {
             return None;
         }
         if index != from || above == usize::MAX {
-            // The first frame that is found in a chunk is the one with the highest
-            // address.
+            // This is the first frame that is found in its chunk, so its address is the highest. The part of the
+            // chunk that is copied next time ends a little after this frame.
             let end = at - self.chunks[index].address + length + MAX_GROWTH;
             self.chunks[index].used = end.min(self.chunks[index].size);
         }
@@ -292,6 +294,6 @@ impl Walker {
     }
 }
 
-/// Number of bytes of the structure between a thread's state and its frames, in versions that have
-/// one.
+/// Number of bytes that are read of the structure between a thread's state and its frames. Only some versions have
+/// this structure.
 const LINK_BYTES: usize = 16;

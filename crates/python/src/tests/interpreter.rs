@@ -105,8 +105,8 @@ assert len(ours) == 1, gc.callbacks
     });
 }
 
-/// Makes each function that CPython calls panic in turn. The test expects that the program continues with its pending
-/// exception, and that one line is logged.
+/// Makes the functions that CPython calls panic, one after another. The test expects that the program continues with
+/// its pending exception, and that one line is logged.
 #[test]
 fn no_panic_reaches_the_interpreter() {
     in_each(EVERYTHING, |host| {
@@ -148,7 +148,7 @@ fn no_panic_reaches_the_interpreter() {
         });
         host.run("for _ in range(1000000): pass");
 
-        // A panic in the library's own code in Python leaves the state of the GIL unchanged.
+        // A panic in code that the library runs with the GIL (`entry::run`) leaves the state of the GIL unchanged.
         host.without_gil(|| {
             let broken = std::panic::catch_unwind(|| entry::run(|_| panic!("at an edge")));
             assert!(broken.is_err());

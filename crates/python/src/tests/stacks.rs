@@ -34,8 +34,8 @@ def step():
 /// The sampled stacks as function names, innermost first; `None` for a stack that changed during the read (torn).
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
-    /// For each stack, true if the thread mostly ran before it was read. On a busy machine, a
-    /// thread may wait for a long time in any function.
+    /// For each stack, true if the thread ran for more than half of the time before the stack was read. On a busy
+    /// machine, a thread may wait for a long time in any function.
     ran: Vec<bool>,
     took: Duration,
 }
@@ -55,8 +55,8 @@ impl Seen {
         );
     }
 
-    /// Returns the number of stacks that contain a function, among those before which the thread
-    /// ran.
+    /// Returns the number of stacks that contain a function. Only stacks that were read after the thread had mostly
+    /// run (`ran`) are counted.
     fn count(&self, function: &str) -> usize {
         let ran = self.stacks.iter().zip(&self.ran).filter(|(_, ran)| **ran);
         let whole = ran.filter_map(|(stack, _)| stack.as_ref());
@@ -86,8 +86,8 @@ impl Seen {
         }
     }
 
-    /// Returns the callers of a function. Leaves out rare ones, which may come from torn stacks
-    /// that look valid by chance.
+    /// Returns the callers of a function. Leaves out rare ones, which may come from stacks that changed during the
+    /// read but look valid by chance.
     fn callers(&self, function: &str) -> HashSet<&str> {
         let pairs = self
             .stacks
@@ -232,8 +232,8 @@ for turn in range(500):
         seen.report();
         let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         assert!(deepest > 700, "{deepest}");
-        // A stack that changes during the read is rejected. On a slow machine, the only stacks left
-        // may be those of functions that run for a long time.
+        // A stack that changes during the read is rejected. On a slow machine, all stacks with the caller `down` may
+        // have been rejected, so only the caller `long` is required.
         let callers = seen.callers("seventy");
         let all = ["down", "long"].into();
         assert!(

@@ -1,6 +1,7 @@
-# Finds out which module of a model each kernel belongs to after torch has compiled the model. This
-# file notes the module of each operation in the graph that is compiled and, in the code that
-# Inductor writes, the operations of each call. It runs in a namespace of its own.
+# Finds out which module of a model each kernel belongs to after torch has compiled the model. When
+# a graph is compiled, this file notes the module of each operation. It then reads the code that
+# Inductor writes, and notes the operations of each call that launches a kernel. It runs in a
+# namespace of its own.
 
 import re
 import sys
@@ -98,8 +99,8 @@ def calls_in(source, modules):
             order, nodes = comment.groups()
             nodes = nodes.split(', ')
             if not is_fused and order != 'Unsorted':
-                # Keep only the call's own node, which is the last one: the node of its input comes
-                # before it.
+                # Keep only the last node, which stands for the call itself. The node before it
+                # stands for the call's input.
                 nodes = nodes[-1:]
             paths = [modules[node] for node in nodes if node in modules]
             calls[number] = tuple(dict.fromkeys(paths))

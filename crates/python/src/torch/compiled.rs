@@ -61,7 +61,7 @@ struct ScopedFunction {
     scopes: Vec<At<Scope>>,
 }
 
-/// A byte offset in a function's instructions, and the value that applies from there on.
+/// A byte offset in a function's instructions, and the value for the instructions from this offset to the next one.
 type At<T> = (usize, T);
 /// The name of a scope (the module that a kernel belongs to), or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
@@ -134,9 +134,9 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
-/// Finds the compiler's functions and marks them, so that their calls are reported. The functions are in code that is
-/// about to run (`exec`), because the first call may follow right after it, or in modules that were imported before
-/// the library was loaded.
+/// Finds the compiler's functions and marks them, so that their calls are reported. The functions may be in code that
+/// is about to run (`exec`): their first call may follow right after it. They may also be in modules that were
+/// imported before the library was loaded.
 pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -269,8 +269,9 @@ impl CallReceiver for Runs {
     }
 }
 
-/// Returns the functions that a graph runs in the thread's current scope, or `None` if the library did not see the
-/// graph being compiled. If layers are compiled one by one, all of them may use the same graph.
+/// Returns the functions that a graph runs, with their scopes inside the thread's current scope. Several layers may
+/// share one graph, so the result depends on the current scope. Returns `None` if the library did not see the graph
+/// being compiled.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     let address = graph.addr();
     let caller = scopes::innermost();
@@ -310,8 +311,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// Returns the name for a graph module that torch's compiler has made, if all of its operations belong to one module of
-/// the model. It is the name of that module.
+/// Returns the name for `module`, a graph module that torch's compiler has made. If all of its operations belong to
+/// one module of the model, this is the name of that module; otherwise `None`.
 pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;

@@ -1,4 +1,5 @@
-//! Names the scope of a kernel (the module that it belongs to) if it was compiled from operations of several modules.
+//! Names the scope of a kernel that was compiled from operations of several modules. The scope of a kernel is the
+//! module that it belongs to.
 
 /// The most modules that the name of a scope lists. If a kernel belongs to more modules, the name shows their number.
 const MAX_NAMED: usize = 4;

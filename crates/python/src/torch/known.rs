@@ -28,8 +28,8 @@ lifecycle::global! {
 /// The longest wait for the lock of [`TABLE`].
 pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the prefixes that turn all of these paths into names of known modules. The paths are
-/// relative to a module that was compiled.
+/// Returns the prefixes for which `paths` are valid: a prefix followed by any of these paths is the name of a known
+/// module. The paths are relative to a module that was compiled.
 pub(crate) fn around(paths: &BTreeSet<&str>) -> Vec<String> {
     let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(TABLE_TIMEOUT)) else {
         return Vec::new();

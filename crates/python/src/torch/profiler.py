@@ -70,8 +70,8 @@ def write():
     if trace is None:
         return
     folder, name = os.path.split(trace.path)
-    # The temporary name keeps the end of the name, because PyTorch compresses the trace if the name
-    # ends in .gz.
+    # The temporary file has the same name ending as the final one, because PyTorch compresses the
+    # trace if the name ends in .gz.
     temporary = os.path.join(folder, ".%d-%s" % (trace.process, name))
     try:
         trace.profile.export_chrome_trace(temporary)
@@ -133,7 +133,8 @@ def _options(torch, cpu_only):
     activities = [getattr(profiler.ProfilerActivity, name, None) for name in wanted]
     options = {"activities": [one for one in activities if one in supported], "record_shapes": True}
     if _version(torch) < (2, 15):
-        # PyTorch 2.15 warns that this option has no effect except for TorchScript.
+        # From 2.15 on, PyTorch warns that this option has no effect except for TorchScript, so it
+        # is set only before that.
         options["with_modules"] = True
     if "acc_events" in profiler.profile.__init__.__code__.co_varnames:
         # Without this option, PyTorch warns that a second start clears the events.

@@ -34,8 +34,8 @@ pub(crate) const SOURCE: &CStr =
 lifecycle::global! {
     stage: Sinks;
 
-    /// The path for the profiler's traces that the settings give. A relative path starts at the
-    /// folder in which the process was started.
+    /// The path from the settings for the profiler's traces. A relative path starts at the folder in which the
+    /// process was started.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
@@ -60,7 +60,7 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     settings.torch_trace.is_some() && has_windows
 }
 
-/// Stores the path for traces that the settings give. Called when the library is loaded.
+/// Stores the path from the settings for the profiler's traces. Called when the library is loaded.
 pub(crate) fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {
@@ -101,8 +101,8 @@ impl AddOn for TorchProfiler {
 }
 
 /// Returns true if the profiler can run in windows that are requested while the program runs, even if the settings do
-/// not request it. Other hooks must have been in the interpreter since its start, so that the library notices the end
-/// of the interpreter.
+/// not request it. This requires that the library has had hooks in the interpreter since the interpreter's start:
+/// otherwise the library would not notice its end.
 pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }

@@ -99,7 +99,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // If no step was recognized, the last line gives this reason, and no note about the condition follows.
+    // If no step was recognized, the last line ends with this reason. A note about the condition must not follow.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -265,8 +265,8 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // In each group of three steps, the engine's function is called before a varying one of the
-    // three. Otherwise the pause that the call takes would let the learner recognize that step.
+    // The engine's function is called once in three steps, but not always before the same one of the three. Otherwise
+    // the learner would recognize the step by the pause that the call causes.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

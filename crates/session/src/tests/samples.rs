@@ -1,4 +1,4 @@
-//! Tests of kernel samples: windows that open by themselves to record GPU kernels.
+//! Tests of kernel samples: windows that the library opens at intervals to record GPU kernels.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -16,8 +16,9 @@ use tllmprof_steps::window::Point;
 use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
-/// Returns a fake process whose sink, at `point`, sends a message and keeps switching until the test sends
-/// one back. `gil` is true if the switching thread has the GIL and a thread of the library waits for it.
+/// Returns a fake process with two channels to its sink. When the sink switches windows at `point`, it sends a
+/// message, and continues only after the test has sent one back. `gil` is true if the switching thread has the GIL
+/// and a thread of the library waits for it.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();

@@ -1,4 +1,4 @@
-//! Tests of triggers, which open windows by themselves after an iteration that meets a condition.
+//! Tests of triggers, which open a window after an iteration that meets a condition.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;

@@ -102,8 +102,8 @@ impl Crossing {
         is_it.then_some(begun)
     }
 
-    /// Empties the table in the child of a fork. Another thread of the parent may have been changing an
-    /// entry.
+    /// Empties the table in the child of a fork. This includes an entry that another thread of the parent was
+    /// changing.
     pub fn in_child(&self, _: &OnlyThread) {
         for place in self.0.iter().flatten() {
             if place.state.load(Ordering::Relaxed) != FREE {

@@ -1,8 +1,8 @@
-//! The NVTX ranges that one thread has pushed and not popped yet, in all NVTX domains. The record needs the beginning
-//! of each range when it ends.
+//! The NVTX ranges that one thread has pushed and not popped yet, in all NVTX domains. When a range ends, the record
+//! needs the time at which the range began.
 
-/// The largest number of open ranges of a thread, with which [`OpenRanges`] fits into 32 KiB. If a thread has more,
-/// its ranges are not recorded until the next window.
+/// The largest number of open ranges of a thread. It is chosen so that [`OpenRanges`] fits into 32 KiB. If a thread
+/// has more open ranges, its ranges are not recorded until the next window.
 const MAX_OPEN: usize = 1360;
 
 /// An NVTX range that has begun and not ended yet.
@@ -12,7 +12,7 @@ pub struct Begun {
     pub window: u32,
     /// The time when the range began, in ticks (the record's unit of time).
     pub since: u64,
-    /// The ids of the strings with the domain's name and the range's name.
+    /// The ids of two strings in the record: the name of the range's NVTX domain, and the name of the range.
     pub domain: u32,
     pub name: u32,
 }

@@ -90,8 +90,8 @@ impl Seen {
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if looked_at < LOOKED_AT {
-            // Two threads may do this at the same time. Then both ranges may count as one, and the
-            // store of [`Seen::matched`] may be undone. Both cases are harmless.
+            // Two threads may store this count at the same time. Then both ranges may count as one, and the value
+            // that [`Seen::matched`] stores may be overwritten. Both cases are harmless.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
         let mut name = SeenName {

@@ -12,12 +12,12 @@ use super::counted::Counted;
 use super::learned::{Begun, Learned};
 use super::threads::Slot;
 
-/// The number of iterations in a block of the comparison, according to the lower of the two counts.
+/// The number of iterations in a block of the comparison. They are counted by the lower of the two counts.
 const BLOCK: u64 = 32;
 /// The number of successive blocks in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
-/// The divisor for the tolerance. In a block, the larger count may differ from a multiple of the smaller one by at
-/// most the smaller count divided by this number.
+/// The divisor for the tolerance. In a block, the larger count must be about a multiple of the smaller count. The
+/// allowed difference is the smaller count divided by this number.
 const TOLERANCE: u64 = 16;
 /// The number of calls of the engine's function after which the comparison ends without a result.
 const LONGEST: u64 = 2048;
@@ -73,7 +73,7 @@ pub struct RuleComparison {
     /// at the end of the latest block.
     sure: Option<Counts>,
     block: Counts,
-    /// The factor between the counts on which all blocks so far agree. `blocks` is the number of
+    /// The factor between the two counts. It has been the same in all blocks so far, and `blocks` is the number of
     /// these blocks.
     factor: u64,
     blocks: u64,

@@ -10,8 +10,8 @@ use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
-/// The distance to a window's opening or closing, in iterations, from which on each iteration has to be found
-/// at the exact call where it begins.
+/// The number of iterations before a window opens or closes in which each iteration has to be found at the exact call
+/// where it begins.
 const NEAR: u64 = 2;
 
 /// An iteration that begins, with the learner's certainty about it.
@@ -60,14 +60,14 @@ pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).
     warmup: u64,
-    /// The last iteration that was reported as certain, if any. After that, iteration numbers never decrease, even if
-    /// the learner chooses another pattern.
+    /// The last iteration that was reported since the learner has been certain of the pattern; `None` before that.
+    /// The iterations after it get higher numbers, even if the learner chooses another pattern.
     given: Option<u64>,
     /// True if a window will soon open or close, so that each iteration has to be found at the exact call where it
     /// begins. Otherwise only the number of iterations matters.
     near: bool,
-    /// True if the set of calls that the learner has to examine may have changed since the limits of the
-    /// threads' counters were set.
+    /// True if the limits of the threads' counters have to be set again, because the learner may have to examine
+    /// other calls now.
     is_stale: bool,
     /// True if a named function or range counts the iterations. The learnt pattern is then only compared with its
     /// count.
@@ -118,7 +118,7 @@ pub fn note(trail: &Trail, call: Call, args: &[usize]) {
 }
 
 impl Learned {
-    /// Returns a counter that begins to count, at 0, after `warmup` iterations.
+    /// Returns a counter whose iteration 0 comes after `warmup` iterations that are not counted.
     ///
     /// If `inner` is true, repetitions inside the learnt pattern are counted as iterations, if there are any.
     pub fn new(memory: Memory, warmup: u64, inner: bool) -> Self {
@@ -251,8 +251,8 @@ impl Learned {
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The newest call in the trail is not the call that has returned: the function of the
-            // CUDA runtime has made another driver call than its name suggests.
+            // The newest call in the trail is not the call that has returned: the function of the CUDA runtime has
+            // made another driver call than its name suggests. So the learner does not examine this call.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -369,7 +369,7 @@ impl Learned {
     /// Returns true if iteration `next` is so close that iterations have to be found at the exact call where
     /// they begin.
     fn is_near(&self, next: u64) -> bool {
-        // The launches of one iteration more than was detected may already have been made, because
+        // The program may already have made the launches of the next iteration, which is not detected yet, because
         // the learner detects an iteration only at its end.
         let detected = self.memory.learner.detected() + 1;
         let most = detected.saturating_sub(self.warmup);
@@ -377,8 +377,8 @@ impl Learned {
         next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
-    /// Sets the limits up to which threads may count without reporting, if the learner has to examine other
-    /// calls than before.
+    /// Sets the limits up to which threads may count calls without reporting them. Does nothing if the learner
+    /// examines the same calls as before.
     fn set_limits(&mut self, slots: &[&Slot]) {
         self.is_stale = false;
         let learner = &self.memory.learner;

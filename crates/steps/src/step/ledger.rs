@@ -82,8 +82,8 @@ impl Ledger {
         }
         (self.fence)();
         for slot in slots {
-            // A count above the limit includes a call whose thread has stopped before it. That call
-            // gets its number later, so it is left out here.
+            // If the count exceeds the limit, the thread has counted its next call but has stopped before making it.
+            // That call gets its number later, so it is left out here.
             let made = slot.live(what).count().min(slot.given());
             self.numbered += made - slot.settled(what);
             slot.set_settled(what, made);

@@ -45,9 +45,9 @@ pub struct Entered {
 
 /// The number of iterations in a row without a stream capture after which the warm-up is over.
 pub const WARMUP_ITERATIONS: u64 = 32;
-/// The number of stream captures in a row, each after a graph launch, that end the warm-up. A program that
-/// launches graphs between its captures is at work. In a warm-up an engine captures graphs of many sizes and
-/// launches none of them in between.
+/// The number of stream captures after which the warm-up is over, if the program launched graphs before each of them.
+/// A program that launches graphs between its captures does its regular work. In a warm-up, an engine captures graphs
+/// of many sizes and launches none of them in between.
 pub const WARMUP_CAPTURES: u32 = 64;
 
 /// Counts the iterations of a process.
@@ -56,7 +56,8 @@ pub struct Counter {
     numbering: Numbering,
     /// True if counting restarts whenever a stream capture ends.
     restarts: bool,
-    /// The number of stream captures in a row before each of which the program launched a graph.
+    /// The number of stream captures in a row that each came after a graph launch. A capture without such a launch
+    /// resets it to 0.
     captures: u32,
     /// The number of graph launches that the process had made before the latest stream capture.
     graphs: u32,
@@ -338,8 +339,8 @@ impl Counter {
         }
     }
 
-    /// Returns the calls at which a window may soon open or close, if the next opening or closing is
-    /// `iterations` away.
+    /// Returns the calls at which a window may soon open or close. `iterations` is the distance to the next opening
+    /// or closing. If it is large, no calls are returned.
     pub fn close_calls(&self, iterations: u64) -> CallSet {
         const CLOSE: u64 = 64;
         match &self.rule {

@@ -29,18 +29,20 @@ struct Rest {
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
     windows: Vec<IterationRange>,
-    /// The index of the next planned window. The windows before this index are finished.
+    /// The index in `windows` of the planned window that is open or, if none is open, that opens next. The windows
+    /// before this index are finished.
     next: usize,
     /// The window that is open now, if any.
     open: Option<Taken>,
-    /// The iterations that the next window still needs, if it was closed for a while.
+    /// The iterations that the window at the index `next` still needs, if it was closed for a while and has not
+    /// opened again; otherwise `None`.
     rest: Option<Rest>,
     captured: Vec<Taken>,
     /// The number of captured parts of windows that are not in the list `captured`, because there were too
     /// many.
     unkept: u64,
-    /// True if a window whose beginning was missed opens late with its full number of iterations. If false, it opens
-    /// late with only those of its iterations that are left.
+    /// True if a window that could not open at its first iteration opens late with its full number of iterations. If
+    /// false, it opens late with only those of its iterations that are left.
     is_patient: bool,
     /// True if no window may open until [`Schedule::hold`] allows it again.
     held: bool,
@@ -51,8 +53,8 @@ pub struct Schedule {
     settling: Option<Settling>,
     /// The state of the window's length, if the window lasts until its figures are precise enough.
     length: Option<Length>,
-    /// A window that was requested while the process runs and has not opened yet. It comes before the planned
-    /// windows.
+    /// A window that was requested while the process runs and has not opened yet. If a planned window is due as well,
+    /// the requested window opens first.
     demanded: Option<IterationRange>,
     /// The number of windows on demand that have closed.
     demands_met: u64,
@@ -82,8 +84,8 @@ impl Schedule {
         }
     }
 
-    /// Returns a schedule whose windows open late if their beginning was missed, and only once [`Schedule::hold`]
-    /// allows it. Used for a process in which counting begins late.
+    /// Returns a schedule for a process in which counting begins late. Its windows open late if their beginning was
+    /// missed. No window opens until [`Schedule::hold`] allows it.
     pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
@@ -123,8 +125,8 @@ impl Schedule {
         }
     }
 
-    /// Makes the window last until its figures are precise enough. If `kernels` is given, a part in which
-    /// kernels are recorded follows.
+    /// Makes the window last until its figures are precise enough. If `kernels` is given, the window then
+    /// continues with a part in which kernels are recorded.
     #[must_use]
     pub fn as_long_as_needed(self, kernels: Option<KernelPart>) -> Self {
         Self {
@@ -227,8 +229,8 @@ impl Schedule {
         }
     }
 
-    /// Closes the open window before `iteration`, which does not count. The window opens again with the next
-    /// iteration that counts. Returns true if the window has to be closed. A window on demand is never split.
+    /// Makes the open window close before `iteration`, which does not count. The window opens again with the next
+    /// iteration that counts. Returns false if no window has to be closed. A window on demand is never split.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
@@ -422,7 +424,7 @@ impl Schedule {
         }
     }
 
-    /// Returns `window`, with the iterations that it contains if it opens at `iteration`.
+    /// Returns the planned `window` together with the iterations that it really gets if it opens at `iteration`.
     fn take(&self, window: IterationRange, iteration: u64) -> Taken {
         if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
@@ -474,8 +476,8 @@ impl Schedule {
         &self.captured
     }
 
-    /// Returns the number of captured parts of windows that are not in the list that [`Schedule::captured`]
-    /// returns. These parts come after all parts in the list but the last one.
+    /// Returns the number of captured parts of windows that are missing in the list that [`Schedule::captured`]
+    /// returns. These parts come right before the last part in the list.
     pub const fn unkept(&self) -> u64 {
         self.unkept
     }

@@ -124,8 +124,9 @@ impl Schedule {
         Ok(())
     }
 
-    /// Makes the open window end with `iteration`, and cancels a window on demand that has not opened.
-    /// Returns true if a window has to be closed, once [`Schedule::has_edge_at`] returns true.
+    /// Makes the open window end with `iteration`, and cancels a window on demand that has not opened. Returns true
+    /// if the open window has to be closed. The caller has to close it as soon as [`Schedule::has_edge_at`] returns
+    /// true.
     pub fn stop(&mut self, iteration: u64) -> bool {
         let has_given_way = self.has_given_way();
         let was_demanded = self.demanded.take().is_some();
@@ -137,7 +138,8 @@ impl Schedule {
             self.rest = None;
             return false;
         }
-        // A window that was interrupted for the stopped one keeps its remaining iterations, and opens again.
+        // If another window was interrupted for the window that is stopped now, that other window keeps its remaining
+        // iterations, and opens again.
         let is_on_demand = was_demanded || self.open.is_some_and(|open| open.on_demand);
         let keeps_rest = self.length.is_some() && is_on_demand;
         if !keeps_rest && self.rest.take().is_some() && self.open.is_none() {
