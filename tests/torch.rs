@@ -182,7 +182,8 @@ fn a_window_that_is_open_at_the_end_is_written() {
         assert_eq!(ran.traces(), ["trace-rank-0.json"], "{args}");
         assert_eq!(ran.steps("trace-rank-0.json"), to_the_end, "{args}");
     }
-    // A child that Python's multiprocessing starts ends by `_exit`, but first runs its finalizers.
+    // With `--fork`, the program starts a child by Python's multiprocessing. The child ends by `_exit`, but first
+    // runs its finalizers. It must not disturb the trace of its parent.
     let ran = Program::new(&python, "35-", "--fork").run();
     ran.assert_done(0, "child: 0\n");
     assert_eq!(ran.steps("trace-rank-0.json"), to_the_end);

@@ -58,7 +58,7 @@ fn a_window_that_is_split_is_closed_while_the_condition_does_not_hold() {
     let Some(which) = pythons().last() else {
         return;
     };
-    // The condition holds in three runs of consecutive steps, more than 100 ms apart from each other.
+    // The condition holds in three groups of consecutive steps. There are more than 100 ms between the groups.
     let variables = [
         NO_STEP,
         ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),

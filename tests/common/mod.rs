@@ -32,8 +32,9 @@ pub(crate) use fixture::{Fixture, Ran, Switch};
 pub(crate) use log::{Record, read_log};
 pub(crate) use skipped::skipped;
 
-/// A part of the message that the library logs if a window's first or last iteration is not exact, because threads
-/// waited too long for the profiler to be switched. Tests accept the message: a very busy machine can cause it.
+/// A part of the message that the library logs if a window does not begin or end exactly at the requested iteration,
+/// because threads waited too long until the profiler was started or stopped. Tests accept the message: a very busy
+/// machine can cause it.
 pub(crate) const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.

@@ -223,8 +223,9 @@ fn windows_of_many_threads_steps_are_exact() {
                         // have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // When the profiler is started or stopped, all steps before that point must have begun. The
-                        // program can count this only for rules under which it sees a step begin.
+                        // When the profiler is started or stopped, all steps before that point must have begun. This
+                        // is checked only for rules under which a step begins in the program's own code, where the
+                        // program can count it.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {

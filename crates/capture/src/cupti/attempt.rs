@@ -31,7 +31,7 @@ pub(crate) enum AttemptEvent {
     Begins,
     /// The thread that requested the attempt no longer waits for it.
     Abandons,
-    /// The worker is about to do something that cannot be undone, for the attempt with this number.
+    /// The worker is about to make the attempt with this number final, so that it can no longer be abandoned.
     Commits(u32),
 }
 
