@@ -305,8 +305,7 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// Returns the number of waits for requests that the report shows, that is, of calls to those functions of the engine
-/// that wait for requests.
+/// Returns the number of calls of the engine's functions that wait for requests, as the report shows it.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());

@@ -1,5 +1,5 @@
-//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding names that reason
-//! and no other cause is named. A healthy program has no finding.
+//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding of the report must
+//! be that reason, and there must be no finding of another cause. A healthy program must have no finding.
 //!
 //! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So only one program runs
 //! at a time, and it runs again if there are more running threads than processors. On a GPU, `scripts/gpu-check --only

@@ -167,8 +167,8 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // Each step sends each of 64 tokens to 2 of 8 experts. The library reports on 4 steps outside the window, of
-        // which 2 come before the window closes.
+        // Each of the six steps sends each of 64 tokens to 2 of 8 experts. The library also records the loads for the
+        // four steps outside the window: steps 0, 1, 4 and 5. Two of them come before the window closes.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(

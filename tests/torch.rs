@@ -313,8 +313,8 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // The program measures the duration of each of these calls. Each could have to wait until another thread has
-        // opened or closed a window; a busy machine may delay some of them, but not all.
+        // The program measures the duration of each of these calls. The library must not make them wait until another
+        // thread has opened or closed a window. A busy machine may delay some of them, but not all.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

@@ -111,8 +111,8 @@ fn a_condition_that_never_holds_is_explained() {
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
 }
 
-/// A server's threads run steps at the same time. Each recorded batch, and each mark that the condition does not hold,
-/// must belong to the right step.
+/// A server's threads run steps at the same time. Each step must be recorded with its own batch. If the condition
+/// does not hold for that batch, this step must be marked and no other.
 #[test]
 fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
     for which in pythons() {

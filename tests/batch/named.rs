@@ -29,8 +29,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
         assert_eq!(found, truth(&ran), "{context}");
         let last = ran.said().pop().unwrap();
         assert!(last.contains("by py:mine:Runner.step"), "{context}");
-        // The function `forward`, which each step calls, gives the batch no matter which function the rule for steps
-        // names.
+        // The batches are read from the calls of `forward`, which each step makes. This must work whichever function
+        // the rule for steps names.
         for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
             let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
             assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());

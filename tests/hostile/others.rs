@@ -47,8 +47,8 @@ fn dispatched(shop: &Workshop) -> Situation {
     shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
 }
 
-/// While one thread is in a CUDA call, other threads and processes can still make calls. In this test, launches return
-/// only after all ranks have launched.
+/// While one thread is in a CUDA call, the library must let other threads and processes make calls. In this test,
+/// launches return only after all ranks have launched.
 #[test]
 fn ranks_whose_launches_wait_for_each_other() {
     let shop = Workshop::new();

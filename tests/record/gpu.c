@@ -1,7 +1,7 @@
 /* Makes steps with known GPU work. Each step begins with a graph launch.
  *   gpu HOW STEPS
- * Prints lines `STEP PIECES`: the number of pieces of GPU work that belong to this step since the previous line. A
- * test compares them with the stand-in's own log of the GPU's work. */
+ * Prints lines `STEP PIECES`, where PIECES is the number of pieces of GPU work that the program has enqueued for step
+ * STEP since the previous line. A test compares them with the stand-in's own log of the GPU's work. */
 #define GPU_DRIVER
 #include "program.h"
 

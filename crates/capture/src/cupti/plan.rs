@@ -23,9 +23,9 @@ mod tests;
 
 /// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations from a check that finds it too early to detach CUPTI to the next check.
+/// Number of iterations until the next check, if a check finds that it is too early to detach CUPTI.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations from a check that finds the worker still attaching CUPTI to the next check.
+/// Number of iterations until the next check, if a check finds that the worker is still attaching CUPTI.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
