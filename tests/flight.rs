@@ -175,8 +175,8 @@ fn a_window_on_demand_takes_its_past_with_it() {
     kill(child);
     let process = load.report().unwrap();
     let mut found = windows(&process);
-    // The record may also have the latest steps before the kill, if any step was complete by then. They come after the
-    // first three spans and are dropped.
+    // The record may also have the latest steps before the kill, if any step was complete by then. They come after
+    // the first three spans and are not checked.
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }

@@ -62,8 +62,8 @@ fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     largest
 }
 
-/// Asserts that the record has the latest windows, each with all its iterations except possibly the last one. Returns
-/// the numbers of these windows.
+/// Asserts that the record has the latest windows. Only the last of them may be incomplete: it may lack iterations at
+/// its end. Returns the numbers of these windows.
 fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);

@@ -171,8 +171,8 @@ static void leave(const char **before)
     driver.via(*before);
 }
 
-/* Calls a function of the driver, and makes the log name this runtime as the caller. The cleanup also runs if an
- * exception leaves the call. */
+/* Calls a function of the driver. During the call, the log names this runtime as the caller. The
+ * previous name is restored even if an exception leaves the call. */
 #define THROUGH(function, ...) \
     do { \
         cudaError_t refused = ready(); \

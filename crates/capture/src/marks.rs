@@ -189,7 +189,7 @@ impl RegisteredName {
     }
 
     /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in),
-    /// if scopes are followed. Returns true if it did so.
+    /// if scopes are recorded. Returns true if it did so.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
