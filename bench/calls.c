@@ -8,7 +8,7 @@
 //   CALL  launch   launch a graph
 //         wait     synchronize a stream
 //         step     one launch and one wait
-//         query    query a stream, which no profiler counts (not for runtime)
+//         query    query a stream; no profiler counts this call (not for runtime)
 //         range    push and pop a range (only for nvtx)
 //         decode   31 kernel launches and a wait, like an iteration of an inference engine; each thread has its own stream.
 //                  The first thread waits for its stream, the others for an event (only for getproc)
@@ -55,11 +55,11 @@ static const double ROUND_NS = 15e6;
 static const long MOST_CALLS = 20000000;
 
 // Number of call sites in the body of the measured loop. With only one call site, some processors
-// mispredict an indirect call, which rarely happens in real programs.
+// mispredict the indirect call more often than in real programs.
 enum { SITES = 4 };
 #define LOOP(body) for (long i = 0; i < n; i += SITES) { body; body; body; body; }
-// A separate loop function for each DOOR. A call of a linked function stays a call through the PLT,
-// and a call through a pointer keeps the pointer in a register.
+// One loop function for each DOOR and CALL. The compiler must make the call in the way of its DOOR:
+// through the PLT for a linked function, or through a pointer that is kept in a register.
 static void plt_launch(long n) { LOOP(cuGraphLaunch(0, 0)) }
 static void plt_wait(long n) { LOOP(cuStreamSynchronize(0)) }
 static void plt_query(long n) { LOOP(cuStreamQuery(0)) }
@@ -99,8 +99,8 @@ static void pointer_waits(long n) {
 }
 static void pointer_one(long n) { decode(n, (void *)0x100000ul); }
 
-// Makes DECODE calls per turn of the loop: kernel launches, with a wait after each 1 to 256 of
-// them. The numbers are random, so that no sequence of calls repeats.
+// Each turn of the loop makes DECODE calls: kernel launches, and a wait after 1 to 256 of them.
+// This number is a random power of two, so that no sequence of calls repeats.
 static void pointer_chaos(long n) {
     static uint64_t random = 1;
     static unsigned left;
@@ -203,8 +203,8 @@ int main(int argc, char **argv) {
         if (!strcmp(LOOPS[i].door, door) && !strcmp(LOOPS[i].call, call)) loop = LOOPS[i].loop;
     need(loop != 0, "no such door or call");
     if (!strcmp(call, "step")) calls_a_turn = 2;
-    // A profiler may stay inactive until the process uses CUDA, so these programs make a CUDA call
-    // first.
+    // A profiler may stay inactive until the process uses CUDA. These two DOORs do not use CUDA, so
+    // one CUDA call is made first.
     if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
     if (!strcmp(call, "decode") || !strcmp(call, "one") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
     if (!strcmp(call, "waits")) calls_a_turn = WAITS * (LAUNCHES + 1);

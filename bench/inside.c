@@ -62,9 +62,10 @@ static double took[2][KINDS][MOST];
 static int taken[2][KINDS];
 static double ns_per_tick;
 
-// Memory that a sweep accesses to evict the caches, as the work of a program would: `DATA` bytes,
-// twice the size of the L2 cache, and `CODE_LINES` cache lines of code, spread over `CODE` bytes in
-// many pages. They are several times the size of the L1 instruction cache.
+// Memory that a sweep accesses to evict the caches, as the work of a program would. `data` has
+// `DATA` bytes, twice the size of the L2 cache. `code` has `CODE_LINES` cache lines of code, which
+// are spread over `CODE` bytes in many pages. Together, these lines are several times the size of
+// the L1 instruction cache.
 enum { DATA = 4 << 20, CODE = 2 << 20, CODE_LINES = 4096 };
 static char *data, *code;
 

@@ -116,8 +116,8 @@ static void check(const char *call, CUresult error)
 }
 #define CHECK(call) check(#call, call)
 
-/* ---- The kernel adds its input to each element of the state, and then computes `rounds` times
- * x = 3.9 (x - x * x), which amplifies every difference. */
+/* ---- The kernel adds its input to each element of the state. Then it repeats a step `rounds` times:
+ * x = 3.9 (x - x * x). So even a small difference in the input changes the result. */
 
 static const char PTX[] =
     ".version 7.0\n"

@@ -30,8 +30,8 @@ const THREAD_NAME: &CStr = c"tllmprof-attach";
 /// control socket.
 const DETACH: &[u8] = b"detach";
 
-/// Delay before GOT slots are patched a second time. While they are patched the first time, the loader may be filling
-/// some of them.
+/// GOT slots are patched twice, with this delay in between. While they are patched the first time, the loader may be
+/// writing the address of a function into some of them.
 const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
 /// A reference to the table of jumps (see [`tllmprof_jumps`]), as the type of an exported variable.

@@ -42,7 +42,8 @@ mod starting;
 mod system_calls;
 mod unwinder;
 
-// This crate defines symbols that other code is linked against. The import only makes the linker include the crate.
+// `tllmprof_bytes` defines symbols that other code is linked against. The import only makes the linker include the
+// crate.
 use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
@@ -83,8 +84,8 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
-/// Runs when the process ends, and reports a process in which all calls bypass the library. In such a process, no
-/// other exit handler is registered.
+/// Runs when the process ends. If all calls of the process bypassed the library, reports this. In such a process, the
+/// library has registered no other exit handler.
 #[used]
 // SAFETY: the section contains addresses of functions of this type, which the loader calls when the process ends.
 #[unsafe(link_section = ".fini_array")]

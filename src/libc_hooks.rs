@@ -54,8 +54,8 @@ impl Real {
     }
 }
 
-/// Defines the hooks. The row of each hook also gives the result of a call in a process in which no library has the
-/// real function.
+/// Defines the hooks, one in each row. The row also gives the result (`$none`) of a call in a process in which no
+/// library has the real function.
 macro_rules! hooks {
     ($($(#[$attribute:meta])*
     fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {

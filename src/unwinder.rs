@@ -60,7 +60,7 @@ macro_rules! define {
                 Ok(name) => name,
                 Err(_) => panic!("a name that is none"),
             };
-            // No panic: a contained panic passes through here.
+            // No panic: a panic that unwinds through this function is contained further up the stack.
             match find(NAME) {
                 // SAFETY: called with the caller's arguments for this function.
                 Some(function) => unsafe { function(first, second, third) },
@@ -84,8 +84,8 @@ define! {
     "_Unwind_DeleteException", delete, without: 0;
     "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
     "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
-    // The following functions describe a frame that is being unwound. If the first of them returns 0, the frame has
-    // nothing to clean up.
+    // The following functions describe a frame that is being unwound. Without an unwinder, each of them returns 0.
+    // For the first function, 0 means that the frame has nothing to clean up.
     "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
     "_Unwind_GetRegionStart", region_start, without: 0;
     "_Unwind_GetTextRelBase", text_base, without: 0;

@@ -153,8 +153,9 @@ fn cut(process: &Value) -> usize {
     iterations(process).filter(is_cut).count()
 }
 
-/// In vLLM with data parallelism, an idle rank runs the model for the other ranks. It does so without calling the
-/// function that the library's table of engines names as the step.
+/// In vLLM with data parallelism, an idle rank runs the model with a dummy batch for the other ranks. It does so
+/// without calling the function that the library's table of engines names as the step. The library must still see
+/// such runs, as idle steps.
 #[test]
 fn dummy_batches_of_vllm_are_idle_steps() {
     for module in [
@@ -178,7 +179,8 @@ fn dummy_batches_of_vllm_are_idle_steps() {
             process["rule"].as_str().unwrap().split(':').nth(1),
             Some(module)
         );
-        // With a rule of the user, only calls of the function in this rule count as steps.
+        // If the user sets a rule, only calls of the function in this rule count as steps. So there are no idle
+        // steps.
         let rule = process["rule"].as_str().unwrap().to_owned();
         let (process, _) = report(
             which,
@@ -279,7 +281,8 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
-/// In the mode `mlp-sync`, the stand-in for SGLang runs idle batches while another rank has work.
+/// In the mode `mlp-sync`, the stand-in for SGLang also runs batches without requests, while another rank has work.
+/// Iterations with such idle batches count in no figure.
 #[test]
 fn idle_batches_are_in_no_figure() {
     for which in pythons() {
@@ -302,15 +305,14 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// Returns the number of waits for requests that the report shows, that is, of calls to those functions of the engine
-/// that wait for requests.
+/// Returns the number of calls of the engine's functions that wait for requests, as the report shows it.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // A wait takes 60 ms. On a busy machine the program may start it late, but no other wait in the program is as long
-    // as even 25 ms.
+    // The program waits 60 ms for requests. On a busy machine, it may begin this wait late, so that less of the 60 ms
+    // is left. All other waits are shorter than 25 ms.
     let longest = idle.iter().max().copied().unwrap_or(0);
     assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];

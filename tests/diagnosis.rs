@@ -1,5 +1,5 @@
-//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding names that reason
-//! and no other cause is named. A healthy program has no finding.
+//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding of the report must
+//! be that reason, and there must be no finding of another cause. A healthy program must have no finding.
 //!
 //! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So only one program runs
 //! at a time, and it runs again if there are more running threads than processors. On a GPU, `scripts/gpu-check --only
@@ -30,9 +30,9 @@ const LAUNCH_NS: &str = "2000";
 /// The name of the finding that threads are often preempted. A busy machine causes this finding, too.
 const BUSY: &str = "preempted";
 
-/// Maximum number of tool calls that the scripted reader may make.
+/// Maximum number of tool calls that the scripted reader (`scripts/gpu_check/reader.py`) may make.
 const MAX_CALLS: u64 = 3;
-/// Maximum number of characters in the answers to these calls.
+/// Maximum number of characters in all answers to the scripted reader's tool calls.
 const MAX_CHARACTERS: u64 = 16_000;
 
 /// Maximum number of runs of a program on a busy machine.
@@ -130,7 +130,7 @@ struct Ran {
     report: Value,
     /// The summary that the library logs at the end of the run.
     summary: String,
-    /// The answer of the scripted reader.
+    /// The answer of the scripted reader (`scripts/gpu_check/reader.py`): the cause that it found in the record.
     read: Value,
 }
 
@@ -172,7 +172,7 @@ fn ran(row: &Row) -> Option<Ran> {
     })
 }
 
-/// Runs the scripted reader on the record, and returns its answer.
+/// Runs the scripted reader, which looks for the cause in the record by itself. Returns its answer.
 fn read(scratch: &Scratch) -> Value {
     let mut reader = command("python3");
     reader
@@ -250,7 +250,8 @@ fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
     let stands_out = ran.summary.split("what stands out").nth(1);
     let is_said = stands_out.is_some_and(|said| said.contains(&row.finds));
     wanted(is_said, "not in the summary")?;
-    // Each finding of a cause has a loss, as a share of the time. Each is above 0, and together they are at most 1.
+    // Each finding of a cause has a loss: the share of the iterations' time that a fix would save. Each loss is above
+    // 0, and together they are at most 1.
     let losses = found.iter().filter(|one| one["kind"] == "cause");
     let losses: Option<Vec<_>> = losses.map(|one| one["loss"].as_f64()).collect();
     let losses = losses.ok_or("what is lost is not known")?;

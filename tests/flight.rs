@@ -87,8 +87,8 @@ fn what_is_kept_is_bounded_however_long_it_runs() {
         assert_eq!(process["damage"], Value::Null, "{process}");
         Some(size)
     };
-    // The record consists of chunks of 2700 events, and a step has about ten events. So both runs fill chunks many
-    // times.
+    // The record consists of chunks of 2700 events, and a step has about ten events. Both runs have many more events
+    // than the record keeps, so both records must have the same size.
     let (Some(short), Some(long)) = (size("3000"), size("30000")) else {
         return;
     };
@@ -109,8 +109,9 @@ fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
     let context = ran.output.err();
     let fired: Vec<_> = ran.fired().iter().map(|(number, _)| *number).collect();
     assert_eq!(fired, [60, 100], "{context}");
-    // Four of these spans are windows and the steps before them. The last one holds the latest steps (125 to 139),
-    // which the process writes when it ends.
+    // The condition holds at steps 60 and 100. For each of them, the record has two spans: the 15 steps up to this
+    // step, and a window of the next 5 steps. The last span holds the latest steps, which the process writes when it
+    // ends.
     let expected = [(46, 60), (61, 65), (86, 100), (101, 105), (125, 139)];
     assert_eq!(ran.windows(), expected, "{context}");
     let process = ran.process.unwrap();
@@ -174,8 +175,8 @@ fn a_window_on_demand_takes_its_past_with_it() {
     kill(child);
     let process = load.report().unwrap();
     let mut found = windows(&process);
-    // The record may also have the latest steps before the kill, if any step was complete by then. They come after the
-    // first three spans and are dropped.
+    // The record may also have the latest steps before the kill, if any step was complete by then. They come after
+    // the first three spans and are not checked.
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }

@@ -17,8 +17,8 @@ use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof
 use serde_json::Value;
 
 const RANKS: u32 = 8;
-/// Size of the file that the ranks share, in bytes: 8 for each of 4096 calls of 8 ranks on 4 communicators, and 8 for
-/// each count of sends or receives between two ranks.
+/// Size in bytes of the file that the ranks share. For each of 4 communicators and 8 ranks, the file has 4096 calls,
+/// the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
 /// Exit statuses of `tllmprof hang`.
@@ -433,7 +433,7 @@ fn a_run_that_is_watched_leaves_a_verdict_once_it_is_stuck() {
     assert!(seconds.iter().all(|seconds| *seconds > 4.0), "{metrics}");
 }
 
-/// Returns the metrics of all processes that listen.
+/// Returns the metrics of all processes that listen on a control socket.
 fn metrics() -> String {
     let mut command = command(tllmprof());
     command.args(["serve-metrics", "--listen", "127.0.0.1:0"]);
@@ -461,7 +461,8 @@ fn a_run_that_waits_for_requests_is_watched_without_a_verdict() {
         let (_, json, output) = run.ask();
         let ranks = json["ranks"].as_array().into_iter().flatten();
         let quiet = ranks.filter_map(|rank| rank["quiet_ns"].as_u64());
-        // By now, `tllmprof run` has judged the ranks once after 2 s of quiet and once later.
+        // After 16 s without activity of the ranks, `tllmprof run` has judged them twice: once after 2 s, and once
+        // later.
         if quiet.min() > Some(16_000_000_000) {
             assert_eq!(json["verdict"]["kind"], "idle");
             break;

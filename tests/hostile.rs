@@ -65,7 +65,7 @@ impl Workshop {
     }
 }
 
-/// Asserts that the profiler was started and stopped at exactly these calls.
+/// Asserts that the driver's log has exactly the `wanted` starts and stops of the profiler.
 #[track_caller]
 fn assert_switches(both: &Both, wanted: &[Switch]) {
     let said = both.output.err();
@@ -265,8 +265,8 @@ fn a_tool_makes_cuda_calls_when_it_is_loaded() {
                 .env("NVTX_INJECTION64_PATH", &tool)
                 .env("TOOL", does)
                 .run();
-            // The driver's log has two waits for the device: one by the tool, and one that the library makes before it
-            // stops the profiler.
+            // The driver's log has two waits for the device: one that the NVTX tool makes when it is loaded, and one
+            // that the library makes before it stops the profiler.
             assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
             let said = both.output.err();
             let [
@@ -355,7 +355,8 @@ fn every_argument_arrives_and_a_structure_returns() {
 fn a_call_that_was_left_holds_none_of_the_next() {
     let shop = Workshop::new();
     let program = shop.program("left_far_up", RUNTIME);
-    // Every second launch has a window, so the library counts calls of the runtime's functions during the whole run.
+    // Every second launch is a window of its own, so the library counts calls of the runtime's functions during the
+    // whole run.
     let windows: Vec<String> = (0..12).map(|n| (2 * n + 1).to_string()).collect();
     let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
     assert!(both.output.out().starts_with("left: 12\n"));

@@ -197,9 +197,9 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     assert_steps(&ran, 1, 3);
 }
 
-/// While kernels are recorded, the program loads a library that is linked directly to the driver. Calls from that
-/// library bypass the library's gate, which keeps threads out of the driver while CUPTI is removed. One such call is in
-/// progress when CUPTI is to be removed, and for one iteration longer.
+/// While kernels are recorded, the program loads a second library, which is linked directly to the driver. Calls from
+/// this second library bypass the gate, by which tllmprof keeps threads out of the driver while it removes CUPTI. One
+/// such call is still in progress when CUPTI is to be removed.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {

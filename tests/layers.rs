@@ -112,7 +112,8 @@ impl Ran {
         rows.map(|row| (row.why.text(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels by the kernels' own names. A kernel's name is the scope that launched it.
+    /// Returns the number of kernels by name. Each kernel's name is the scope that launched it, so these are the
+    /// right numbers of kernels by scope.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
         let kernels = process.kernels.totals.iter();
@@ -255,7 +256,8 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
         .env("TORCHINDUCTOR_COMPILE_THREADS", "1");
     let ran = ran_by(command, "inductor", &[]);
     ran.assert_all_known();
-    // The program runs three models, each both directly and within a replayed graph.
+    // The program runs three models, each both directly and within a replayed graph. A scope has the same name in all
+    // of them, so its kernels add up to 60.
     let layers = ["Model/layers.0", "Model/layers.1", "Model/layers.2"];
     for layer in layers {
         for part in ["", ".attn", ".mlp"] {
@@ -346,8 +348,8 @@ fn without_the_variable_nothing_is_followed() {
     );
 }
 
-/// Returns the number of instructions in which the program makes `steps` launches of a graph, with a window that never
-/// opens. Returns `None` if valgrind is not installed.
+/// Returns the number of instructions that the program executes within its `steps` calls of cuGraphLaunch, with a
+/// window that never opens. Returns `None` if valgrind is not installed.
 fn instructions(layers: &str, steps: u32) -> Option<u64> {
     command("valgrind").arg("--version").output().ok()?;
     let mut valgrind = command("valgrind");
@@ -409,8 +411,9 @@ fn the_report_shows_layers_as_a_tree() {
             .unwrap_or_else(|| panic!("{name}: {text}"));
         row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
     };
-    // A nested row shows only that part of the scope's name that its outer row does not have. One kernel of each layer
-    // has another scope in the second graph.
+    // Rows are nested like the scopes. A nested row shows only the part of its scope's name that the row above it
+    // does not have. The scope of one kernel is not known, because the graph was updated from a graph with another
+    // scope.
     assert_eq!(of("model"), ["1", "7.00"]);
     assert_eq!(of("/layers.*"), ["3", "5.00"]);
     assert_eq!(of("/attn"), ["3", "3.00"]);
@@ -431,8 +434,8 @@ fn the_report_shows_layers_as_a_tree() {
     assert!((all - 1.0).abs() < 1e-9, "{all}");
 }
 
-/// The program that measures on a GPU how CUPTI numbers graph nodes (`scripts/gpu-check`) also runs on the stand-in,
-/// with the stand-in's numbers.
+/// The program with which `scripts/gpu-check` measures on a GPU how CUPTI numbers graph nodes must also run on the
+/// stand-in.
 #[test]
 fn the_program_that_measures_the_numbers_of_nodes_runs() {
     let scratch = Scratch::new("graph-nodes");

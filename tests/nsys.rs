@@ -1,5 +1,5 @@
-//! Checks the library with real nsys, without a GPU. With `-c nvtx -p capture@tllmprof`, the reports have exactly the
-//! window's iterations.
+//! Checks the library with real nsys, without a GPU. With `-c nvtx -p capture@tllmprof`, nsys records only while the
+//! library's range `capture` is open. Its reports must then have exactly the window's iterations.
 //!
 //! The driver is the stand-in. A test prints `skipped: …` if nsys is not available.
 

@@ -203,8 +203,7 @@ fn modules_with_an_nvtx_of_their_own() {
     }
 }
 
-/// The tool counts the same events with the shim as without it, and the program gets the same return values from the
-/// tool.
+/// The NVTX tool counts the same events with the shim as without it, and the program gets the same return values.
 #[test]
 fn a_tool_gets_every_event() {
     let program = Program::new("ranges");
@@ -238,8 +237,8 @@ fn a_tool_gets_every_event() {
     }
 }
 
-/// If no environment variable names an NVTX tool, NVTX uses a tool that is linked into the program. The library sets
-/// that variable, and must still pass all events to the linked tool.
+/// If no environment variable names an NVTX tool, NVTX uses a tool that is linked into the program. tllmprof sets the
+/// variable to become NVTX's tool, and must still pass all events to the linked tool.
 #[test]
 fn a_tool_that_is_linked_in_gets_every_event() {
     for options in [
@@ -277,8 +276,8 @@ fn a_tool_that_is_linked_in_gets_every_event() {
     assert_eq!(ran.tools(), plain.tools());
 }
 
-/// Two libraries of the program each have a copy of NVTX, and the second library has a tool linked in. Each copy must
-/// use the same tool as without tllmprof, also if the environment variable names a tool.
+/// Two libraries of the program each have a copy of NVTX, and the second library has a tool linked in. With tllmprof,
+/// each copy must use the same tool as without it. This also holds if the environment variable names a tool.
 #[test]
 fn two_tools_get_every_event_of_their_copies() {
     let program = Program::new("modules");
@@ -289,9 +288,10 @@ fn two_tools_get_every_event_of_their_copies() {
     let first = of("first", &[]);
     let by_variable = program.library("tool", "").display().to_string();
     let variable = ("NVTX_INJECTION64_PATH", by_variable.as_str());
-    // The linked tool's function is either exported, but a function of the same name in tllmprof comes first; or it is
-    // bound within its own library; or NVTX ignores the variable. In the last case, tllmprof does not see that copy's
-    // half of the ranges.
+    // Three builds of the second library. In `exported`, the linked tool's function is exported, but tllmprof's
+    // function of the same name comes first. In `bound`, the linked tool's function is bound within the library. In
+    // `alone`, NVTX also ignores the environment variable, so tllmprof does not see this library's half of the
+    // ranges.
     let own = "-Wl,-Bsymbolic";
     let alone = "-DNVTX_SUPPORT_ENV_VARS=0";
     for (name, options, seen) in [

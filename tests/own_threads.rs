@@ -327,8 +327,7 @@ fn a_filter_that_the_program_installs_ends_nothing_but_the_windows() {
             let Some((folder, ran)) = run_both("TLLMPROF_START_STOP=5-9", &actions) else {
                 return;
             };
-            // When the filter was installed, no more windows were to open, so the library logs no message about the
-            // filter.
+            // All windows were over when the filter was installed, so the library logs no message about the filter.
             assert_eq!(
                 lines(&ran, "window 5-9 captured: 30 iterations"),
                 1,
@@ -346,8 +345,8 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
     let actions = "steps=30 filter=syscall steps=30 end=exit";
     let all = |range: std::ops::Range<u64>| range.collect::<Vec<_>>();
     for (variables, outcome, windows) in [
-        // In these cases, the filter is installed before the first window, between two windows, in a window, or when no
-        // window is planned.
+        // The filter is installed after 30 steps: before the first window, between two windows, within a window
+        // (twice), or in a run without windows.
         (
             "TLLMPROF_START_STOP=40-44",
             "window 40-44 never opened: 30 iterations",
@@ -384,7 +383,7 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
 
 #[test]
 fn a_filter_that_was_there_before_cuda_is_told_of_at_the_first_call() {
-    // Seccomp's strict mode only allows read, write and exit.
+    // `strict` is seccomp's strict mode, which only allows read, write and exit.
     for actions in ["filter=prctl end=exit", "strict"] {
         let Some((_, ran)) = run_both("TLLMPROF_CONTROL=1", actions) else {
             return;

@@ -46,8 +46,9 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // Ranges with one name may belong to different GILs if a new GIL is at an old GIL's address. Even then they do
-        // not overlap, because a hold ends at the latest with its thread, and the new GIL is held only after that.
+        // A new GIL may have the address of an old GIL, so ranges with the same payload may belong to different GILs.
+        // Even then they do not overlap, because a hold ends at the latest with its thread, and the new GIL is held
+        // only after that.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
@@ -193,8 +194,8 @@ fn totals_agree(python: &Python, ran: &Ran) {
     for (name, word) in [("GIL hold", "holds"), ("GIL wait", "waits")] {
         let ranges = ran.started(name);
         let count = number_before(&said, word);
-        // The interpreter may take the GIL while it ends, even after the library has logged the totals. The totals may
-        // lack those ranges.
+        // The interpreter may take the GIL while it ends, even after the library has logged the totals. So the totals
+        // must include all ranges that began before the program's last action, and may lack later ones.
         let least = ranges.iter().filter(|range| range.start < last).count() as u64;
         assert!(
             (least..=ranges.len() as u64).contains(&count),
@@ -370,7 +371,8 @@ fn totals_are_logged_where_cuda_is_used() {
         ("TLLM_PROFILE_START_STOP", "1000"),
         ("TLLMPROF_STEP", "cudaGraphLaunch"),
     ];
-    // No library path is set for Python itself: the builds of `scripts/get-pythons` find their libraries without one.
+    // `LD_LIBRARY_PATH` only names the stand-in's folder. The builds of `scripts/get-pythons` find their own
+    // libraries without it.
     for python in pythons() {
         for leave in ["in order", "at once"] {
             let variables: Vec<_> = cuda.into_iter().chain([("LEAVE", leave)]).collect();

@@ -28,7 +28,7 @@ struct Ran {
     json: Value,
     /// The output of `tllmprof report`.
     text: String,
-    /// For each record of the run, the first part of its file name.
+    /// For each record of the run, the first 7 characters of its file name, such as `rank-0-`.
     names: Vec<String>,
 }
 
@@ -271,7 +271,8 @@ fn a_record_has_the_groups_that_torch_and_the_engine_have() {
     }
 }
 
-/// Builds the program `program.c` and the stand-in for NCCL with these options. The program makes these communicators.
+/// Builds the program `program.c`, with these compiler options, and the stand-in for NCCL. Returns the program, ready
+/// to make the given `communicators`.
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
     let build = |output: &str, source: &str, options: &[&str]| {
         let here = format!("-L{}", folder.display());
@@ -414,8 +415,8 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     let of = |options: &[&str], made: &str| {
         communicators(&with_nccl(folder.folder(), options, made).run())
     };
-    // In both runs, ranks 1 and 3 of 4 split a communicator with one color, and rank 2 with another color. In the run
-    // `one`, a different communicator is split first.
+    // All three processes split a communicator of 4 ranks: ranks 1 (`one`) and 3 (`other`) with the same color, and
+    // rank 2 (`apart`) with another color. The process `one` splits another communicator before that.
     let one = of(LINKED, "a0/2 /0 b1/4 /1 /-1 /1");
     let other = of(BY_DLSYM, "b3/4 /1 /-1 /1");
     let apart = of(LINKED, "b2/4 /0 /-1 /0");

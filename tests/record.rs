@@ -230,8 +230,8 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // The last iteration has no end if the process did not end in order. If two threads begin iterations while a
-        // third thread opens the window, these iterations count as one.
+        // If the process did not end in order, the last iteration has no end. One more iteration may be missing: if
+        // two threads begin iterations while a third thread opens the window, the two count as one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
@@ -248,7 +248,8 @@ fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
     let record = counts.assert_every_call_is_there(0);
     assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
     // A record consists of chunks of events. The events here are calls, iterations, GPU spans, resource use per
-    // iteration, and two events per thread.
+    // iteration, and two events per thread. Threads use the chunks of ended threads, so there are far fewer chunks
+    // than threads.
     let chunks = record.header.counter(Counter::Chunks);
     assert!(chunks < 200, "{chunks}");
 }

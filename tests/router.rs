@@ -56,8 +56,8 @@ fn said(output: &Output) -> Vec<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// Returns the models to run: the three whose routers differ most. An empty list means all ten models
-/// (`TLLMPROF_TEST_FAMILIES=all`).
+/// Returns the names of the models to run. By default, these are the three models whose routers differ most from each
+/// other. With `TLLMPROF_TEST_FAMILIES=all`, the list is empty, which means all ten models.
 fn families() -> &'static [&'static str] {
     match std::env::var("TLLMPROF_TEST_FAMILIES").as_deref() {
         Ok("all") => &[],
@@ -83,7 +83,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // With the option off, the library does the same for all models, which is nothing. So one model is enough.
+    // With the option off, the library must change nothing in any model. So it is enough to run one model.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -167,8 +167,8 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // Each step sends each of 64 tokens to 2 of 8 experts. The library reports on 4 steps outside the window, of
-        // which 2 come before the window closes.
+        // Each of the six steps sends each of 64 tokens to 2 of 8 experts. The library also records the loads for the
+        // four steps outside the window: steps 0, 1, 4 and 5. Two of them come before the window closes.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(

@@ -168,9 +168,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// Asserts that the program's functions have their expected shares of the samples. By chance, some runs in a
-    /// thousand deviate by more than three standard deviations. The test then takes the same number of samples again,
-    /// and all samples together must be within a smaller limit.
+    /// Asserts that the program's functions have their expected shares of the samples. In some runs in a thousand,
+    /// the shares deviate too much only by chance. So if the check fails, the test takes the same number of samples
+    /// again. All samples together must then be within a smaller limit.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -366,8 +366,8 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
         let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        // Samples taken while the interpreter ends have no frames, and their number depends on the machine. So the
-        // share is computed from those samples only in which the thread sleeps.
+        // Samples that are taken while the interpreter ends have no frames, and their number depends on the machine.
+        // So the check uses only samples in which the thread sleeps: `sleeps` must be in more than 90 % of them.
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });
@@ -474,7 +474,8 @@ fn native_stacks_are_sampled_where_the_kernel_permits() {
         return common::skipped(line);
     }
     let native: Vec<_> = of(Taken::Native).collect();
-    let is_place = |name: &&String| name.contains("+0x"); // the vDSO has no path
+    // A place in a file has this form. A place in the vDSO does not, because the vDSO is no file.
+    let is_place = |name: &&String| name.contains("+0x");
     let named = native
         .iter()
         .filter(|sample| sample.stack.first().as_ref().is_some_and(is_place));

@@ -182,7 +182,8 @@ fn a_window_that_is_open_at_the_end_is_written() {
         assert_eq!(ran.traces(), ["trace-rank-0.json"], "{args}");
         assert_eq!(ran.steps("trace-rank-0.json"), to_the_end, "{args}");
     }
-    // A child that Python's multiprocessing starts ends by `_exit`, but first runs its finalizers.
+    // With `--fork`, the program starts a child by Python's multiprocessing. The child ends by `_exit`, but first
+    // runs its finalizers. It must not disturb the trace of its parent.
     let ran = Program::new(&python, "35-", "--fork").run();
     ran.assert_done(0, "child: 0\n");
     assert_eq!(ran.steps("trace-rank-0.json"), to_the_end);
@@ -312,8 +313,8 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // The program measures the duration of each of these calls. Each could have to wait until another thread has
-        // opened or closed a window; a busy machine may delay some of them, but not all.
+        // The program measures the duration of each of these calls. The library must not make them wait until another
+        // thread has opened or closed a window. A busy machine may delay some of them, but not all.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Checks windows in programs with 40 iterations, in every linkage, with any rule and any end of the process. The
-//! profiler must start before the window's first call and stop after its last call.
+//! Checks windows in a program with 40 iterations, for every way to link the program to CUDA, every rule, and every
+//! end of the process. The profiler must start before the window's first call and stop after its last call.
 
 mod common;
 #[path = "windows/demo.rs"]

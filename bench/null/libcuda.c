@@ -63,8 +63,8 @@ static void *find(const char *name, int version, uint64_t flags) {
     return 0;
 }
 
-// Returns the driver's own function. Profilers do not intercept this lookup, so they do not see
-// calls of the returned pointer.
+// Looks up a function of this driver for the benchmark itself. Profilers do not intercept this
+// look-up, so they do not see calls of the returned pointer.
 void *null_function(const char *name) { return find(name, 13000, 0); }
 
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {

@@ -69,8 +69,8 @@ static void *find(void *driver, const char *name)
     return function;
 }
 
-/* Prepares the GPU with this number for the calling process. If the machine has fewer GPUs, several numbers mean
- * the same GPU. */
+/* Prepares a GPU for the calling process. `number` selects the GPU; on a machine with fewer
+ * GPUs, several numbers select the same one. */
 static void gpu_start(int number)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -15,7 +15,8 @@ int main(void)
     for (int step = 0; step < STEPS; step++) {
         if (step % EVERY == 0) {
             gpu_capture(&graph, KERNELS, KERNEL_NS);
-            gpu_capture(&other, CAPTURED, 0); /* stands for the graph of another length, which is never launched */
+            /* Another graph, such as one for another length. It is never launched. */
+            gpu_capture(&other, CAPTURED, 0);
         }
         gpu_launch_graph(graph);
         gpu_wait();

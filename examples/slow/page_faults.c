@@ -1,5 +1,6 @@
-/* An example that suffers from page faults: each step maps new host memory for its work space, and the kernel
- * provides every page, cleared, when it is first used. A buffer that is kept would cause no page faults.
+/* An example that suffers from page faults: each step maps new host memory for its work space, and the
+ * operating system provides every page, cleared, when it is first used. A buffer that is kept would cause no page
+ * faults.
  *
  *   cc -O2 page_faults.c -o page_faults -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./page_faults

@@ -1,9 +1,10 @@
-/* An example that suffers from one slow rank: three ranks do the same, but rank 1 has more work on its host. If the
- * ranks waited for each other (an all-reduce in each layer), all would be as slow as rank 1. Ranks that share a GPU
- * delay each other by a few milliseconds, so the kernels are long.
+/* An example that suffers from one slow rank: three ranks make the same steps, but rank 1 has additional work on the
+ * host in each step. These ranks do not wait for each other. Ranks of a real program do, for example in all-reduces,
+ * and would all be as slow as rank 1. Ranks that share a GPU delay each other by a few milliseconds, so the kernels are
+ * long.
  *
  *   cc -O2 slow_rank.c -o slow_rank -ldl
- *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank    # or `./slow_rank 2`: a rank and its peer
+ *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank    # `./slow_rank 2` runs only ranks 0 and 1
  */
 #include "gpu.h"
 

@@ -8,8 +8,8 @@
  * R: the root file system and /dev/shm are read-only
  * d: /dev is in memory, with only /dev/null in it
  * x: files in memory cannot be executable (vm.memfd_noexec)
- * s: a system call filter like a container runtime's, in which other calls fail
- * k: a system call filter in which other calls end the process */
+ * s: a system call filter like a container runtime's: calls that it forbids fail
+ * k: the same filter, but calls that it forbids end the process */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,8 +39,8 @@ static void need(int holds, const char *what)
     _exit(1);
 }
 
-/* Checks the result of an operation, like need(). An operation here may be one that the kernel does not allow at
- * all; in that case the process exits with 77. */
+/* Checks the result of an operation, like need(). If the operation failed because the kernel
+ * does not allow it, the process exits with 77. */
 static void permitted(int holds, const char *what)
 {
     if (!holds && (errno == EPERM || errno == ENOSYS || errno == ENOSPC || errno == EINVAL)) {

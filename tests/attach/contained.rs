@@ -1,5 +1,5 @@
-//! Checks `tllmprof attach` from outside a container to programs inside. These programs have their own root file
-//! system, process numbers and users.
+//! Checks `tllmprof attach` if the command runs outside a container and the program inside. The program has its own
+//! root file system, process numbers and users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -412,7 +412,7 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
         }
     }
     // A command writes the library into a file in the program's memory. If the command is killed before the file is
-    // complete, the program closes the file after 10 s. The next command does not wait for that.
+    // complete, the program closes the file after 10 s. The next command must attach without waiting for that.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")

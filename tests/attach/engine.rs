@@ -24,8 +24,8 @@ impl Server {
         let program = LINKED[0].program().display();
         let mut script = String::new();
         for title in titles {
-            // `sh` prints the process number of its parent, the subshell. This number remains right, because `exec
-            // -a` starts the program in the subshell's process, with the title as its name.
+            // Each program runs in a subshell. There, `sh` prints the process number of its parent, the subshell.
+            // Then `exec -a` replaces the subshell by the program, so the number becomes the program's.
             script += &format!(
                 "(sh -c 'echo $PPID' > '{title}'; exec -a '{title}' {program} 0 > '{title}.out') &\n"
             );

@@ -141,7 +141,7 @@ impl Host {
         run(&mut self.command(arguments), TEST_TIMEOUT)
     }
 
-    /// Returns the states of the processes that `tllmprof ps` lists.
+    /// Returns the state of each process that `tllmprof ps` lists, such as `armed`.
     pub(crate) fn states(&self) -> Vec<String> {
         let all = self.place.ps();
         all.iter()

@@ -45,8 +45,8 @@ __attribute__((noinline)) static CUresult call_step_by_step(CUdeviceptr *pointer
 {
     __asm__ volatile("pushfq\n\torl $0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     CUresult result = allocate(pointer, 0);
-    /* Clears the trap flag, which single-steps the thread. The signal handler has already cleared it if it
-     * interrupted the function; otherwise this line does. */
+    /* Clears the trap flag, which makes the thread execute one instruction at a time. If the
+     * signal handler has interrupted the function, it has already cleared the flag. */
     __asm__ volatile("pushfq\n\tandl $~0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     return result;
 }

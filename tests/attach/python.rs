@@ -12,8 +12,8 @@ use crate::common::repo;
 use crate::host::{Host, LINKED, random, times};
 use crate::place::wait_until;
 
-/// Arguments of `tests/attach/host.py`: activities of the main thread, either while another thread runs steps or within
-/// the main thread's own steps.
+/// First arguments of `tests/attach/host.py`. Each names an activity of the main thread, either within its own steps
+/// or while another thread makes steps.
 const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "forks"];
 /// The rule that makes `Engine.step` a step, and all options that record Python's activity.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";

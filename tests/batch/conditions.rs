@@ -58,7 +58,7 @@ fn a_window_that_is_split_is_closed_while_the_condition_does_not_hold() {
     let Some(which) = pythons().last() else {
         return;
     };
-    // The condition holds in three runs of consecutive steps, more than 100 ms apart from each other.
+    // The condition holds in three groups of consecutive steps. There are more than 100 ms between the groups.
     let variables = [
         NO_STEP,
         ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
@@ -111,8 +111,8 @@ fn a_condition_that_never_holds_is_explained() {
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
 }
 
-/// A server's threads run steps at the same time. Each recorded batch, and each mark that the condition does not hold,
-/// must belong to the right step.
+/// A server's threads run steps at the same time. Each step must be recorded with its own batch. If the condition
+/// does not hold for that batch, this step must be marked and no other.
 #[test]
 fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
     for which in pythons() {

@@ -62,8 +62,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
         }
         let file = "transformers/generation/candidate_generator.py";
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // Calls of `_generate_candidates` run the draft model, too. The functions that call `_generate_candidates` are
-        // listed instead of that function itself.
+        // Calls of `_generate_candidates` run the draft model, too. The library's table lists the functions that call
+        // `_generate_candidates`, and not that function itself.
         let mut makes = calling(&text, "self.assistant_model.generate(");
         makes.extend(calling(&text, "self._generate_candidates("));
         makes.retain(|function| !function.ends_with("._generate_candidates"));
@@ -78,8 +78,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// For each engine: the versions, the folders whose code runs draft models, and texts of calls to the step's
-/// functions. No file of the folders may contain such a call.
+/// For each engine: the versions, the folders whose code runs draft models, and beginnings of calls of the step's
+/// functions. The test checks that no file in these folders contains such a call.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",

@@ -1,5 +1,5 @@
-//! Checks batches of an engine that the library does not know. The user names the function whose calls have the
-//! batches, and formulas for their contents.
+//! Checks batches of an engine that is not in the library's tables. The user names a function that is called once for
+//! each batch, and formulas for the batch's contents.
 
 use serde_json::Value;
 
@@ -7,11 +7,12 @@ use crate::common::python::{Python, pythons};
 use crate::common::{Ran, Scratch, nvtx};
 use crate::{batches, fixture, truth};
 
-/// Formulas by which the library computes the contents of a batch of the unknown engine.
+/// Formulas that the user gives for the contents of a batch, as the library does not know the engine.
 pub(crate) const FORMULAS: &str =
     "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
 
-/// Runs the unknown engine with a setting that says: each call of the engine's function `name` has a batch.
+/// Runs the unknown engine with a setting (`TLLMPROF_BATCH`) by which each call of the engine's function `name`
+/// belongs to one batch.
 pub(crate) fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
     let batch = format!("mine:Runner.{name}={FORMULAS}");
     let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
@@ -28,8 +29,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
         assert_eq!(found, truth(&ran), "{context}");
         let last = ran.said().pop().unwrap();
         assert!(last.contains("by py:mine:Runner.step"), "{context}");
-        // The function `forward`, which each step calls, gives the batch no matter which function the rule for steps
-        // names.
+        // The batches are read from the calls of `forward`, which each step makes. This must work whichever function
+        // the rule for steps names.
         for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
             let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
             assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());
@@ -37,8 +38,9 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// The function that gives the batches is called within each step. If steps begin at a launch after that call, the call
-/// gives the batch of the iteration before. If steps begin at waits, the first call comes before the first iteration.
+/// The function from whose calls the batches are read is called within each step. If iterations begin at a launch
+/// after that call, the call's batch counts for the iteration before. If iterations begin at waits, the first call
+/// comes before the first iteration.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
     let Some(which) = pythons().last() else {

@@ -10,7 +10,8 @@ import json
 import os
 import sys
 
-# Attributes of Python's and torch's own classes: an enum member's name and a tensor's shape.
+# Names that formulas may use although the engine's source does not define them, because they are
+# attributes of Python's and torch's own classes: an enum member's name and a tensor's shape.
 OTHERS = {"_name_", "shape"}
 
 

@@ -1,4 +1,5 @@
-//! Runs a Python serving loop with mixed load that stalls in known steps and ways (`tests/triggers/load.py`).
+//! Runs the Python serving loop `tests/triggers/load.py`, which has mixed load. The test chooses the steps in which
+//! the loop stalls, and the cause of each stall.
 
 use std::process::Command;
 use std::time::Duration;

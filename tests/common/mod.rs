@@ -32,8 +32,9 @@ pub(crate) use fixture::{Fixture, Ran, Switch};
 pub(crate) use log::{Record, read_log};
 pub(crate) use skipped::skipped;
 
-/// A part of the message that the library logs if a window's first or last iteration is not exact, because threads
-/// waited too long for the profiler to be switched. Tests accept the message: a very busy machine can cause it.
+/// A part of the message that the library logs if a window does not begin or end exactly at the requested iteration,
+/// because threads waited too long until the profiler was started or stopped. Tests accept the message: a very busy
+/// machine can cause it.
 pub(crate) const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
@@ -205,9 +206,9 @@ pub(crate) fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// process. If no such variable is set, the shim warns that windows are not recorded.
 pub(crate) const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
-/// Returns a command in an environment that does not depend on the tests' own shell: without variables that control the
-/// shim, and with default signal handling. The command has [`PROFILED`] set, because the stand-in plays the profiler's
-/// part.
+/// Returns a command in an environment that does not depend on the tests' own shell: without variables that control
+/// the shim, and with default signal handling. The command has [`PROFILED`] set, so that the shim does not warn that
+/// windows are not recorded.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -14,8 +14,8 @@ pub(crate) fn program(scratch: &Scratch, source: &str) -> PathBuf {
     program_with(scratch, source, "", &[])
 }
 
-/// Like [`program`], with more compiler options, which may name sources of `tests/`. `name`
-/// distinguishes programs built from one source.
+/// Like [`program`], but passes further arguments to the compiler. These may include further source files, as paths
+/// relative to `tests/`. `name` distinguishes programs built from one source.
 pub(crate) fn program_with(
     scratch: &Scratch,
     source: &str,
@@ -38,7 +38,8 @@ pub(crate) fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
     library_with(scratch, source, name, &[])
 }
 
-/// Like [`library`], with more compiler options, which may name sources of `tests/`.
+/// Like [`library`], but passes further arguments to the compiler. These may include further source files, as paths
+/// relative to `tests/`.
 pub(crate) fn library_with(
     scratch: &Scratch,
     source: &str,

@@ -31,9 +31,10 @@ impl fmt::Display for Python {
     }
 }
 
-/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython of
-/// the machine. By default, there is one of each minor version, alternating between static and shared builds, and those
-/// without a GIL. If none is found, the running test is reported as skipped.
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython
+/// of the machine. The default is one CPython of each minor version, and one without a GIL if there is one. Preferably,
+/// it is a shared build for an even minor version, and a static build for an odd one. If none is found, the running
+/// test is reported as skipped.
 pub(crate) fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {

@@ -69,7 +69,8 @@ pub(crate) fn linker_options(library: &Path) -> Vec<String> {
         format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),
         "-Wl,--allow-shlib-undefined".to_owned(),
     ];
-    // A libpython that was built on a newer system may have that system's C library and loader in the same folder.
+    // A libpython that was built on a newer system may have that system's C library in the same folder. Then the
+    // program must use the loader in that folder, too.
     let files = fs::read_dir(folder).expect("list a library's folder");
     let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
     if let Some(loader) = files.find(|path| path.to_string_lossy().contains("/ld-linux-")) {

@@ -186,7 +186,7 @@ fn a_healthy_gpu_is_not_named() {
 #[test]
 fn a_container_tells_only_how_many_processes_there_are() {
     let scratch = Scratch::new("container");
-    // Process numbers that no process of this machine can have.
+    // These process numbers are larger than any that the kernel assigns, so no process of this machine has them.
     let state = "process 4194901 60\nprocess 4194902 40\n";
     let report = report(&scratch, &mut prepare(&scratch, Some(state), "0\n"));
     let (verdict, evidence) = finding(&report, "shared-gpu");

@@ -60,7 +60,8 @@ static int is_done(const struct communicator *comm)
     return are_transferred(comm);
 }
 
-/* The stand-in driver calls this at the end of each of its functions. */
+/* The stand-in driver calls this at the end of each of its functions. If the function is a wait,
+ * waits until this process's GPU work and collectives are done. */
 static void in_driver(const char *function)
 {
     if (strstr(function, "Synchronize") == NULL)

@@ -1,6 +1,6 @@
-/* cancelled exits|looks-up: a thread requests its own cancellation. Then it ends the process by _exit, with
- * looks-up after a call of dlsym. Neither call is a cancellation point, so the thread must not be cancelled in
- * it. */
+/* cancelled exits|looks-up: a thread requests its own cancellation, and then ends the process by
+ * _exit. With `looks-up`, it calls dlsym in between. Neither function is a cancellation point,
+ * so the thread must not be cancelled there. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,4 +1,5 @@
-/* Creates all thread-specific data keys that are still free. Each of them must keep its value. */
+/* Creates all thread-specific data keys that are still free, and stores a value under each.
+ * After some steps, each key must still have its value. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-/* exit_in_malloc MICROSECONDS: makes 8 steps. After this much processor time, a signal ends the
- * process by _exit(9), most likely in the middle of malloc. */
+/* exit_in_malloc MICROSECONDS: makes 8 steps. After MICROSECONDS of processor time, a signal
+ * ends the process by _exit(9), most likely in the middle of malloc. */
 #include "hostile.h"
 
 #include <sys/time.h>

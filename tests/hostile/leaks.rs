@@ -80,9 +80,9 @@ fn nothing_leaks_in_a_program_of_address_sanitizer() {
     nothing_leaks(compiler(), &["-fsanitize=address", "-static-libasan"]);
 }
 
-/// Clang links LeakSanitizer statically by default. With GCC 12 (`-static-liblsan`), any program ends at its start with
-/// status 23, even an empty one without a preload: the sanitizer looks up functions before it is ready for the
-/// allocation that a look-up makes.
+/// With GCC 12 and `-static-liblsan`, even an empty program without a preload ends at its start with status 23,
+/// because the sanitizer looks up functions before it is ready for the allocation that a look-up makes. So the test
+/// also uses clang, which links LeakSanitizer statically by default.
 #[test]
 fn nothing_leaks_where_leak_sanitizer_is_linked_statically() {
     if let Some(clang) = clang() {

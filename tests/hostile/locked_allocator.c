@@ -18,7 +18,7 @@ static void lock(void)
     pthread_mutex_lock(&unwinder);
 }
 
-/* Sleeps until the other thread has most likely taken the lock. */
+/* Sleeps until the thread that runs `throw` has most likely taken the lock. */
 static void wait_a_moment(void)
 {
     usleep(200);

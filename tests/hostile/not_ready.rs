@@ -1,5 +1,6 @@
-//! Checks programs in which some calls are not safe when the library's hooks first run: because functions look up the
-//! real functions at their first call, because a sanitizer is starting, or because a system call filter forbids them.
+//! Checks programs in which the library's hooks run before it is safe to make some calls. The reason is a function
+//! that looks up the real function at its first call, a sanitizer that is still starting, or a system call filter
+//! that forbids the calls.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -291,7 +292,8 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
         assert_eq!(both.output.status.code(), Some(3), "{}", both.output.err());
         both.assert_untouched();
     }
-    // With an NVTX rule (`nvtx:step`), the library changes the process's environment.
+    // With an NVTX rule (`nvtx:step`), the library changes the process's environment, which the sanitizer must
+    // accept.
     for step in ["cudaGraphLaunch", "auto", "nvtx:step"] {
         let both = program.clone().args("cuda").window("2-3", step);
         let both = both.env("TLLMPROF_WARMUP", "0").run();

@@ -47,8 +47,8 @@ fn dispatched(shop: &Workshop) -> Situation {
     shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
 }
 
-/// While one thread is in a CUDA call, other threads and processes can still make calls. In this test, launches return
-/// only after all ranks have launched.
+/// While one thread is in a CUDA call, the library must let other threads and processes make calls. In this test,
+/// launches return only after all ranks have launched.
 #[test]
 fn ranks_whose_launches_wait_for_each_other() {
     let shop = Workshop::new();
@@ -134,7 +134,8 @@ fn threads_without_a_context_beside_eight_devices() {
     assert_eq!(program.run().said(), Vec::<String>::new());
 }
 
-/// The driver looks up its own functions when the program's first CUDA call initializes it.
+/// The driver looks up its own functions when the program's first CUDA call initializes it. Windows must be exact all
+/// the same.
 #[test]
 fn a_driver_that_looks_its_own_functions_up_in_the_first_call() {
     for program in [
@@ -221,8 +222,8 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
             both.output.err()
         );
         both.assert_untouched();
-        // The preload `vgpu.c` replaces `cudaLaunchKernel`, but not `cudaStreamSynchronize`, so both are tested as
-        // steps.
+        // The preload `vgpu.c` replaces `cudaLaunchKernel`, but not `cudaStreamSynchronize`. So the test makes
+        // windows by a rule for each of the two functions.
         for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
             let both = situation.clone().window("5-9", step).run();
             let said = both.output.err();

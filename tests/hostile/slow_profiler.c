@@ -32,7 +32,8 @@ int main(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     ((void (*)(void (*)(const char *)))find(driver, "standin_set_callback"))(on_call);
     make_steps(&loop, 40);
-    /* If cuProfilerStart was never called, the other thread has not been asked for its launches yet. */
+    /* If no window opened, cuProfilerStart was not called, and the other thread still waits. It
+     * makes its launches now. */
     atomic_store(&asked, true);
     pthread_join(thread, NULL);
     print_result(&loop);

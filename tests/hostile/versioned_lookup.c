@@ -1,4 +1,5 @@
-/* Opens a library with RTLD_LOCAL. The library looks up names that only its own dependencies define. */
+/* Opens a library with RTLD_LOCAL, and calls its function, which looks up names that only the
+ * library's own dependencies define. */
 #include "hostile.h"
 
 int main(void)

@@ -62,7 +62,8 @@ fn two_threads(program: Program) -> Ran {
 
 /// Asserts that each kernel whose launch is known is assigned to a launch of the thread that launched the kernel.
 fn assert_launches_of_two_threads(ran: &Ran) {
-    // Each thread uses its own stream, and only the main thread launches the kernels of `STEP`.
+    // Each thread uses its own stream, and only the main thread launches the kernels of `STEP`. So the stream and the
+    // name of a kernel show which thread launched it.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
     let main = ran.record().header.pid;
     let launches = ran.launches().into_iter();

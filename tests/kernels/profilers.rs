@@ -28,8 +28,9 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_steps(&ran, 1, 6);
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
-                // The other profiler never removes CUPTI, so CUPTI keeps the driver's functions hooked. Therefore the
-                // library does not attach CUPTI again: it has finalized CUPTI only once.
+                // The other profiler has ended, but has not removed CUPTI from the driver. So the library does not
+                // attach CUPTI again for the second window. It has finalized CUPTI only once, when the other profiler
+                // came.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);

@@ -344,8 +344,7 @@ impl Read {
         kernels
     }
 
-    /// Returns true if, according to the record's events, every kernel of the program's steps began while kernels
-    /// were recorded.
+    /// Returns true if all GPU work in the record (kernels, copies and memsets) began while kernels were recorded.
     pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);

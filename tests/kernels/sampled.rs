@@ -69,7 +69,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
-    // A sample that the last step opens has no steps, because its first step would be the next one.
+    // If the last step opens a sample, the sample has no steps: its first step would be the next one.
     let steps: u64 = windows
         .iter()
         .map(|(first, last)| (last + 1).saturating_sub(*first))
@@ -92,8 +92,8 @@ fn windows_that_are_planned_have_no_kernels_and_samples_wait_for_them() {
     assert!(windows.iter().all(|window| window.0 > 120), "{windows:?}");
     assert!(ran.said("window 0-120 captured"), "{}", ran.output.err());
 
-    // A sample can begin at iteration 2 at the earliest. At iteration 2 the window also opens and stays open until the
-    // end, so no sample can be taken before it.
+    // A sample can begin at iteration 2 at the earliest. In this run, a window opens at iteration 2 and stays open
+    // until the end, and no sample is taken during a window.
     let ran = lasting(Program::new(Reach::Linked).kernels("3@1s").windows("2-"));
     ran.assert_well();
     assert_eq!(ran.record().kernel_windows(), []);

@@ -82,7 +82,6 @@ impl Ran {
         if let Some(none) = launched.remove("none") {
             launched.insert("", none);
         }
-        // All calls of a recursive function count as one layer.
         (launched, unknown)
     }
 

@@ -236,8 +236,9 @@ fn what_killed_processes_leave_is_swept() {
         let mut dies = place.start(&mut place.server("2000"));
         dies.connect();
         dies.kill();
-        // A file `PID.bind` says that the process PID is about to listen. The first of these files belongs to a process
-        // that was killed before it listened, and the second to a running process. The third has another form of name.
+        // A file `PID.bind` says that the process PID is about to listen. The first of these files belongs to a
+        // process that was killed before it listened, the second to a running process. The name of the third is of
+        // another form. Of these files, only the first may be removed.
         let folder = place.path("run/tllmprof");
         fs::write(folder.join(format!("{pid}.bind")), "").unwrap();
         fs::write(folder.join(format!("{}.bind", lives.pid())), "").unwrap();

@@ -88,8 +88,8 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     assert!(captured.err().contains(&line), "{}", captured.err());
     assert!(captured.out().contains("4 processes"), "{}", captured.out());
     assert_eq!(common(&ranks).len(), 1);
-    // The idle rank has discarded the request that it could not begin in time, so its next window is the one that the
-    // following command requests.
+    // While it was paused, the idle rank discarded the request of the last command. So the next command's window is
+    // the next one that it captures.
     fs::remove_file(place.path("idle/pause")).unwrap();
     let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
     assert!(captured.status.success(), "{}", captured.err());

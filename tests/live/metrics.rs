@@ -118,7 +118,8 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The process looks up its rank only in the first iteration after a request for its metrics.
+        // The process looks up its rank in the first iteration after a request for its metrics. So the rank is known
+        // by iteration 100.
         counted(values) > 100.0
     };
     served.text();
@@ -143,8 +144,8 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let count = values[&of_phase("count", "unknown")];
     assert_eq!(sorted.last().unwrap(), &(f64::INFINITY, count));
     assert!(count > 90.0, "{count}");
-    // The program's batches are not known, so the phase is `unknown`. No iteration is shorter than the program's sleep,
-    // and all iterations together take the program's whole run time.
+    // The program's batches are not known, so the phase is `unknown`. In each iteration, the program sleeps for 2 ms,
+    // so no iteration is shorter.
     assert_eq!(sorted[2], (0.002, 0.0), "{sorted:?}");
     assert!(values[&of_phase("sum", "unknown")] >= 0.002 * count);
     assert!(values["tllmprof_waits_total"] > 0.0);

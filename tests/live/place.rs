@@ -75,8 +75,8 @@ impl Place {
         running
     }
 
-    /// Starts a server in a process group of its own. The server is killed when the calling thread ends, its process
-    /// group when the result is dropped.
+    /// Starts a server in a process group of its own. The server is killed when the thread that called this function
+    /// ends. Its whole process group is killed when the result is dropped.
     pub(crate) fn spawn(&self, command: &mut Command) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
@@ -135,7 +135,8 @@ impl Place {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The number of a group may be used again once all its processes have ended.
+        // Once all processes of a group have ended, another group may get its number. So the group is only killed
+        // while the server is running.
         if matches!(self.child.try_wait(), Ok(None)) {
             signal(-self.child.id().cast_signed(), libc::SIGKILL);
             let _ = self.child.wait();

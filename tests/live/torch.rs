@@ -80,7 +80,8 @@ fn a_capture_runs_the_pytorch_profiler_in_its_window_alone() {
     capture("--torch-trace traces/t.json");
     let windows = server.windows();
     assert_eq!(windows.len(), 3, "{windows:?}");
-    // A trace's file name contains the number of its window on demand. The second window has no trace.
+    // The second capture requested no trace, so the second window has none. The third window's trace has the number
+    // of its window in its file name.
     let is_written = |name: &str| server.err().contains(name);
     for (name, window) in [
         ("t-rank-0.json", windows[0]),

@@ -1,6 +1,6 @@
-/* Makes ten calls of a function that launches once, and launches once more after each call. A call ends in one
- * of many ways. If the library noticed the end of a call, it stops the profiler before the launch after that
- * call, which the driver's log shows. */
+/* Makes ten calls of a function that launches once, and one more launch after each call. A call
+ * ends in one of many ways. If the library notices the end of a window's last call, it stops the
+ * profiler before the launch after the call. The driver's log shows this. */
 #include "program.h"
 
 #include "loop.h"

@@ -32,8 +32,8 @@ fn auto_counts_the_step_of_an_engine_that_is_known() {
     for program in seen {
         let both = program.clone().args("calls").window("5-9", "auto").run();
         let said = both.said();
-        // One call of the engine's function makes three steps of the loop, each with one launch and one wait. In
-        // addition, step 6 of the loop launches once under a stream capture.
+        // One call of the engine's function makes three steps of the program's loop, each with one launch and one
+        // wait. Step 6 makes an additional launch in a stream capture.
         assert_eq!(both.switches(), [start(16, 15), stop(31, 30)], "{said:#?}");
         assert_exact(&both);
         assert_eq!(

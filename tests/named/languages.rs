@@ -53,7 +53,8 @@ fn a_go_program() {
     let built = run(&mut go, BUILDING);
     assert!(built.status.success(), "{}", built.err());
     let program = Situation::new(program.to_str().expect("cargo's folders have UTF-8 names"));
-    // A Go program ends without calling the C library's exit, so the library cannot log anything at the end.
+    // A Go program ends without calling the C library's exit, so the library cannot log anything at the end. Only the
+    // driver's log shows if a window opened.
     for (last_call, opened) in [("999", 1), ("1000", 0)] {
         let both = program.clone().window(last_call, "sym:^served_step$").run();
         assert_eq!(

@@ -22,8 +22,8 @@ fn functions_that_libraries_use_may_be_the_program_s_own() {
         "sym:.@own_functions",
     ] {
         for windows in ["5-9", &many.join(",")] {
-            // The window may open before the driver is ready, and is then not exact. So only the program's own result
-            // is checked.
+            // The window may open before the driver is ready. Then it does not contain exactly the requested calls,
+            // so only the program's own result is checked.
             let ran = program.clone().window(windows, rule).run_shimmed();
             assert!(ran.output.status.success(), "{rule}: {:?}", ran.output);
             assert_eq!(ran.output.out(), "1\n", "{rule}");
@@ -71,7 +71,7 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // One call may be missing: the first one, if the library could not start at that point.
+    // The library may miss the first call of the function, if the library could not start in that call.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

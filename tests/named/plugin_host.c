@@ -32,7 +32,7 @@ int main(int count, char **words)
         long (*step)(long) = (long (*)(long))find(plugin, "plugin_step");
         for (int i = 0; i < 3; i++, calls++)
             sum += step(n);
-        /* A look-up with a version also has to find the function. */
+        /* dlvsym, which looks up a symbol with a version, must also find the function. */
         if (n == 0 && dlvsym(plugin, "plugin_step", "NONE") != NULL)
             sum++;
         dlclose(plugin);

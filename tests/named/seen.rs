@@ -1,5 +1,5 @@
-//! Helpers for tests of rules that name functions: the library's messages about how it follows a function, and the
-//! numbers of calls that it counted.
+//! Helpers for tests of rules that name functions: parts of the library's messages about the way in which it hooks a
+//! function, and numbers of calls.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
@@ -10,7 +10,7 @@ pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 /// Part of the debug message that says that the library hooks a function through the GOT slots of its callers.
 pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
-/// Returns the message for the usual way to follow a function on this processor.
+/// Returns the message for the way in which the library usually hooks functions on this processor.
 pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }

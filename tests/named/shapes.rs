@@ -131,7 +131,8 @@ fn a_function_of_many_by_its_signature() {
     let shop = Workshop::new();
     let library = shop.library("shapes.cpp", "libshapes.so", &[]);
     let program = shop.program("calls.cpp", "calls", &[&library]);
-    // If the function's entry is patched, its 40 calls of itself are counted, too.
+    // Each call of `named_fibonacci` makes 40 recursive calls. They are counted, too, if the function's entry is
+    // patched.
     let fibonacci = 200 * if is_x86_64() { 41 } else { 1 };
     for (rule, total) in [
         (r"sym:^deep::Engine::named_step\(double\)$", 200),

@@ -157,8 +157,8 @@ fn a_record_takes_nothing_from_nsys() {
         }
     });
     assert!(read.unwrap().is_none());
-    // Under this rule, a wait ends each iteration, and the wait is in the middle of a step's ranges. So the window
-    // lasts from the middle of step 4's ranges until the middle of step 9's.
+    // Iterations end at waits in this run, and each step waits in the middle of its ranges. So the window lasts from
+    // the middle of step 4's ranges until the middle of step 9's.
     let count = |domain: &str, name: &str, cut: bool| {
         let is_it = |range: &&(u32, u32, bool)| {
             let in_domain = match domain {

@@ -38,7 +38,8 @@ int main(int argc, char **argv)
         cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
         return 1;
     nvtxDomainHandle_t domain = nvtxDomainCreateA("own");
-    /* NVTX returns the nesting level. The level is wrong if the ranges of another library are on the same stack. */
+    /* NVTX returns the nesting level of the range. It would return another level if another
+     * library had ranges on the same stack. */
     printf("pop of nothing: %d\n", nvtxRangePop());
     for (int n = 0; n < STEPS; n++) {
         step_range = nvtxRangeStartA("own step");

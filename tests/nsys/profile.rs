@@ -88,7 +88,7 @@ pub(crate) fn profile(
     variables: &[(&str, &str)],
     program: &[&OsStr],
 ) -> Profile {
-    // Only one nsys runs at a time. On a small machine, two at once are not faster than one after the other.
+    // Only one nsys runs at a time: on a small machine, two at once take as long as one after the other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME
         .lock()
@@ -118,8 +118,8 @@ fn profile_once(
     profiled
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
-        // `-e` sets this variable for the program only. nsys also opens libcuda, and would fail with the stand-in,
-        // which lacks functions.
+        // `-e` sets this variable for the program only. nsys also opens libcuda, and needs functions of it that the
+        // stand-in does not have.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")

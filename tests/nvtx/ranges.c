@@ -3,8 +3,8 @@
  *   ranges KIND [STEPS [elsewhere]]
  *
  * KIND is the way in which a step's range is opened, one of the functions below. Every step also opens ranges with
- * other names, around its range and within it. With `elsewhere`, the program sets the variable that names the NVTX
- * tool itself. */
+ * other names, around its range and within it. With `elsewhere`, the program itself sets
+ * NVTX_INJECTION64_PATH, the variable that names the NVTX tool, to a file that does not exist. */
 #include "loop.h"
 
 #include <pthread.h>

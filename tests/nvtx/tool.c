@@ -1,7 +1,7 @@
 /* An NVTX tool that counts all events of all modules by name, and prints the counts at the end in one line on
  * standard error. It returns its own levels, identifiers and handles, and checks that it gets them back. With
- * TOOL_FAILS, it takes the functions and then refuses the module. With TOOL_WAITS, a push writes a byte to that
- * descriptor and never returns. */
+ * TOOL_FAILS, it installs its functions in the module's table, but then reports a failure. With TOOL_WAITS=N, a push
+ * writes a byte to descriptor N and never returns. */
 #include <nvtx3/nvToolsExtPayload.h>
 #include <stdint.h>
 #include <stdio.h>

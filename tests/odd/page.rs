@@ -8,8 +8,8 @@ use crate::situations::{ALL, Situation};
 const BEGINS: &str = "<!-- situations: BLESS=1 cargo test --test odd page -->\n";
 const ENDS: &str = "<!-- end of situations -->\n";
 
-/// Situations that the tests' machines cannot produce. Each has its kind, its public report, and the text that says
-/// what is tested instead.
+/// Situations that the tests' machines cannot produce. Each entry has the situations, and a text that says what is
+/// tested instead or why nothing is.
 const NOT_HERE: [(&str, &str); 3] = [
     (
         "a checkpoint and a restore by CRIU, whose packages do not know the kernel",

@@ -162,8 +162,8 @@ situations! {
                 .flat_map(|window| &window.iterations)
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
-            // The program makes 100 000 launches, of which 100 are graph launches, which begin iterations. Launches
-            // before the first graph launch belong to no iteration, so up to 900 may be missing.
+            // In each of 100 steps, the program makes 1000 kernel launches and then a graph launch, which begins an
+            // iteration. The first 1000 kernel launches come before the first iteration, so they belong to none.
             let (made, dropped) = (100 + 99_000, ran.records[0].record.dropped);
             assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };

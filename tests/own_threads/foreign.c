@@ -187,8 +187,8 @@ REPLACE(unlink)
 REPLACE(usleep)
 REPLACE(write)
 
-/* The loader or this library may call the following functions before dlsym can be used, so they make the system
- * call directly. */
+/* The loader or the library under test may call the following functions before dlsym can be
+ * used. So these replacements make the system call directly. */
 long replaced_clock_gettime(long, long) __asm__("clock_gettime");
 long replaced_clock_gettime(long clock, long time)
 {

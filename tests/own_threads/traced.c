@@ -3,9 +3,10 @@
  *
  * The program marks the begin and the end of a span by calls of getpriority(0x746c, N), with N = 1 and 2. At the
  * first mark, the program is held until the library has exactly TRACED_THREADS threads and each is in a system call
- * without a time limit. (A sampling thread may still be about to end.) Output: `made THREAD NUMBER` is a system
- * call, `between THREAD NUMBER` is one that was entered within the span, and `held N` is the number of threads that
- * the program waited for. */
+ * without a time limit. (A sampling thread may still be about to end.)
+ *
+ * Output: `made THREAD NUMBER` for each system call, also `between THREAD NUMBER` if the call was entered within the
+ * span, and `held N`, the number of threads that the program waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

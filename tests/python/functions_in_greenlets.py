@@ -34,7 +34,7 @@ for round in range(21):
     two = greenlet.greenlet(lambda: run(long, 1, found))
     one.switch()
     two.switch()
-    one.switch()  # short ends while long, which began later, is still open
+    one.switch()  # the call of `short` ends while that of `long`, which began later, is still open
     two.switch()
     two.switch()
     assert one.dead and two.dead

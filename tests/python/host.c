@@ -1,6 +1,7 @@
-/* host MODE LIBPYTHON: programs that embed Python, built in three ways. With LINKED, the program is linked to
- * libpython. A plugin, also LINKED, has a function `run` that another program calls. Otherwise, the program finds
- * libpython with dlopen and dlsym when it needs it. */
+/* host MODE LIBPYTHON: embeds Python. This source is built in three ways:
+ *   with LINKED             a program that is linked to libpython
+ *   with LINKED and PLUGIN  a library that is linked to libpython and is loaded by another program (plugin_host.c)
+ *   with neither            a program that opens libpython with dlopen when it needs it */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -23,8 +23,8 @@ static int is_shims(uintptr_t address)
 
 static uintptr_t where(struct dl_phdr_info *module, ElfW(Addr) address)
 {
-    /* The loader has replaced some of the dynamic section's offsets by addresses in memory. Offsets that it left
-     * unchanged are smaller than the module's base address. */
+    /* The loader has replaced some of the dynamic section's offsets by addresses in memory. A
+     * value below the module's base address is still an offset. */
     return address < module->dlpi_addr ? module->dlpi_addr + address : address;
 }
 

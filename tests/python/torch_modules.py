@@ -78,8 +78,8 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# A model that is called from outside any other is a root, and has its class's name. This also holds after an exception
-# ended the call of the last root. A part of a model keeps its name if it is called as a root.
+# A model that no other model calls has the name of its class. This also holds after the model
+# before it ended with an exception. A part of a model that is called directly keeps its name.
 other = Mlp()
 learn(other)
 other(x)

@@ -9,7 +9,8 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Numbers of collections before this point: those while the interpreter started, and those in a parent process.
+# Numbers of garbage collections that do not count: those while the interpreter started and, in a
+# forked child, those of the parent process.
 begun = collections()
 
 

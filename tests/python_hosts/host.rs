@@ -166,7 +166,7 @@ impl Both {
     }
 
     /// Like [`Self::collections`], for one process with sub-interpreters. In Python 3.8, the end of a sub-interpreter
-    /// collects garbage of all interpreters without a notification.
+    /// collects garbage of all interpreters without a notification. So only a minimum is checked there.
     pub(crate) fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)

@@ -1,7 +1,7 @@
-//! Runs those of CPython's own tests whose features the library could disturb, with all of the library's Python
-//! options. Tests that pass without the library must pass with it.
+//! Runs CPython's own tests of features that the library could disturb, with all of the library's Python options.
+//! Tests that pass without the library must pass with it.
 //!
-//! `TLLMPROF_TEST_OWN` selects other tests than the quick ones, or `all`.
+//! By default, only some quick tests run. `TLLMPROF_TEST_OWN` names the tests to run instead, or is `all`.
 
 use std::collections::BTreeSet;
 use std::process::Command;

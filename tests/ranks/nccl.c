@@ -1,6 +1,7 @@
-/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and prints the arguments of the calls. If a
- * communicator of 4 ranks is split by color, rank R becomes rank R / 2 of 2, as if each rank had used its remainder
- * by 2 as the color. Colors from 100 on are in progress until the program has asked for the state twice. */
+/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and prints the arguments
+ * of the calls. A split by color ignores the color's value: rank R of 4 becomes rank R / 2 of 2,
+ * as if even and odd ranks had used different colors. For a color of 100 or more, the split is
+ * in progress until the program has asked for the state twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,8 @@
  *   RANK:SIZE  ncclCommInitRankConfig
  *   RANK+SIZE  ncclCommInitRankScalable with two identifiers
  *   *COUNT     ncclCommInitAll
- *   /COLOR     ncclCommSplit of the latest communicator made in another way; from color 200 on, waits until NCCL has made it
+ *   /COLOR     ncclCommSplit of the latest communicator that was not made by a split. If COLOR is 200 or more, waits
+ *              until NCCL has made the new communicator
  * A letter in front of one of the first two forms becomes a byte of the identifier. */
 #define _GNU_SOURCE
 #include "program.h"

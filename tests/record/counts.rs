@@ -49,8 +49,7 @@ pub(crate) fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus
     child.wait().unwrap()
 }
 
-/// Returns delays of up to 33 ms after which programs are killed. The delays differ from run to run, and the tests must
-/// hold for all of them.
+/// Returns random delays of up to 33 ms, after which a test kills a program. They differ in each test run.
 pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     let mut random = u64::from(std::process::id()) | 1;
     std::iter::repeat_with(move || {
@@ -61,9 +60,9 @@ pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Returns the number and the delay of each round in which a program is killed. There are [`kills`] rounds, followed by
-/// rounds with longer delays until `is_enough` is true, because a busy machine may be too slow to start a program in
-/// time.
+/// Returns the number of each round and the delay after which the program is killed in it. There are [`kills`]
+/// rounds. If `is_enough` is still false then, more rounds with longer delays follow: on a busy machine, a program
+/// may need longer to start.
 pub(crate) fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
@@ -229,7 +228,7 @@ impl Counts {
         record
     }
 
-    /// Asserts that recorded and dropped events together are as many as this number of calls produces.
+    /// Asserts that the record has or counts as dropped all events of `calls` calls.
     pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);

@@ -171,7 +171,8 @@ fn a_path_of_anybodys_is_said_in_one_line() {
         "{said}"
     );
     assert!(said.contains("no record at /none/_]0;PWNED"), "{said}");
-    // The values of both variables are invalid. One has terminal control characters, which no message may contain.
+    // The values of both variables are invalid. The value of `TLLMPROF_TRACE` has terminal control characters, which
+    // no message may contain.
     let (_program, output, _) = recorded(&[
         ("TLLMPROF_TRACE", "%q\x1b]0;PWNED\x07"),
         ("TLLMPROF_KERNELS", ""),

@@ -1,7 +1,7 @@
 /* Makes steps with known GPU work. Each step begins with a graph launch.
  *   gpu HOW STEPS
- * Prints lines `STEP PIECES`: the number of pieces of GPU work that belong to this step since the previous line. A
- * test compares them with the stand-in's own log of the GPU's work. */
+ * Prints lines `STEP PIECES`, where PIECES is the number of pieces of GPU work that the program has enqueued for step
+ * STEP since the previous line. A test compares them with the stand-in's own log of the GPU's work. */
 #define GPU_DRIVER
 #include "program.h"
 
@@ -19,7 +19,9 @@ enum how {
     DEFAULTS,  /* work in the default streams */
     EVENTS,    /* a wait for an event after the work */
     ELSEWHERE, /* like EVENTS, but another thread waits */
-    TURNS,     /* two threads launch into one stream in turn, the other thread last, before and after a wait */
+    /* Two threads take turns to launch into one stream. The other thread makes the last launch before
+     * the wait, and the last one after it. */
+    TURNS,
     REFUSED,   /* a launch that the driver refuses, both in a separate stream and in the usual one */
     CONTEXTS,  /* work in the contexts of two devices */
     FRESH,     /* each step has a new stream, which is destroyed before the wait */
@@ -84,8 +86,8 @@ static void work_in_other(void)
     launch(other_words, other_stream, KERNELS);
 }
 
-/* The semaphores for requests to the other thread and for its answers, and the stream that it
- * captures. */
+/* Semaphores for requests to the other thread (`asked`) and for its answers (`done`), and the
+ * stream that the other thread captures. */
 static sem_t asked, done;
 static gpu_stream captured;
 static int spoilt;

@@ -200,8 +200,9 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // The library times work by events that it records on the streams. Until it knows the number of launches per
-        // iteration, its event waits for the work of the legacy stream, too, so the first steps are not exact.
+        // The library measures GPU time by events that it records on the streams. In a default stream, such an event
+        // also waits for the work of the legacy stream, until the library knows the number of launches per iteration.
+        // So the first steps are not exact.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {

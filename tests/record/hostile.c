@@ -131,7 +131,9 @@ static void *steps_of_thread(void *argument)
 /* Forks while other threads are in the middle of recording an event. */
 static void fork_it(void)
 {
-    nvtxInitialize(NULL); /* a child forked during the initialization would wait for it forever, with any NVTX tool */
+    /* NVTX is initialized before the forks: a child that is forked in the middle of the initialization would wait
+     * forever, with any NVTX tool. */
+    nvtxInitialize(NULL);
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, steps_of_thread, &lines[i]);
@@ -263,7 +265,7 @@ int main(int argc, char **argv)
         return 2;
     lines_open(argv[1]);
     use_cuda();
-    /* The rule counts waits, so the window opens at the first wait. */
+    /* The rule counts waits. So these waits begin the first iterations, and the window opens. */
     cudaDeviceSynchronize();
     cudaDeviceSynchronize();
     const char *what = argv[2];

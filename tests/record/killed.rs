@@ -29,8 +29,8 @@ fn record(folder: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Starts the program, and kills it at the delay `after` the creation of its record. Returns true if the record was
-/// created.
+/// Starts the program, and kills it when the time `after` has passed since the creation of its record. Returns true
+/// if the record was created.
 fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     let mut child = counts
         .command("0-", &["loop", THREADS, "0", "return"])

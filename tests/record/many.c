@@ -1,11 +1,11 @@
 /* Makes steps in many threads at once, and prints how many steps had begun when the profiler was started or stopped:
  *   many THREADS STEPS HOW WORK
- * Each thread makes STEPS steps. A step has WORK graph launches and a wait. HOW is what marks a step:
- *   launch    one more graph launch, before the others; WORK is the number of waits
- *   wait      the wait
- *   range     an NVTX range "step"
- *   started   a start-end range
- *   function  a call of many_step
+ * Each thread makes STEPS steps. HOW says what a step is:
+ *   launch    a graph launch, followed by WORK waits
+ *   wait      a wait, after WORK graph launches
+ *   range     an NVTX range "step" with WORK graph launches in it
+ *   started   a start-end range "step" with WORK graph launches in it
+ *   function  a call of many_step, which makes WORK graph launches
  * Prints `start N` or `stop N` for each start and stop of the profiler, with the number N of steps begun before. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"

@@ -1,5 +1,5 @@
-//! Checks windows over steps that many threads make at once. A window must be exact in the order in which the steps
-//! begin, and each of its iterations must be either recorded or counted as missing.
+//! Checks windows over steps that many threads make at once. A window must contain exactly the requested steps,
+//! counted in the order in which they begin. Each of its iterations must be either recorded or counted as missing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -172,7 +172,7 @@ impl Ran {
     }
 
     /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it, as the
-    /// program counted them, and the number at which the requested windows open or close.
+    /// program counted them, and the number of steps at which the requested window opens or closes.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {
@@ -223,8 +223,9 @@ fn windows_of_many_threads_steps_are_exact() {
                         // have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // When the profiler is started or stopped, all steps before that point must have begun. The
-                        // program can count this only for rules under which it sees a step begin.
+                        // When the profiler is started or stopped, all steps before that point must have begun. This
+                        // is checked only for rules under which a step begins in the program's own code, where the
+                        // program can count it.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {

@@ -94,7 +94,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .filter(|range| range.domain.as_deref() == Some("engine") && range.name == "batch");
     let batches = batches.count();
     assert!((iterations.len()..=iterations.len() + 1).contains(&batches));
-    // The record has only the ranges of requests and batches, and each with its name.
+    // The number of all ranges is that of the ranges with known names, so no range has lost its name.
     assert_eq!(ranges.len(), requests.len() + served.len() + batches);
     last / EVERY - first / EVERY + 1
 }
@@ -128,7 +128,8 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // Returns true once the program has made more names than the record has room for.
+        // Returns true once more than 40 windows have been dropped. By then, the program has made more names than the
+        // record has room for.
         let has_gone_far = || {
             let records = program.records();
             let dropped = |record: &Read| record.header.counter(Counter::WindowsDropped);

@@ -101,7 +101,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         // A time near the begin of the run, read from the program's own clock, which must agree with the record's
         // clock.
         let begun = numbers(&output, "begun")[0][0];
-        // Events of resource use are left out, because they have an amount in place of a duration.
+        // Events of resource use are left out, because their duration field contains an amount.
         let spans = events
             .iter()
             .filter(|event| !matches!(event.1, What::Used { .. }));
@@ -186,8 +186,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // Each hold of the GIL that the record has was handed over from another thread. The counter also includes the
-        // many handed-over holds that are too short to be recorded.
+        // The record only has long holds of the GIL, each of which began when another thread handed over the GIL. The
+        // counter also includes the many short ones.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");

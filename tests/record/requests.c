@@ -1,5 +1,5 @@
-/* Makes STEPS steps (0: forever) on two threads, with a PAUSE in microseconds. The steps have ranges whose names are
- * used only once, like names of requests.
+/* Makes STEPS steps (0: forever), with a pause of PAUSE microseconds after each, while a second
+ * thread opens ranges. Most ranges have names that are used only once, like names of requests.
  *   requests STEPS PAUSE
  * One range of each step has a registered name in a domain. */
 #define _GNU_SOURCE

@@ -83,7 +83,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // Kills the program, which is a job of the shell. `tllmprof run` also ends, because its terminal is closed.
+        // Kills the program, which is job 1 or 2 of the shell. `tllmprof run` also ends, because its terminal is
+        // closed.
         let _ = self.terminal.write_all(b"\nkill -KILL %1 %2; exit\n");
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -142,7 +143,8 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
-        // A call that was in progress when the program was stopped is not in the program's count yet.
+        // While the program is stopped, its count does not change. A call that was in progress counts only when it
+        // returns.
         let stopped = calls(&counts);
         sleep(Duration::from_millis(20));
         assert_eq!(calls(&counts), stopped, "the program runs on");
@@ -181,7 +183,8 @@ fn signals_go_through_to_the_program() {
     };
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
         counts.forget();
-        // In a shell with job control, background jobs do not ignore SIGINT.
+        // In a shell with job control, background jobs do not ignore SIGINT, so each of the signals reaches the
+        // program.
         shell.types(&format!("{line} &\n"));
         wait_for_calls(&counts, 100);
         shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));

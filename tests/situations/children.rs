@@ -196,7 +196,8 @@ fn a_process_never_uses_cuda() {
 
 #[test]
 fn a_process_that_never_uses_cuda_leaves_no_file() {
-    // This program runs in the scratch folder, in which the stand-in would create its log.
+    // `ls` runs in the scratch folder. It must find no file there. The stand-in driver would create its log there if
+    // it was used.
     let both = Situation::new("/bin/ls")
         .args("-A")
         .window("5-9", "cudaGraphLaunch")

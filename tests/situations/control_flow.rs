@@ -80,7 +80,8 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // An exception leaves launches 7 and 15, so the program makes no wait after these two launches.
+    // An exception leaves launches 7 and 15. After each of these two, the program does not make the wait of its step,
+    // so there are fewer waits than launches.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",

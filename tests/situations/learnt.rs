@@ -42,8 +42,8 @@ fn assert_exact(how: &str, first: usize, last: usize) -> String {
 
 #[test]
 fn another_thread_waits_one_step_late() {
-    // In this program, the library takes the return of the wait for one step as the begin of the next step. The
-    // program may already have launched that step before the wait returns.
+    // In this program, the library takes the return of the wait for one step as the begin of the next step. At that
+    // moment, the program may already have launched the next step, so the window may begin one step later.
     for both in run("late", "100-119") {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
@@ -95,8 +95,8 @@ fn the_pattern_changes_and_is_learnt_again() {
         let said = both.said();
         let switched = switched_at(&both);
         assert_eq!(switched[..2], [380, 390], "{said:#?}");
-        // After the program has changed its pattern, `auto` needs some steps to learn the new one, and counts these
-        // steps only afterwards. So the window may begin a few steps from the requested one.
+        // When the program changes its pattern, `auto` needs some steps to learn the new one, and adds them to its
+        // count only after that. So the window may begin a few steps before or after the requested one.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
         assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }

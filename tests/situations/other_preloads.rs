@@ -57,8 +57,9 @@ fn libraries_are_found_by_the_callers_runpath_and_dlerror_survives() {
 
 #[test]
 fn an_interposer_that_finds_no_runtime_gives_its_own_error() {
-    // The program opens the runtime with RTLD_LOCAL, so the other library's RTLD_NEXT does not find the runtime. The
-    // shim exports the same names, so RTLD_NEXT may find the shim's functions.
+    // The program opens the runtime with RTLD_LOCAL, so the other library's RTLD_NEXT does not find the runtime, and
+    // the other library returns an error. With the shim, RTLD_NEXT may find the shim's functions of the same names.
+    // Then the program must only end without a crash.
     let situation = Situation::new("steps_rtld_local").window("5-9", "cudaGraphLaunch");
     let plain = situation
         .clone()

@@ -108,7 +108,8 @@ fn many_narrow_windows_among_many_threads() {
     assert_eq!(total(&ran.said()), 4000);
     let switches = ran.switches();
     assert_alternating(&switches);
-    // If one step lasts longer than a whole window, that window is reported as never opened.
+    // On a busy machine, a step may last longer than a whole window, which then never opens. So only some windows
+    // have to open.
     assert!(switches.len() > 2);
 }
 

@@ -226,8 +226,8 @@ pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Returns the library's own threads, which are recognized by their calls: they only wait for the device and start or
-/// stop the profiler, and no thread of a fixture does that.
+/// Returns the library's own threads. They are recognized by their calls: they only wait for the device, and start or
+/// stop the profiler. A fixture's thread always makes other calls, too.
 pub(crate) fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();

@@ -1,6 +1,7 @@
-/* A stand-in for CUPTI that only records kernels, copies and memsets. The client supplies buffers, which the
- * launching threads fill and a thread of this library returns. The records have the layout of NVIDIA's
- * cupti_activity.h (12 and 13). There is one subscriber. cuptiFinalize breaks every call that is in the driver.
+/* A stand-in for CUPTI that only records kernels, copies and memsets. The client supplies
+ * buffers, which the launching threads fill and a thread of this library returns. The records
+ * have the layout of NVIDIA's cupti_activity.h (12 and 13). There can be only one subscriber. If
+ * a call is in the driver during cuptiFinalize, the call fails and the context is destroyed.
  * STANDIN_CUPTI_LOG names a log of the client's calls and the returned records. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
@@ -233,7 +234,8 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
     void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    /* Looks up a driver function and calls it, as the real CUPTI does at this point. */
+    /* Looks up a driver function and calls it, because the real CUPTI does so when a client
+     * subscribes. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
     CUcontext context;

@@ -1,8 +1,8 @@
 /* cuGetProcAddress, in both ABIs.
  *
- * The result depends on a name without a suffix, a CUDA version and the kind of default stream.
- * It is the newest form of the function that this version has according to NVIDIA's
- * cudaTypedefs.h. */
+ * It looks up a function by its name without a suffix such as _v2, for a CUDA version and a kind
+ * of default stream. The result is the newest form of the function that this CUDA version has
+ * according to NVIDIA's cudaTypedefs.h. */
 #include "driver.h"
 
 #include <stdlib.h>

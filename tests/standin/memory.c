@@ -272,8 +272,8 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
     return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
 }
 
-/* Functions of CUDA 2 and 3, which take 32-bit device addresses. No memory of this process has such an address,
- * so the calls are logged but may copy nothing. */
+/* Functions of CUDA 2 and 3, which take 32-bit device addresses. No memory of this process has
+ * such an address, so the calls are logged, and copying any bytes is an error. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
     tool_enter();

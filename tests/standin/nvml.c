@@ -71,7 +71,7 @@ typedef struct {
 typedef struct {
     unsigned int version, numMetrics;
     nvmlGpmSample_t sample1, sample2;
-    nvmlGpmMetric_t metrics[]; /* the driver's version determines the number */
+    nvmlGpmMetric_t metrics[]; /* the length depends on the driver's version */
 } nvmlGpmMetricsGet_t;
 
 typedef struct {

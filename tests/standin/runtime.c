@@ -2,9 +2,9 @@
  * RUNTIME.
  *
  * It finds the driver like NVIDIA's runtime, without linking to it. The first call opens
- * libcuda.so.1 and finds cuGetProcAddress_v2 with dlsym. Then it asks that function for "" at
- * version 0, and for every driver function, needed or not. The versions and stream kinds are
- * those that real runtimes (12.9 and 13.0) ask for. */
+ * libcuda.so.1 and finds cuGetProcAddress_v2 with dlsym. Then it calls cuGetProcAddress_v2 for
+ * the empty name at version 0, and for each driver function, even if the program does not need
+ * it. The versions and stream kinds are those that real runtimes (12.9 and 13.0) ask for. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin.h"
@@ -171,8 +171,8 @@ static void leave(const char **before)
     driver.via(*before);
 }
 
-/* Calls a function of the driver, and makes the log name this runtime as the caller. The cleanup also runs if an
- * exception leaves the call. */
+/* Calls a function of the driver. During the call, the log names this runtime as the caller. The
+ * previous name is restored even if an exception leaves the call. */
 #define THROUGH(function, ...) \
     do { \
         cudaError_t refused = ready(); \

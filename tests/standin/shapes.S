@@ -27,8 +27,8 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* The function first checks if a tool traces calls. In shape 1, the first instruction lies within an aligned word of
- * 8 bytes; in shape 2, it does not. */
+/* Shapes 1 and 2: the function first checks if a tool traces calls. In shape 1, the first
+ * instruction lies within an aligned word of 8 bytes; in shape 2, it does not. */
 .macro shape1 name
     begin \name, 0
     cmp dword ptr [rip + traced], 0

@@ -290,8 +290,7 @@ void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);
 void standin_pass(unsigned long ns);
 
-/* cuda.h renames functions in the same way. The stand-in's own sources need the names without
- * this change. */
+/* Renames functions as cuda.h does. The stand-in's own sources need the original names. */
 #ifndef STANDIN_SOURCE
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define STANDIN_PTDS(name) name##_ptds

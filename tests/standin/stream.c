@@ -60,7 +60,7 @@ CUstream stream_of(CUstream handle, bool per_thread)
     if (handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread)) {
         for (int i = 0; i < CONTEXTS; i++) {
             if (own[i] == NULL || own[i]->gone)
-                own[i] = make(0); /* the stream outlives its thread, because a capture may */
+                own[i] = make(0); /* kept after the thread's end: a capture of it may last longer */
             if (own[i]->context == current_context())
                 return own[i];
         }
@@ -97,7 +97,7 @@ static bool forbidden(CUstream stream)
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream)
 {
     if (driver_state() != CUDA_SUCCESS || !forbidden(stream))
-        return CUDA_SUCCESS; /* call_admit() refuses the call if the driver cannot be used */
+        return CUDA_SUCCESS; /* in the first case, call_admit() will refuse the call */
     log_call("ILLEGAL", function, "", first);
     for (CUstream other = capturing; other != NULL; other = other->next_capturing)
         if (stream == NULL || is_legacy(stream) || stream == other)

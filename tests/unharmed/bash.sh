@@ -8,8 +8,8 @@ trap 'echo trapped USR1' USR1
 kill -USR1 $BASHPID
 coproc upper { tr a-z A-Z; }
 echo shout >&"${upper[1]}"
-# When the coprocess ends, bash closes its descriptors of it, possibly before cat has started. So they are
-# duplicated.
+# When the coprocess ends, bash closes its own ends of the coprocess's pipes, possibly before cat
+# has started. So cat reads from a duplicate.
 exec {answer}<&"${upper[0]}"
 eval "exec ${upper[1]}>&-"
 cat <&"$answer"

@@ -1,4 +1,5 @@
-# Runs the compiler's processes, and programs that it built: threads, dlopen, exceptions, and a compilation that fails.
+# Runs the compiler, with the processes that it starts, and programs built by it. The programs use
+# threads, dlopen and exceptions. One compilation fails.
 cat > main.c << 'C'
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
-# Runs CPython's own tests of features that a preloaded library can break. Each single test must have the same result.
-# LONG_TESTS is only set in nightly runs. tests/python_hosts runs test_gc in several Pythons.
+# Runs CPython's own tests of features that a preloaded library can break. With the library, each
+# test must have the same result as without it. LONG_TESTS is only set in nightly runs.
+# tests/python_hosts runs test_gc in several Pythons.
 for python in "$(python3 -c 'import sys; print(sys.executable)')" /usr/bin/python3; do
     "$python" -c 'import test.test_gc' 2> /dev/null && break
 done || { echo "skipped: no Python here has its own tests (Debian: libpython3-testsuite)"; exit 77; }

@@ -1,5 +1,5 @@
-//! Checks windows that the library opens by default, if the user requests no other windows, once the times of
-//! iterations are steady.
+//! Checks the windows that the library opens by default: if the user requests no windows, it opens one as soon as the
+//! times of iterations are steady.
 
 use std::time::Duration;
 
@@ -162,8 +162,8 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
         window["first"]
     );
     assert!(said.contains(&name), "{said}");
-    // Stacks, garbage collections and the GIL are recorded by default, without a request of the user. So no message
-    // says that the program has no Python.
+    // By default, stacks, garbage collections and the GIL are recorded although the user has not requested it. So no
+    // message says that these options had no effect because the program has no Python.
     assert!(
         !said.contains("had no effect") && !said.contains("NATIVE"),
         "{said}"

@@ -5,9 +5,9 @@ use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
 /// A component that is switched on and off with each window (range of profiled iterations), such as the PyTorch
-/// profiler or the balanced routers.
+/// profiler.
 ///
-/// The methods are called by the thread that switches the window. This crate holds no lock during these calls.
+/// The methods are called by the thread that opens or closes the window. This crate holds no lock during these calls.
 pub trait AddOn: Sync {
     /// Called before a window opens, before the profiler or any add-on is switched on for this window.
     fn window_opens(&self, _: &Place<'_>) {}
@@ -15,11 +15,11 @@ pub trait AddOn: Sync {
     fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}
-    /// Called when a span has begun on the calling thread. A span is a period of time that takes the place of an
-    /// iteration as long as it is unknown what an iteration is.
+    /// Called when a span has begun on the calling thread. A span is a period of time that stands for an iteration as
+    /// long as the library has not found out where iterations begin.
     fn span_has_begun(&self) {}
-    /// Called when the current span is dropped, because it is now known what an iteration is, so that iterations
-    /// replace spans. Must neither wait nor allocate memory.
+    /// Called when the current span is dropped, because the library has found out where iterations begin. From then
+    /// on, there are iterations and no spans. Must neither wait nor allocate memory.
     fn span_is_replaced(&self) {}
     /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
     /// stream capture is active.
@@ -28,7 +28,7 @@ pub trait AddOn: Sync {
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// Called when the process ends, after which nothing more is recorded. Must neither wait nor allocate memory.
     fn process_ends(&self) {}
-    /// Returns true if the component makes use of windows, for example by recording them.
+    /// Returns true if the component acts in windows. A window then counts as used, even if nothing else records it.
     fn takes_windows(&self) -> bool {
         false
     }

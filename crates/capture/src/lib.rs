@@ -72,14 +72,14 @@ fn start(settings: &'static Settings) {
 
 /// Closes a window whose last iteration ended at the time `ended`.
 fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken, ended: Instant) {
-    // The log and the record must agree on the length of the window, although more iterations may have begun by
-    // now. So the number of its last iteration is computed once.
+    // More iterations may have begun by now. The first iteration after the window is computed only once, so that the
+    // log and the record agree on the window's length.
     let over = window.over(place.point.over());
     cupti::window_closes(over);
     recorder::window_closes(over);
     recorder::gpu::work_ends(place.capturing);
-    // Remembers the context of the program again, because the program may use another context now than when the window
-    // opened.
+    // Stores the program's current context for the worker. The program may use another context now than when the
+    // window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -176,8 +176,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
 /// The work is done on the worker thread with a time limit: the device may hang, or the process may be ending from a
 /// signal handler that interrupted the driver.
 ///
-/// `drain` is true if the device may be waited for. `here` is true if, without a worker, everything may be closed on
-/// the calling thread.
+/// `drain` is true if the device may be waited for. `here` is true if the calling thread may do the work itself in
+/// case there is no worker.
 fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
         log::say!(Warn, "{lost}");

@@ -26,12 +26,12 @@ use tllmprof_sync::Published;
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
     nvtx: Option<&'static RegisteredText>,
-    /// The type of event as which the record keeps pushed ranges with this name. `None` if the record does not keep
-    /// such ranges.
+    /// The kind of event that the record stores for a pushed range with this name. `None` if the record does not
+    /// store such ranges.
     kept: Option<MarkKind>,
 }
 
-/// The type of event as which the record keeps a range: a call of a function, or an NVTX range.
+/// The kind of event that the record stores for a range: a call of a function, or an NVTX range.
 #[derive(Clone, Copy)]
 enum MarkKind {
     Function(&'static Label),
@@ -62,7 +62,7 @@ impl MarkKind {
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
-    /// The record's window in which the range began; 0 if the range is not recorded.
+    /// Number of the record's window in which the range began; 0 if the range is not recorded.
     window: u32,
     /// The time at which the range began, in ticks; 0 if the range is not recorded.
     since: u64,
@@ -83,8 +83,8 @@ enum Shown {
 /// A named range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
-/// Any range that was pushed on a thread's stack of ranges, kept so that [`pop`] can copy it. All pushed ranges are
-/// equal, because they contain only a reference to the domain.
+/// One of the ranges that were pushed on a thread's stack of ranges. [`pop`] copies it to end a range. All pushed
+/// ranges are equal, because they contain only a reference to the domain.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
 // SAFETY: the value is never dropped, so it ends no range on another thread. It is only copied.
@@ -110,8 +110,8 @@ pub fn pop() {
 
 /// Returns true if an NVTX tool is attached, so that registering names is useful.
 ///
-/// Call this only when something has to be marked, not earlier: another preloaded profiler sets the variables that
-/// announce its tool in its constructor.
+/// Call this only when something has to be marked, not earlier. Another preloaded profiler sets the environment
+/// variables that announce its tool only when its constructor runs.
 pub fn are_wanted() -> bool {
     tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx)
         && injection::has_tool()
@@ -189,7 +189,7 @@ impl RegisteredName {
     }
 
     /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in),
-    /// if scopes are followed. Returns true if it did so.
+    /// if scopes are recorded. Returns true if it did so.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
@@ -241,8 +241,8 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, the
-    /// interrupted range continues. Call this only for the thread's most recent range.
+    /// Ends the NVTX range and the scope until [`Pushed::resume`], so that a range that began earlier can end. In the
+    /// record, the interrupted range continues. Call this only for the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {

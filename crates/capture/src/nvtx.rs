@@ -17,8 +17,8 @@ use tllmprof_sync::Published;
 
 /// Returns the NVTX domain `tllmprof`. The first call registers it with the NVTX tool, which loads the tool.
 ///
-/// The child process after a fork registers the domain again. nsys starts anew in the child, and would confuse the
-/// parent's domain with the first domain that is registered in the child.
+/// The child process after a fork registers the domain again. nsys starts anew in the child, so it would take the
+/// parent's domain for the first domain that the child registers.
 pub(crate) fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;

@@ -42,7 +42,7 @@ const ASKED: IterationRange = IterationRange {
     last: Some(6),
 };
 
-/// Returns a window of two iterations, from `first` on, that was captured for the requested window 5-6.
+/// Returns a captured window of two iterations, from `first` on. The user requested the window 5-6.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
     Taken::new(ASKED, IterationRange { first, last })

@@ -28,9 +28,9 @@ pub(crate) struct CaptureState {
     pub settings: Option<&'static Settings>,
     /// True if a profiler, such as nsys, has started this process or is attached to it.
     pub has_profiler: bool,
-    /// Number of windows that something recorded: the recorder, a profiler or an add-on.
+    /// Number of windows during which the recorder, a profiler or an add-on was active.
     pub heard: u64,
-    /// Number of windows that apparently nothing recorded.
+    /// Number of windows during which no recorder, profiler or add-on was known to be active.
     pub unheard: u64,
     /// Time at which the process began to end. The last iteration ends at this time, too.
     pub ended: Option<Instant>,
@@ -49,7 +49,7 @@ pub(crate) struct OpenWindow {
     pub sampled: Option<KernelSamples>,
 }
 
-/// Totals of the closed parts of a window. Most windows have only one part.
+/// Totals of the closed parts of a window. A window has several parts if it was closed for a while in between.
 #[derive(Default)]
 pub(crate) struct WindowTotals {
     pub count: u64,

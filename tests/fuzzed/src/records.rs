@@ -60,8 +60,8 @@ pub fn report(packed: &[u8]) {
         };
         let process = || Process::read("record".into(), &reader).ok();
         fits(&Report::new(process().into_iter().collect()));
-        // A comparison of two reports draws thousands of samples and takes longer than the rest of this target. So only
-        // inputs whose length is a multiple of 8 are compared.
+        // A comparison of two reports draws thousands of samples and takes longer than everything else in this
+        // function. So only inputs whose length is a multiple of 8 are compared.
         if packed.len().is_multiple_of(8) {
             let two = Report::new(process().into_iter().chain(process()).collect());
             fits(&two);

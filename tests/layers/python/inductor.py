@@ -4,7 +4,7 @@ once and replayed, and also called directly. The models have nothing to fuse, be
 import ctypes
 import sys
 
-sys.path.pop(0)  # the script's folder has a fake torch
+sys.path.pop(0)  # removes the script's folder from the path, because it has a fake torch
 ctypes.CDLL("libcupti.so.13")  # loaded first, because torch brings a different CUPTI
 import torch
 

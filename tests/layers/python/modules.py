@@ -1,7 +1,8 @@
 """Steps of a model of modules, captured once and replayed, and of a single function. Each kernel has the name of the
 layer that launches it. The outermost model's name is its class."""
 import torch.nn.modules.module as modules
-from launches import captured, launch, run  # the library looks for torch when a module is imported, so some import must come after torch's
+# Imported after torch: the library looks for torch whenever a module is imported.
+from launches import captured, launch, run
 
 
 class Part(modules.Module):

@@ -29,7 +29,7 @@ elif end == "thread-exits":
         thread.start()
         thread.join()
     truth.report()
-elif end == "late-thread":  # the interpreter joins this thread at its end
+elif end == "late-thread":  # when the interpreter ends, it waits for this thread
     threading.Thread(target=lambda: (printed.wait(), time.sleep(0.05), truth.work(), print("late"))).start()
 elif end == "atexit":
     import atexit
@@ -52,7 +52,8 @@ elif end == "raises":
     truth.report()
     raise ValueError("on purpose")
 elif end == "interrupted":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored if the tests' own parent ignored it
+    # Lets SIGINT interrupt Python even if the parent process ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 elif end == "killed":

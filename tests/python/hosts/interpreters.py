@@ -39,7 +39,7 @@ for kind in ("isolated", "legacy"):
     use(kind)
 for kind in ("isolated", "legacy"):
     if kind == "legacy" and sys.version_info < (3, 12):
-        continue  # there is only one kind of interpreter
+        continue  # before Python 3.12, both kinds are the same
     threads = [threading.Thread(target=use, args=(kind,)) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -139,7 +139,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.split(".")[0] not in PACKAGES:
             return None
         file = os.path.join(self.folder, name.replace(".", "/") + ".py")
-        # Only layers come from the engine's source; other tests have their own versions of other parts.
+        # Only modules of layers come from the engine's source. All other modules are fakes.
         if ".layers." in name and os.path.exists(file):
             return importlib.machinery.ModuleSpec(name, Loader(name, file), origin=file)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)

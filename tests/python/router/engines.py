@@ -135,7 +135,8 @@ def vllm(is_renamed):
             quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
             shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
             ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
-        # Some of these names are computed properties of the class. They are overridden, as `parts` has their values.
+        # Some of these names are computed properties of the class. A subclass replaces these
+        # properties, so that the object can have the values in `parts`.
         computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
         made = object.__new__(type(Runner.__name__, (Runner,), computed))
         if isinstance(made, torch.nn.Module):
@@ -171,7 +172,8 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # In some releases, the object itself has the method, so that it hides the method of the class.
+    # In some releases, the method is an attribute of the object itself, which hides the method of
+    # the class. This object imitates that.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)

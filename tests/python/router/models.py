@@ -25,7 +25,7 @@ _DEEPSEEK = {
     "first_k_dense_replace": 0,
 }
 
-# By model name: the class, and settings that make its configuration small.
+# For each model's name: its class, and settings that make its configuration small.
 MODELS = {
     "gpt_oss": (
         "GptOss",

@@ -1,6 +1,6 @@
 //! The state of one attempt by the worker thread to attach or detach CUPTI. A thread of the program requests the
-//! attempt, waits for it, and abandons it if it takes too long. If the worker commits to the attempt at the same
-//! moment, either the thread abandons it or the worker commits to it, but not both.
+//! attempt, waits for it, and abandons it if it takes too long. Before its work becomes final, the worker commits to the
+//! attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be abandoned.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -31,7 +31,7 @@ pub(crate) enum AttemptEvent {
     Begins,
     /// The thread that requested the attempt no longer waits for it.
     Abandons,
-    /// The worker is about to do something that cannot be undone, for the attempt with this number.
+    /// The worker is about to make the attempt with this number final, so that it can no longer be abandoned.
     Commits(u32),
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn give_back(buffer: *mut u8) {
     }
 }
 
-/// Unmaps the buffers that a window has needed beyond those allocated in advance.
+/// Unmaps free buffers until at most [`PREPARED_BUFFERS`] free ones are left.
 pub(crate) fn shrink() {
     let mut free = FREE.lock();
     while free.count > PREPARED_BUFFERS {

@@ -28,9 +28,9 @@ use tllmprof_sync::{Lock, Machine};
 
 /// Error code `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler has subscribed to CUPTI.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
-/// Maximum time for which the gate, which is in front of the driver's functions, stays closed while another thread is
-/// still in the driver. The time is short because that thread may wait for work that a thread at the closed gate has
-/// yet to launch.
+/// Maximum time for which the gate stays closed while another thread is still in the driver. A closed gate holds back
+/// threads that call the driver. The time is short because the thread in the driver may wait for work that a thread
+/// at the gate has yet to launch.
 const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Time after which driver calls that bypassed the gate are assumed to have returned. Such calls come from modules
@@ -42,7 +42,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 pub(crate) enum Left {
     /// CUPTI is detached from the driver.
     Yes,
-    /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
+    /// CUPTI was not detached in time, because some thread was always in the driver or because the device was busy.
     Busy,
     /// It is too early to detach CUPTI, because calls that bypassed the gate may still be in the driver.
     Early,
@@ -68,7 +68,7 @@ lifecycle::global! {
     /// when it was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// True if a stream capture is active while the process ends.
+    /// True if a stream capture is active when the process ends. Then nothing may wait for the device.
     #[fork(keep = "stored where the process ends")]
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
     /// Reason why the last attempt to attach CUPTI failed. `None` if the attempt succeeded.
@@ -276,7 +276,8 @@ fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::PresenceEvent::SwitchedOff).is_some() {
         if scopes::are_on() {
-            name_graphs(cupti); // graphs that were created while CUPTI was enabled
+            // Asks for the numbers of the graphs that were created while CUPTI was enabled.
+            name_graphs(cupti);
         }
         // SAFETY: the calls take only numbers. CUPTI refuses a kind that is not enabled.
         unsafe {
@@ -368,8 +369,8 @@ fn release() {
     }
 }
 
-/// Returns true if CUPTI has recorded more calls than have passed the gate. Some calls then bypass the gate, for
-/// example from a library that was opened with `RTLD_DEEPBIND`, and such a call may be in the driver now.
+/// Returns true if CUPTI has recorded more calls than have passed the gate. This means that some calls bypass the
+/// gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. One of them may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
     /// Number of excess calls that are tolerated: calls that were active when CUPTI was enabled, and calls that CUPTI
     /// counts several times.
@@ -424,8 +425,8 @@ mod tests {
     use super::*;
     use crate::made::record;
 
-    /// Checks that CUPTI is disabled and flushed when it is attached and the process ends. A stand-in replaces CUPTI,
-    /// because the test process has no driver.
+    /// Checks that the end of the process disables and flushes an attached CUPTI. A stand-in replaces CUPTI, because
+    /// the test process has no driver.
     #[test]
     fn what_is_switched_off_hands_over_what_it_has_once() {
         let _record = record();

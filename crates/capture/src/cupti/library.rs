@@ -201,8 +201,8 @@ fn real(path: CString) -> CString {
 /// Loads the library. With [`libc::RTLD_NOLOAD`], only keeps a library that is already loaded.
 fn open(path: &CStr, flags: c_int) -> Result<(), KernelsRefusal> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: opening runs CUPTI's constructors. They run on the worker thread, for which no other thread has to
-    // wait.
+    // SAFETY: opening runs CUPTI's constructors on the worker thread. If a constructor hangs, no thread of the
+    // program hangs with it.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
     match opened {
         // The library is never closed, because its functions are used as long as the process lives.

@@ -121,13 +121,13 @@ pub(crate) fn others_have_it() -> bool {
     others::have_it()
 }
 
-/// Returns true if the plan may require an action when `iteration` begins.
+/// Returns true if the plan may require an action, such as attaching CUPTI, when `iteration` begins.
 pub(crate) fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Reports why no kernels can be sampled, if samples are requested but impossible. Called when the process begins to
-/// use CUDA.
+/// Logs the reason if the settings request samples of kernels (a recording of kernels at a fixed interval) that
+/// cannot be taken. Called when the process begins to use CUDA.
 pub(crate) fn start(settings: &Settings) {
     let is_sampled = settings
         .kernels
@@ -138,8 +138,8 @@ pub(crate) fn start(settings: &Settings) {
     }
 }
 
-/// Prepares to record kernels in the first `kernels` iterations of a window, or of a part of a window, that opens.
-/// `None` means that no kernels are recorded.
+/// Called when a window opens, or when it opens again after it was closed for a while. Prepares to record kernels in
+/// the first `kernels` iterations from now on; `None` means that no kernels are recorded.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -252,7 +252,8 @@ pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     }
 }
 
-/// Ends the recording of kernels and flushes CUPTI when the process ends. `over` is the number of iterations.
+/// Ends the recording of kernels and flushes CUPTI when the process ends. `over` is the number of iterations that the
+/// process has made.
 pub(crate) fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(EXIT_TIMEOUT) else {
         return;
@@ -289,7 +290,8 @@ fn say_refusal(refusal: &KernelsRefusal) {
     }
 }
 
-/// Writes into the record that kernels were recorded up to iteration `over`, exclusive, if `action` requires this.
+/// If `action` requires it, writes into the record which iteration was the last one with recorded kernels: the one
+/// before `over`, or, for [`Action::StopBefore`], the one before that.
 fn write_stop(action: Action, over: u64) {
     let over = match action {
         Action::Stop | Action::StopAndLeave => over,
@@ -416,7 +418,7 @@ fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;
     }
-    // The program may use another CUDA context now than when the window opened.
+    // The worker needs a context of the program. The program may use another context now than when the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }

@@ -1,13 +1,16 @@
-//! The plan for CUPTI: a state machine that decides what the switching thread must do at each iteration and window.
+//! The plan for CUPTI: a state machine that decides what the thread that opens and closes windows must do with CUPTI at
+//! each iteration and window.
+//!
+//! In the table, each cell has the action, if one is required, and the new state, if it changes.
 //!
 //! | state             | `Opens`   | `Obstructed` | an iteration `Begins`         | `Closes`      | `Ends`     |
 //! |-------------------|-----------|--------------|-------------------------------|---------------|------------|
 //! | `Off`             | `Waiting` | `Hopeless`   |                               |               |            |
-//! | `Waiting`         |           | `Hopeless`   | attach, unless captured       | `Off`, or `Leaving` as before | `Off` |
+//! | `Waiting`         |           | `Hopeless`   | attach, unless a stream capture is active | `Leaving` if a detachment is pending, else `Off` | `Off` |
 //! | `Taking(until)`   |           | `Hopeless`   | at `until`: stop and `Leaving`| stop, `Leaving` | stop, `Off` |
 //! | `Cut`             |           | `Hopeless`   | stop before it, `Off`         | stop before, `Off` | stop before, `Off` |
-//! | `Leaving(tries)`  | `Waiting` | `Hopeless`   | leave, where that is due      |               | `Off`      |
-//! | `Hopeless`        |           |              | leave, where that is due      |               | `Hopeless` |
+//! | `Leaving(tries)`  | `Waiting` | `Hopeless`   | detach, if this is due        |               | `Off`      |
+//! | `Hopeless`        |           |              | detach, if this is due        |               | `Hopeless` |
 //!
 //! Attaching results in `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or `Hopeless`).
 //! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`,
@@ -20,9 +23,9 @@ mod tests;
 
 /// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations from a check that finds it too early to detach CUPTI to the next check.
+/// Number of iterations until the next check, if a check finds that it is too early to detach CUPTI.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations from a check that finds the worker still attaching CUPTI to the next check.
+/// Number of iterations until the next check, if a check finds that the worker is still attaching CUPTI.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -114,7 +117,8 @@ pub(crate) enum PlanEvent {
         capturing: bool,
         cupti: Where,
     },
-    /// CUPTI was detached, or it stays attached but disabled until the process ends.
+    /// The attempt to detach CUPTI is over: either CUPTI was detached, or it stays attached but disabled until the
+    /// process ends.
     Left,
     /// Another profiler in this process takes CUPTI.
     Yields,
@@ -180,7 +184,8 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state without an open window and with `leave` as its pending detachment of CUPTI.
+    /// Returns this state with `leave` as the pending detachment of CUPTI. `Hopeless` stays `Hopeless`; any other
+    /// state becomes `Leaving` or, if nothing is pending, `Off`.
     const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },

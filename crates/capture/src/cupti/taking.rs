@@ -45,8 +45,8 @@ struct Taking {
     /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
-    /// The graph nodes whose kernels have run. Used only while scopes (the modules, ranges and functions in which
-    /// kernels are launched) are followed.
+    /// The graph nodes whose kernels have run. Used only if the scopes of kernels (the modules, ranges and functions
+    /// in which they are launched) are recorded.
     replayed: Replayed,
 }
 
@@ -154,7 +154,7 @@ pub(crate) extern "C" fn completed(
     }
 }
 
-/// Writes the work that the records in a buffer of CUPTI describe into tllmprof's record.
+/// Reads the records in one of CUPTI's buffers, and writes the GPU work that they describe into tllmprof's record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()

@@ -371,8 +371,8 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // When the recording of kernels ends, its end must be written into the record, unless there is no record
-        // (`Obstructed`).
+        // When the recording of kernels ends, this must be written into the record. Only `Obstructed` ends the
+        // recording without that, because there is no record then.
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);

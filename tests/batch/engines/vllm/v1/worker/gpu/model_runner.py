@@ -4,8 +4,8 @@ from vllm.v1.worker.gpu_worker import Worker
 
 class GPUModelRunner:
     def prepare_inputs(self, scheduler_output, batch_req_state, *, batch_desc=None):
-        # The inner function uses the argument, so Python keeps the argument in a closure cell of this function's
-        # frame.
+        # The inner function uses the argument. So Python keeps the argument in a closure cell of
+        # this function's frame, where the library has to find it.
         return lambda: scheduler_output
 
 
