@@ -127,8 +127,9 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# For the check "split": the window's requested first and last iteration, whose number is the number of iterations
-# that must meet the condition; and the condition, which excludes the prompts at the begin of each round.
+# For the check "split". SPLIT: first and last iteration of the requested window. The window ends
+# when as many iterations as these numbers give have met the condition. CONDITION: the condition,
+# which excludes the prompts at the begin of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)

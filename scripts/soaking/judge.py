@@ -11,7 +11,8 @@ LEAST = 5
 
 @dataclass
 class Growth:
-    # minimum growth in the third quarter of a run; `last`: in the last quarter. Units are those of the readings.
+    # minimum growth in the third quarter of a run, in the unit of the readings; `last` is that in
+    # the last quarter
     third: float
     last: float
 

@@ -38,7 +38,8 @@ struct ProcessFacts {
     modules: Vec<Module>,
     places: Places,
     source: LibrarySource,
-    /// Addresses in the process at which the stub and `texts` are placed. The memory at these addresses is unused.
+    /// Addresses in the process at which the stub and the strings that it uses (`texts`) are placed. The memory at
+    /// these addresses is unused.
     room: (u64, u64),
     texts: Vec<u8>,
     /// Offset in `texts` at which the environment variables for the library begin.
@@ -171,8 +172,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the reason why tracing is not permitted. One possible reason is that another process has started to
-    /// trace this one in the meantime.
+    /// Returns the reason why tracing is not permitted. For example, another process may have started to trace this
+    /// process after the first checks.
     fn not_permitted(&self) -> AttachRefusal {
         let path = process::folder(self.pid);
         match process::ProcStatus::read(&path) {
@@ -215,8 +216,8 @@ impl ProcessFacts {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules may have been loaded or unloaded since the facts were collected. Those that stay have not moved,
-        // unless the process has started another program.
+        // Modules may have been loaded or unloaded since these facts were collected. A module that is still loaded
+        // has the same address as before, unless the process has started another program.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {

@@ -35,7 +35,8 @@ const MAX_ROUNDS: u32 = 40;
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
 /// Maximum number of rounds that may fail because a thread did not stop in time.
 const MAX_LATE_ROUNDS: u32 = 20;
-/// Pause after the first round in which a thread did not stop in time. It grows by this amount with each such round.
+/// Pause after the first round in which a thread did not stop in time. The pause after the n-th such round is n times
+/// as long.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
 /// any thread.

@@ -30,7 +30,8 @@ pub struct Attached {
 pub struct Hooked {
     /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
     pub known: u64,
-    /// Number of functions of the CUDA driver that are hooked, so that calls from all modules are counted.
+    /// Number of functions of the CUDA driver that are hooked. Calls of these functions are counted, whichever module
+    /// makes them.
     pub seen: u64,
     /// Number of rounds. In each round, all threads of the process were stopped once.
     pub rounds: u32,

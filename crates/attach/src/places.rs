@@ -129,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition of a name is used, as the dynamic loader does: in old versions of glibc,
-            // libpthread defines some of the same names as libc.
+            // The first definition of a name is used, as the dynamic loader does. In old versions of glibc, both
+            // libpthread and libc define some names.
             functions.entry(name).or_insert(symbol);
         }
     }
@@ -261,7 +261,8 @@ impl Places {
             let mut places = free
                 .iter_mut()
                 .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
-            // Texts are placed in memory that is not executable if possible, to leave executable memory for code.
+            // Texts need no executable memory. They are placed in other memory if possible, so that the executable
+            // memory is left for code.
             let place = match needs_executable {
                 true => places.next(),
                 false => places.min_by_key(|(_, executable)| *executable),

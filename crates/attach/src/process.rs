@@ -330,8 +330,8 @@ pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
-/// Returns true if the process has ended or is ending. A process that ends first frees its memory, so its list of
-/// mappings is empty.
+/// Returns true if the process has ended or is ending. The kernel frees the memory of a process early when the
+/// process ends, so the list of its mappings is then empty.
 pub(crate) fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }

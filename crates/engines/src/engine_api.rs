@@ -1,13 +1,13 @@
 //! Python functions of known engines whose calls `TLLM_LLMAPI_ENABLE_NVTX=1` marks with NVTX ranges.
 //!
 //! This file contains only data. A function is listed if it is called once for each request, batch or iteration:
-//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler,
-//! and functions that handle the output of a batch. Functions that are called for each token of each request, or
-//! by an idle loop, are not listed.
+//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler, and
+//! functions that handle the output of a batch. Functions that are called for each token of each request, or by an
+//! idle loop, are not listed.
 //!
-//! The names of several versions are listed together. In a given version, those functions are marked that exist
-//! there. A method is listed with the class that defines it. Functions may be decorated. Two names may refer to
-//! the same function, because a package may import functions from its own modules.
+//! The names of several versions are listed together. Of these, the library marks the functions that exist in the
+//! version that runs. A method is listed with the class that defines it. Functions may be decorated. Two names may
+//! refer to the same function, because a package may import functions from its own modules.
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 

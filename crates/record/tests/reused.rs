@@ -55,7 +55,8 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // Only iterations inside windows must be read, but also those of the earlier window.
+    // Only iterations inside windows must be read: those of the kept iterations' window and those of the earlier
+    // window.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),

@@ -60,7 +60,7 @@ impl Drop for Program {
     }
 }
 
-/// A number that no other word on a stack has. Each thread puts this number plus the thread's index on its stack.
+/// A number that is easy to recognize on a stack. Each thread puts this number plus the thread's index on its stack.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]

@@ -149,7 +149,7 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Tests processes that want the same name at the same time, every second of which ends at once. Each must get its
+/// Tests processes that want the same name at the same time. Every second one of them ends at once. Each must get its
 /// own file, and no record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {

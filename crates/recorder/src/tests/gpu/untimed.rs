@@ -90,8 +90,8 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
     assert_eq!(gpu.lost(), before);
 }
 
-/// Launches work like [`launch`], but only if GPU times are being measured, as the hooks do for the program's
-/// calls.
+/// Launches work like [`launch`], but does nothing unless GPU times are being measured. The library's hooks treat the
+/// program's calls in the same way.
 fn launch_if_followed(target: StreamArgument) {
     if is_timing() {
         launch(target);
