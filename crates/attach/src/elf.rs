@@ -163,8 +163,9 @@ impl Module {
         self.has_interpreter
     }
 
-    /// Returns the address of the table that the dynamic section's entry `tag` refers to. In all modules except the
-    /// vDSO, the loader has already replaced the offsets in this section by addresses.
+    /// Returns the address of the table that the dynamic section's entry `tag` refers to. The loader has already
+    /// replaced the offsets in this section by addresses, except in the vDSO. So a value below the load bias is an
+    /// offset.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -268,8 +269,8 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // Of several versions of a symbol, the hidden ones are old. Programs that are linked today use the
-            // version that is not hidden.
+            // A symbol may have several versions. The hidden ones are only for programs that were linked earlier, so
+            // the version that is not hidden is used.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));

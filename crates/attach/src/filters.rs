@@ -152,7 +152,8 @@ mod tests {
     }
 
     /// Returns a filter like those of container runtimes. It ends the process for another architecture. The system
-    /// call `call` gets `answer` or `others`, depending on its first argument. All other calls get `others`.
+    /// call `call` gets `answer` if bit 0 of its first argument is set. Otherwise, and for all other calls, the
+    /// result is `others`.
     fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),

@@ -72,7 +72,7 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
     Ok(attached)
 }
 
-/// Returns the executable mappings of `maps`. The code of all stack frames is in these mappings.
+/// Returns the executable mappings of `maps`. Each return address on a stack points into one of them.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -389,8 +389,8 @@ fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until the thread that another command has created in the process, to load the library, has ended. Otherwise
-/// the library could be loaded twice, from two files.
+/// Waits until no other command is loading the library into the process any more, that is, until the thread that it
+/// created there has ended. Otherwise the library could be loaded twice, from two files.
 fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {

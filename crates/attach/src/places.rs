@@ -277,8 +277,7 @@ impl Places {
     }
 }
 
-/// Returns the start of the zeros at the end of a range, with a distance of at least 8 bytes from the last byte
-/// that is not 0.
+/// Returns an address in the zeros at the end of a range, at least 8 bytes after the last byte that is not 0.
 fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;

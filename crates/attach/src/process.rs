@@ -240,6 +240,7 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
         Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
     // Only root can read the filters of another process, and only if the reading process has no filters itself.
+    // Otherwise a process with more filters than this one is refused, because these filters may be harmful.
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {

@@ -196,8 +196,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // The setting `layers` needs kernels, so it enables the recording of kernels by default. If the user sets
-        // this variable to 0, no kernels are recorded nevertheless.
+        // The setting `layers` needs kernels, so kernels are recorded by default if `layers` is on. A user who sets
+        // this variable to 0 still gets no kernels.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),

@@ -103,7 +103,7 @@ impl CopyKind {
 }
 
 coded! {
-    /// The owner of a process that uses a GPU, seen from the run in which the GPU is sampled.
+    /// The relation of a process that uses a GPU to the run that samples this GPU.
     pub enum GpuOwner {
         /// The process belongs to the run that samples the GPU.
         Run = 0,

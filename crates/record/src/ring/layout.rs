@@ -161,7 +161,7 @@ impl RingBlock {
 impl DirectionPlace {
     /// Returns the key of a direction: bit 0 is 1 for receives, the next 32 bits are the other
     /// rank, and the bits above are 1 plus the index of the communicator. Neighbouring ranks have
-    /// neighbouring keys.
+    /// neighbouring keys, so the searches for these keys begin at different entries.
     pub(super) const fn key(communicator: usize, call: &Operation) -> u64 {
         let peer = match call.peer {
             Some(peer) => peer,

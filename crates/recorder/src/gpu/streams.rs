@@ -46,8 +46,8 @@ pub struct StreamArgument {
 /// its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StreamKey {
-    /// The handle. For a per-thread default stream, the address of the thread's block combined with
-    /// [`PER_THREAD`].
+    /// The handle. For a per-thread default stream, the address of the thread's block of thread-local words,
+    /// combined with [`PER_THREAD`].
     name: usize,
     /// The context of a default stream; 0 for other streams.
     context: usize,
