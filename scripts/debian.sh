@@ -19,7 +19,7 @@ own_begin() {
     own_architectures=$*
 }
 
-# own apt-get|apt-cache ARGUMENT...: runs apt with the separate lists and settings.
+# own apt-get|apt-cache ARGUMENT...: runs the tool with the separate lists and settings in `work`.
 own() {
     tool=$1
     shift

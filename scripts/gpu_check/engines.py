@@ -41,10 +41,10 @@ MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--mo
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-# an iteration with at most this number of launches did not run the model, because any layer of a
-# model makes more
+# An iteration with at most this number of launches did not run the model, because even one layer of a model makes more
+# launches.
 FEW = 4
-LONE = 3  # a step longer than this number of medians contains the pause between two rounds of the load
+LONE = 3  # a step that takes at least this number of median steps contains the pause between two rounds of the load
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 

@@ -185,8 +185,8 @@ impl ProcessFacts {
     /// Stops one thread and tries to make it continue at the stub. Returns the result, and how long the thread was
     /// stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
-        // Raises the priority, so that the stopped thread does not stay stopped while its tracer waits for a
-        // processor. Only root may raise it.
+        // Raises the priority of this thread, the tracer, so that the stopped thread does not stay stopped while the
+        // tracer waits for a processor. Only root may raise the priority.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let stopped = match Stopped::stop(tid, STOP_TIMEOUT) {

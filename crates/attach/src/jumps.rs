@@ -165,8 +165,8 @@ impl Entries {
     /// Performs one round: stops all threads, and writes the jumps whose replaced instructions no thread is executing
     /// or may return to. Returns how long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
-        // Raises the priority, so that the threads do not stay stopped while their tracer waits for a processor. Only
-        // root may raise it.
+        // Raises the priority of this thread, the tracer, so that the threads do not stay stopped while the tracer waits
+        // for a processor. Only root may raise the priority.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {

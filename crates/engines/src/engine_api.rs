@@ -118,8 +118,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Each model runner of vLLM calls one of the following functions once in each step. That call contains all passes
-    // of the draft model.
+    // The functions that propose draft tokens. Each model runner of vLLM calls one of them once in each step. That call
+    // contains all passes of the draft model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
         functions: &[

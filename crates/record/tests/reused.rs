@@ -138,7 +138,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // The third value is too far from the one in the snapshot, so it counts as damage and is ignored.
+    // This value of the counter is too far from the one in the snapshot, so it counts as damage and is ignored.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 

@@ -144,8 +144,8 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // If several threads store this number at the same time, the calls of the others are not counted, which does no
-    // harm.
+    // If several threads store the number of remaining calls at the same time, only one of their calls is counted.
+    // This does no harm: the stored ratio is used for a few more calls.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }

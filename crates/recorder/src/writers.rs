@@ -159,7 +159,7 @@ pub(crate) fn write_lasting(event: &Event) -> bool {
 }
 
 /// Writes an event whose contents are written again for each later window. If the record drops old windows, the event
-/// is dropped together with the window that is open now, or with the latest one.
+/// is dropped together with the window that is open now or, if none is open, with the latest window.
 pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),

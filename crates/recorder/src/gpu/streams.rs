@@ -256,7 +256,8 @@ impl Stream {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
-    /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
+    /// Notes that the iteration's span could not begin or is not measured. Called with the lock on the
+    /// stream's span held.
     pub(crate) fn miss(&self, iteration: u64) {
         self.on(span::SpanEvent::Fails(iteration));
     }
@@ -295,8 +296,8 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // The number of changes is halved only when a span begins. In iterations that are not measured no span
-            // begins, so the number must not grow there.
+            // The number of changes of the launching thread (`turns`) is halved only when a span begins. In iterations
+            // that are not measured no span begins, so the number must not grow there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
                 counted.turns.store(turns, Ordering::Relaxed);

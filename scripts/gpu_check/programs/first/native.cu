@@ -164,7 +164,7 @@ static void native_statistics_lock()
     }
 }
 
-// ---- programs that wait for work, which is not a fault
+// ---- programs that wait for work: this wait is not a fault
 
 static std::mutex queue_lock;
 static std::condition_variable queue_grew;

@@ -103,8 +103,8 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // The simulated iterations are short: the first block of iterations is measured, and then only few
-    // blocks.
+    // The simulated iterations are short, so measuring them is relatively expensive. Therefore only few blocks of
+    // iterations are measured after the first block.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {
