@@ -4,7 +4,7 @@
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # Address of a mirror, or empty. If it is set, own_mirror uses only this mirror, and those of the
-# machine's mirrors whose addresses end in the same word.
+# machine's mirrors whose addresses end in the same word as this address, such as `debian`.
 own_public=
 
 # own_begin ARCHITECTURE...: checks that the required tools and keys exist, and prepares apt's separate lists for

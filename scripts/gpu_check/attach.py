@@ -27,7 +27,7 @@ TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
 # Minimum and maximum number of rounds. In each round, a loop and its twin (the same program, never
 # attached to) run one block, and their speeds are compared. After the minimum, the check stops as
-# soon as the interval of the speeds' ratio is at most NARROW to either side.
+# soon as the 95 % interval of the speeds' ratio extends at most NARROW to either side of the ratio.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
 # Share of the GPU's memory that each of two JAX programs may take. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}

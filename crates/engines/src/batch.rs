@@ -101,8 +101,8 @@ pub(crate) const LMDEPLOY: &[Batch] = &[
     },
 ];
 
-/// Formulas for transformers. `position_offset`, the position of a request, already includes the tokens of this
-/// batch. So these are prompt tokens if it is at most the length of the prompt.
+/// Formulas for transformers. `position_offset`, the position of a request, already includes the request's tokens in
+/// this batch. So these tokens belong to the prompt if the position is at most the length of the prompt.
 pub(crate) const TRANSFORMERS: &[Batch] = &[
     Batch {
         requests: "len(self.inputs_and_outputs.requests_in_batch)",

@@ -245,8 +245,8 @@ coded! {
         Differs = 2,
         /// The graph was not captured while tllmprof watched captures.
         NotCaptured = 3,
-        /// The graph contains other graphs that are unknown, in one of its nodes. So the numbers of the graph's own
-        /// nodes are unknown, too.
+        /// A node of the graph contains other graphs that are unknown. So the numbers of the graph's own nodes are
+        /// unknown, too.
         Nested = 4,
         /// The graph's nodes were not stored, because the library had no room for more of them.
         TooMany = 5,
