@@ -3,8 +3,8 @@
 # folder, and the function `cannot MESSAGE`, which ends the script.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# address of a mirror; if set, own_mirror uses only this mirror and the machine's mirrors with the
-# same last part
+# Address of a mirror, or empty. If it is set, own_mirror uses only this mirror, and those of the
+# machine's mirrors whose addresses end in the same word as this address, such as `debian`.
 own_public=
 
 # own_begin ARCHITECTURE...: checks that the required tools and keys exist, and prepares apt's separate lists for
@@ -19,7 +19,7 @@ own_begin() {
     own_architectures=$*
 }
 
-# own apt-get|apt-cache ARGUMENT...: runs apt with the separate lists and settings.
+# own apt-get|apt-cache ARGUMENT...: runs the tool with the separate lists and settings in `work`.
 own() {
     tool=$1
     shift
@@ -80,9 +80,10 @@ own_unpack() {
     done
 }
 
-# own_family FAMILY FOLDER KEYRINGS: makes the functions above fetch packages of Debian or Ubuntu (FAMILY) for
-# $architecture, in FOLDER. Their signatures are checked with the distribution's keys, which Debian and Ubuntu package
-# for each other. If this machine lacks the keys, one process fetches them into KEYRINGS, and other processes wait.
+# own_family FAMILY FOLDER KEYRINGS: makes the functions above fetch packages of Debian or Ubuntu
+# (FAMILY) for $architecture, in FOLDER. Their signatures are checked with the distribution's keys.
+# Debian has a package with Ubuntu's keys, and Ubuntu has one with Debian's. If this machine lacks
+# the keys, one process fetches them into KEYRINGS, and other processes wait.
 own_family() {
     (
         exec 8>"$3/.$1-keyring.lock"

@@ -44,9 +44,9 @@ find_library() {
     fail 2 "libtllmprof.so was not found: TLLMPROF_LIB is not set, and there is none in $here, $here/../lib, $here/../target/release"
 }
 
-# Prints the number of windows in a list like 5-9,20-24. The library merges adjacent windows, so the number may be
-# too high. Then nsys waits for more windows until the program ends, but it has captured all windows that there
-# were.
+# Prints the number of windows in a list like 5-9,20-24. The library merges adjacent windows, so the
+# number may be too high. In that case nsys waits for more windows until the program ends, which
+# loses nothing: it has captured all windows that there were.
 count_windows() {
     (
         IFS=,
@@ -134,8 +134,8 @@ if [ $nsys = yes ]; then
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
-        # By default, nsys ends the program when the first window closes. This option gives the
-        # number of windows to capture before that.
+        # By default, nsys ends the program when the first window closes. With `repeat:N`, nsys
+        # first captures N windows.
         end=stop
         [ "$count" -eq 1 ] || end=repeat:$count
         nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"

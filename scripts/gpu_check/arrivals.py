@@ -21,17 +21,18 @@ from .router_ranks import NO_MULTICAST, free_port
 FIRST, LAST, STEPS = 12, 32, 40
 # The numbers of ranks with which the check runs. Each rank has its own GPU.
 RANKS = (2, 4)
-# The causes that the program can plant in rank 1. For each: the texts by which the report may name the cause,
-# including the detail.
+# The causes that the program can plant in rank 1, each with the texts by which the report may name
+# the cause and its details.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
 # The two ways in which the ranks launch their all-reduce, and for each the rule by which the library counts steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
-# For an engine: the first recorded step, the number of recorded steps, and SQL patterns that match the names of
-# collectives' kernels.
+# For an engine: ENGINE_FIRST is the first recorded step, and MANY is the number of recorded steps.
+# COLLECTIVE has the SQL patterns that match the names of collectives' kernels.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
-# In the collectives' time, the share that ranks wait may differ by this much between tllmprof's record and nsys's.
+# Maximum difference, between tllmprof's record and nsys's, in the share of the collectives' time
+# for which ranks wait.
 APART = 0.05
 
 
@@ -238,8 +239,9 @@ def check_engine(bench, report, own, run):
     found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
     if not found:
         return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
-    # Ranks open their windows at different times. So at the ends of a window, a rank has kernels of collectives that
-    # other ranks did not record.
+    # Ranks open their windows at different times. So at the ends of a window, a rank has kernels of
+    # collectives that other ranks did not record. Up to a tenth of the kernels may be unmatched for
+    # this reason.
     matched = sum(one["matched"] for process in shown["processes"] for one in process["collectives"])
     all_of_them = sum(one["count"] for process in shown["processes"] for one in process["collectives"])
     wrong = unlike_sums(shown) + (found["notes"] if matched < 0.9 * all_of_them else [])

@@ -25,9 +25,9 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# Minimum and maximum number of rounds, in each of which a loop and its twin (the same program, never attached to) run
-# one block. After the minimum, the check stops as soon as the interval of their ratio is at most NARROW to either
-# side.
+# Minimum and maximum number of rounds. In each round, a loop and its twin (the same program, never
+# attached to) run one block, and their speeds are compared. After the minimum, the check stops as
+# soon as the 95 % interval of the speeds' ratio extends at most NARROW to either side of the ratio.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
 # Share of the GPU's memory that each of two JAX programs may take. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
@@ -39,14 +39,16 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
          "is in Python); of an engine, by the medians of spans of steps, its process on cores of its own. "
          f"{AFTERWARDS} is wanted. What changes by itself meanwhile is shown beside it.")
 ENGINE_ROUNDS = 300
-# Seconds for which an engine's steps are measured before the first attach, after each detach, and after the last one.
+# Seconds for which an engine's steps are measured before the first attach and after each detach,
+# including the last one.
 ENGINE_SECONDS = 8
 # An engine's steps are measured in groups of SPAN consecutive steps. The median of a group counts as one value, and
 # FEWEST_SPANS is the minimum number of values.
 SPAN, FEWEST_SPANS = 40, 5
 LLAMA_RULE = "sym:^llama_decode$"
-# Number of layers and width of llama.cpp's model (2.5 GB). With a model of this size, the GPU determines how long a
-# step takes. The speed of a processor varies by more than this check tolerates.
+# Number of layers and width of llama.cpp's model (2.5 GB). With a model of this size, the GPU
+# determines how long a step takes. With a small model it would be the processor, whose speed varies
+# by more than this check tolerates.
 LLAMA = (8, 4096)
 # Options of the first `tllmprof attach`, with which the library also records inside Python.
 PYTHON = ("--gc", "--gil", "--stacks")

@@ -27,8 +27,8 @@ MANY, STEPS = 100, 5
 # more than the slowdown that the check looks for.
 ENGINE_MANY = 400
 PROFILED = 20
-# A window's first iteration may be at most this number after the last iteration that was counted when the library
-# confirmed the request.
+# Maximum difference between the number of a window's first iteration and the number of iterations that were
+# counted when the library confirmed the request.
 SOON = 2
 # Maximum delay of a step at the begin or end of a capture, in ns.
 DELAY_NS = 50_000_000
@@ -123,7 +123,8 @@ def judge(found, process, seconds, many=MANY):
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # `after` was queried after the confirmation, so it may be higher than the count at that time, but not lower.
+    # `after` was queried after the library had confirmed the request, so it may be higher than the count of iterations
+    # at the confirmation, but not lower.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "

@@ -12,8 +12,9 @@ from .record_file import Record
 
 NAME = "consumers"
 STEPS, WINDOW, INNER = 100, "20-80", 60
-# Steps in which the program's own profiler runs: it begins while the library uses CUPTI (DURING), before the library
-# wants to use CUPTI (BEFORE), or after the library has detached CUPTI (AFTER).
+# (FROM, TO) for each case: the program's own profiler runs from step FROM until before step TO.
+# DURING: it begins while the library uses CUPTI. BEFORE: it begins before the library wants to use
+# CUPTI. AFTER: it begins after the library has detached CUPTI.
 DURING, BEFORE, AFTER = (40, 50), (5, 90), (90, 95)
 YIELDED = "another profiler in this process takes CUPTI: no kernels from here"
 REFUSED = "no kernels: another profiler has CUPTI"

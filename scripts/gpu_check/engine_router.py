@@ -56,7 +56,7 @@ def judge_outputs(plain, learned, window):
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
     # The random weights that engines make by themselves are so small that the choice of experts does not change the
-    # output. In such a model, only the loads can show that other experts were chosen.
+    # output. In such a model, only the experts' loads can show that other experts were chosen.
     if not after:
         return said, False
     return said, same == len(after) if repeats else None

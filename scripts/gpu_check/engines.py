@@ -41,10 +41,10 @@ MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--mo
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-# an iteration with at most this number of launches did not run the model, because any layer of a
-# model makes more
+# An iteration with at most this number of launches did not run the model, because even one layer of a model makes more
+# launches.
 FEW = 4
-LONE = 3  # a step longer than this number of medians contains the pause between two rounds of the load
+LONE = 3  # a step that takes at least this number of median steps contains the pause between two rounds of the load
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 
@@ -127,8 +127,9 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# For the check "split": the window's requested first and last iteration, whose number is the number of iterations
-# that must meet the condition; and the condition, which excludes the prompts at the begin of each round.
+# For the check "split". SPLIT: first and last iteration of the requested window. The window ends
+# when as many iterations as these numbers give have met the condition. CONDITION: the condition,
+# which excludes the prompts at the begin of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)

@@ -26,8 +26,8 @@ AFTERWARDS = 0.005
 # Number of pairs of runs. Recording has a lasting cost only if every pair shows it.
 PAIRS = 3
 GPU_TIME = 0.02
-# Resolution of the GPU's clock in ns. Two tools may differ by two ticks per kernel, because each end of a kernel
-# may be read one tick apart.
+# Resolution of the GPU's clock in ns. Two tools may read the begin of a kernel one tick apart, and
+# also its end. So their durations of a kernel may differ by two ticks.
 TICK = 32
 THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
 RULE = "cudaEventSynchronize"

@@ -26,8 +26,8 @@ STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
 # Number of runs on each side of a comparison: in a comparison with a planted change, and in one between equal runs.
 CHANGED_SIDE, A_SIDE = 6, 3
-# EQUAL: number of runs without a change. APART: number of runs from the begin of one pair of sides to the begin of
-# the next, which gives 20 pairs.
+# EQUAL: number of runs without a change. They are compared in overlapping groups: each group begins
+# APART runs after the one before it. This gives 20 comparisons.
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 180, 60
 ALARMS = ("faster", "slower")

@@ -32,7 +32,7 @@ KINDS = ("eager", "graph", "cpu")
 FIRST, COUNT = 300, 200
 # For vLLM: the first recorded step, and the number of recorded steps.
 SERVED_FIRST, SERVED = 20, 60
-# ANOTHER_ROUND: maximum seconds that a round may have taken for another round to be run. RUN_SECONDS: time limit of
+# ANOTHER_ROUND: number of seconds after which no further round is begun. RUN_SECONDS: time limit of
 # a run.
 ANOTHER_ROUND, RUN_SECONDS = 25, 150
 ROUNDS = 2

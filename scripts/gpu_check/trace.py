@@ -12,8 +12,9 @@ KINDS = {
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the copy, because nsys
-    # lacks some of these records. (It lacks those of 246 copies of JAX, while XLA tries out its kernels.)
+    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the
+    # copy, because nsys lacks some of these records. (For JAX, it lacked 246 of them, from the time
+    # when XLA tries out its kernels.)
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }
@@ -105,8 +106,9 @@ class Trace:
         marks, ranges, steps = [], [], []
         for start, end, kind, text, text_id, domain, thread in rows:
             text, of = text or self._strings.get(text_id) or "", domains.get((domain, process(thread)))
-            # If a capture begins after a domain was created, the export may lack the domain's name. Marks without a
-            # domain name are also accepted.
+            # If a capture begins after a domain was created, the export may lack the domain's name.
+            # So marks and ranges whose domain has no name are also taken for those of the wanted
+            # domain.
             if kind == NVTX_MARK and of in ("truth", None):
                 found = re.fullmatch(r"truth (-?\d+)", text)
                 if found:

@@ -26,9 +26,9 @@ CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# BASELINES: number of runs without the library that each comparison begins with. MORE_BASELINES: maximum number of
-# further ones if a result differs, because something that changes from run to run may be the same by chance in a
-# few runs.
+# BASELINES: number of runs without the library with which each comparison begins. If a result then
+# differs, up to MORE_BASELINES more runs without the library are made: something that changes from
+# run to run may have been the same in the first ones by chance.
 BASELINES, MORE_BASELINES = 2, 6
 # Maximum number of attempts to find out the system calls of a program, for a seccomp filter that allows only these.
 FITS = 4

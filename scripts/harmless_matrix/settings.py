@@ -56,8 +56,8 @@ class Preload:
     pattern: str
     about: str
     variables: tuple = ()
-    # the begin of lines that it writes to standard error; they are not compared, because timing
-    # decides which processes write them
+    # The begin of lines that this preloaded library writes to standard error. These lines are not
+    # compared, because timing decides which processes write them.
     says: str = ""
 
 

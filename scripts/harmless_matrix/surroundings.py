@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 
-# Names of scripts that also run under valgrind, which then also checks the programs that they start.
+# Names of scripts that also run under valgrind. valgrind then also checks the programs that these
+# scripts start.
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
 # The system calls of the dynamic loader. A filter allows them for any dynamically linked program.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]

@@ -11,7 +11,8 @@ LEAST = 5
 
 @dataclass
 class Growth:
-    # minimum growth in the third quarter of a run; `last`: in the last quarter. Units are those of the readings.
+    # Growth in the third and in the last quarter of a run, in the unit of the readings. Both are
+    # lower bounds: the rise of the fitted line minus two standard errors (see `rise`).
     third: float
     last: float
 

@@ -36,7 +36,7 @@ class Load:
     windows: str
     expected: int = 0  # number of windows that must be recorded; 0: not known
     is_plain: bool = False  # runs without the library
-    beside: str = ""  # name of the load without the library with which this load's growth is compared
+    beside: str = ""  # name of another load, without the library, with whose growth this load's growth is compared
     has_children: bool = False  # True if its child processes also write records
     variables: dict = field(default_factory=dict)
 

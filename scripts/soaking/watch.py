@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Kind:
     name: str
     unit: str
-    bound: int  # maximum growth in the second half of a run that does not count as a leak
+    bound: int  # maximum growth in the second half of a run; more growth counts as a leak
 
 
 # Kinds of resources, with units and bounds. glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap,

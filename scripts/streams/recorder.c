@@ -146,9 +146,9 @@ struct launch_config {
     WAIT(CtxSynchronize, "ctx_sync", NOTHING, NULL, (handle c), (c))                                                   \
     WAIT(MemcpyDtoH, "memcpy_dtoh", SIZE, (void *)n, BLOCKING_COPY_PARAMETERS, (to, from, n))
 
-/* Each name may stand for several real functions: versions, kinds of default stream, and different results of dlsym
- * and of the driver's look-up. So each wrapper is for one real function. This is the maximum number of real
- * functions per name. */
+/* Each name may stand for several real functions: versions, kinds of default stream, and
+ * different results of dlsym and of the driver's look-up. Each of these real functions gets its
+ * own wrapper. This is the maximum number of real functions per name. */
 enum { SLOTS = 6 };
 
 #define WRAPPER(name, slot, call, shape, argument, stream, parameters, arguments)                                      \

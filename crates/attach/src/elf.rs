@@ -14,8 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of a table of an ELF file, in bytes or entries. A larger size means that the header of the table is
-/// damaged.
+/// Maximum size of a table of an ELF file, in bytes; for the hash table's buckets, in entries. A header that states a
+/// larger size is damaged.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ struct Header {
     memory_size: u64,
 }
 
-/// A function of a module's symbol table: its address in memory and its size in bytes.
+/// A symbol (function or variable) that a module exports: its address in memory and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Symbol {
     pub address: u64,
@@ -163,8 +163,9 @@ impl Module {
         self.has_interpreter
     }
 
-    /// Returns the address of the table that the dynamic section's entry `tag` refers to. In all modules except the
-    /// vDSO, the loader has already replaced the offsets in this section by addresses.
+    /// Returns the address of the table that the dynamic section's entry `tag` refers to. The loader has already
+    /// replaced the offsets in this section by addresses, except in the vDSO. So a value below the load bias is an
+    /// offset.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -195,8 +196,8 @@ impl Module {
             .collect()
     }
 
-    /// Returns the newest symbol version that the module defines, of the versions named `prefix` followed by two
-    /// numbers. With the prefix `GLIBC_`, this is about the version of glibc.
+    /// Returns the newest of the symbol versions that the module defines and whose names are `prefix` followed by two
+    /// numbers, such as `GLIBC_2.34`. With the prefix `GLIBC_`, this version shows how new the C library is.
     pub(crate) fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;
@@ -268,8 +269,8 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // Of several versions of a symbol, the hidden ones are old. Programs that are linked today use the
-            // version that is not hidden.
+            // A symbol may have several versions. The hidden ones are only for programs that were linked earlier, so
+            // the version that is not hidden is used.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -322,8 +323,8 @@ impl Module {
         (count < MAX_TABLE_SIZE / 24).then_some(count)
     }
 
-    /// Returns the unused bytes after each read-only segment: memory from the end of the segment's file contents
-    /// to the end of its last page. The flag is true if these bytes are executable.
+    /// Returns the unused bytes after each read-only segment: memory from the end of the segment's file contents to
+    /// the end of its last page. The flag of each range is true if its bytes are executable.
     pub(crate) fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         const PAGE: u64 = 4096;
         let loads = self
@@ -333,8 +334,8 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // Two segments may share a page of the file, but never a page of memory. So the bytes after a segment's
-            // file contents are unused.
+            // The next segment never begins in the same page of memory. So the bytes after a segment are unused, if
+            // the segment consists only of its file contents (`is_whole`).
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }

@@ -28,13 +28,16 @@ const POLL_INTERVAL: Duration = Duration::from_micros(30);
 /// Interval between two polls of threads in uninterruptible sleep. Threads sleep like this while they read a page or
 /// map memory.
 const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum time that a thread stopped inside `fork` gets to unblock signals before the other threads are resumed.
+/// Maximum time to wait, after the threads inside `fork` were resumed, until they no longer block signals. After this
+/// time, the other threads are resumed in any case.
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
-/// Maximum number of bytes searched on a stack other than the thread's own, such as a signal stack.
+/// Maximum number of bytes that are searched for return addresses on a stack other than the thread's own, such as a
+/// signal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
-/// Maximum number of bytes searched at the end of the own stack of a thread that runs on another stack.
+/// Maximum number of bytes, at the end of a thread's own stack, that are searched for return addresses while the
+/// thread runs on another stack.
 const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub(crate) struct Everyone<'a> {
@@ -45,7 +48,8 @@ pub(crate) struct Everyone<'a> {
 }
 
 impl<'a> Everyone<'a> {
-    /// Stops all threads. The time limit is `patience`, counted from the request to the first thread.
+    /// Stops all threads. Gives up if a thread has not stopped within `patience` after the first thread was asked to
+    /// stop.
     ///
     /// # Errors
     /// Returns the reason why not all threads stopped, and how long the threads that did stop were stopped.
@@ -122,9 +126,8 @@ impl<'a> Everyone<'a> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
 
-    /// Calls `visit` with each address at which a thread may continue: its current instruction and all words on its
-    /// stack. The stack includes the address at which a signal handler will return. `stack` is the end of the main
-    /// thread's stack.
+    /// Calls `visit` with each address at which a thread may continue: its current instruction, and each word on its
+    /// stack, because the word may be a return address. `stack` is the end of the main thread's stack.
     pub(crate) fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
         for (tid, _, registers) in &self.threads {
             visit(registers.rip);
@@ -163,9 +166,9 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads after a stop has failed, including those in `stopping` as soon as they stop. Returns how
-    /// long the first thread was stopped. Waiting for the threads in `stopping` could take long, so threads whose
-    /// system call cannot be cut short by the end of a child are resumed first.
+    /// Resumes all threads after a stop has failed. Threads that have stopped are resumed first; of these, the
+    /// threads whose system call can be cut short by the end of a child come last. Threads in `stopping` are resumed
+    /// as soon as they stop, which may take long. Returns how long the first thread was stopped.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -231,8 +234,8 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`. This wait comes
-/// before a stop of all threads, because the threads that stop first would have to wait for a thread that sleeps.
+/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`. Called before a
+/// stop of all threads: otherwise the threads that stop first would stay stopped until a sleeping thread wakes.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {

@@ -112,8 +112,9 @@ pub(crate) fn write(
 
 fn fill(pid: i32, descriptor: i64, library: &Path) -> io::Result<()> {
     let path = process::folder(pid).join(format!("fd/{descriptor}"));
-    // The program may have closed the file and opened another one under the same descriptor. Opening such a file
-    // could block, and it must not be written to, so its name is checked both before and after it is opened.
+    // The program may have closed the file and opened another one under the same descriptor. That other file must not
+    // be written to, and opening it could block. So the file's name is checked both before and after the file is
+    // opened.
     let is_made = |path: &Path| fs::read_link(path).is_ok_and(|name| name == Path::new(MADE));
     let changed = || io::Error::other("the process has closed it");
     if !is_made(&path) {

@@ -2,8 +2,8 @@
 //! process. The new thread inherits the filters of the thread that creates it.
 //!
 //! Containers usually have such filters. The filters of the common container runtimes make forbidden calls fail with
-//! an error, which is harmless. Others end the process. So this module evaluates each filter for each system call
-//! number, with all possible arguments.
+//! an error, which is harmless. Other filters end the process when it makes a forbidden call. So this module
+//! evaluates each filter for each system call number, with all possible arguments.
 
 use std::collections::HashSet;
 
@@ -60,16 +60,16 @@ struct Outcomes {
     permits: bool,
 }
 
-/// Returns the possible outcomes of a system call with this number, for any arguments. Returns `None` if the
-/// filter may end the process, or if an outcome is unknown.
+/// Evaluates a filter for the system call `number` with any arguments, and returns the possible outcomes. Returns
+/// `None` if the filter may end the process, or if an outcome is unknown.
 fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
     const ARCHITECTURE: u32 = 0xc000_003e;
     const ERRNO: u32 = 0x0005_0000;
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let mut outcomes = Outcomes { permits: false };
-    // Instructions of the filter that are still to be evaluated: the index of each, and the accumulator's value
-    // before it if it is known.
+    // The instructions of the filter that are still to be evaluated. Each entry has the instruction's index, and the
+    // accumulator's value before this instruction; `None` if the value is unknown.
     let mut open = vec![(0, Some(0u32))];
     let mut seen = HashSet::new();
     while let Some(state @ (at, value)) = open.pop() {
@@ -103,7 +103,7 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // `ld` from the filter's memory or of the data's length, and `txa`: the accumulator may have any value
+            // `ld` from the filter's memory, `ld` of the data's length, and `txa`: the accumulator may have any value
             // afterwards
             0x60 | 0x80 | 0x87 => open.push((next, None)),
             // `ldx`, `st`, `stx`, `tax`: they change only the index register and the filter's memory, which are not
@@ -115,7 +115,7 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             code if code & 7 == 4 => open.push((next, None)),
             // `ja`: an unconditional jump
             0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
-            // `jeq`, `jgt`, `jge`, `jset`: four comparisons with a constant, then all comparisons with the index
+            // `jeq`, `jgt`, `jge`, `jset`: the first four lines compare with a constant, the last one with the index
             // register, whose value is unknown
             0x15 => jump(value.map(|value| value == k)),
             0x25 => jump(value.map(|value| value > k)),
@@ -152,7 +152,8 @@ mod tests {
     }
 
     /// Returns a filter like those of container runtimes. It ends the process for another architecture. The system
-    /// call `call` gets `answer` or `others`, depending on its first argument. All other calls get `others`.
+    /// call `call` gets `answer` if bit 0 of its first argument is set. Otherwise, and for all other calls, the
+    /// result is `others`.
     fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),

@@ -38,7 +38,8 @@ struct ProcessFacts {
     modules: Vec<Module>,
     places: Places,
     source: LibrarySource,
-    /// Addresses in the process at which the stub and `texts` are placed. The memory at these addresses is unused.
+    /// Addresses in the process at which the stub and the strings that it uses (`texts`) are placed. The memory at
+    /// these addresses is unused.
     room: (u64, u64),
     texts: Vec<u8>,
     /// Offset in `texts` at which the environment variables for the library begin.
@@ -71,7 +72,7 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
     Ok(attached)
 }
 
-/// Returns the executable mappings of `maps`. The code of all stack frames is in these mappings.
+/// Returns the executable mappings of `maps`. Each return address on a stack points into one of them.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -171,8 +172,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the reason why tracing is not permitted. One possible reason is that another process has started to
-    /// trace this one in the meantime.
+    /// Returns the reason why tracing is not permitted. For example, another process may have started to trace this
+    /// process after the first checks.
     fn not_permitted(&self) -> AttachRefusal {
         let path = process::folder(self.pid);
         match process::ProcStatus::read(&path) {
@@ -184,8 +185,8 @@ impl ProcessFacts {
     /// Stops one thread and tries to make it continue at the stub. Returns the result, and how long the thread was
     /// stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
-        // Raises the priority, so that the stopped thread does not stay stopped while its tracer waits for a
-        // processor. Only root may raise it.
+        // Raises the priority of this thread, the tracer, so that the stopped thread does not stay stopped while the
+        // tracer waits for a processor. Only root may raise the priority.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let stopped = match Stopped::stop(tid, STOP_TIMEOUT) {
@@ -215,8 +216,8 @@ impl ProcessFacts {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules may have been loaded or unloaded since the facts were collected. Those that stay have not moved,
-        // unless the process has started another program.
+        // Modules may have been loaded or unloaded since these facts were collected. A module that is still loaded
+        // has the same address as before, unless the process has started another program.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {
@@ -388,8 +389,8 @@ fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until the thread that another command has created in the process, to load the library, has ended. Otherwise
-/// the library could be loaded twice, from two files.
+/// Waits until no other command is loading the library into the process any more, that is, until the thread that it
+/// created there has ended. Otherwise the library could be loaded twice, from two files.
 fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {

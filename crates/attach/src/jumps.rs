@@ -35,7 +35,8 @@ const MAX_ROUNDS: u32 = 40;
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
 /// Maximum number of rounds that may fail because a thread did not stop in time.
 const MAX_LATE_ROUNDS: u32 = 20;
-/// Pause after the first round in which a thread did not stop in time. It grows by this amount with each such round.
+/// Pause after the first round in which a thread did not stop in time. The pause after the n-th such round is n times
+/// as long.
 const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
 /// any thread.
@@ -164,8 +165,8 @@ impl Entries {
     /// Performs one round: stops all threads, and writes the jumps whose replaced instructions no thread is executing
     /// or may return to. Returns how long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
-        // Raises the priority, so that the threads do not stay stopped while their tracer waits for a processor. Only
-        // root may raise it.
+        // Raises the priority of this thread, the tracer, so that the threads do not stay stopped while the tracer waits
+        // for a processor. Only root may raise the priority.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {

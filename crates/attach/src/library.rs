@@ -25,14 +25,16 @@ pub struct Attached {
     pub answer: i32,
 }
 
-/// The result of writing jumps at the entries of the driver's functions, which hooks these functions.
+/// The result of hooking the driver's functions, that is, of writing jumps at their entries.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
     /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
     pub known: u64,
-    /// Number of functions of the CUDA driver that are hooked, so that calls from all modules are counted.
+    /// Number of functions of the CUDA driver that are hooked. Calls of these functions are counted, whichever module
+    /// makes them.
     pub seen: u64,
-    /// Number of rounds. In each round, all threads of the process were stopped once.
+    /// Number of rounds that were made to write the jumps. In each round, all threads of the process were stopped
+    /// once.
     pub rounds: u32,
     /// The longest time for which one round stopped the threads.
     pub stopped: Duration,

@@ -11,7 +11,7 @@ pub struct ProcessView(());
 pub struct NativeFrame {
     /// Path of the module that contains the frame's code, as the process sees it.
     pub path: String,
-    /// Address of the frame's instruction, relative to the module's file.
+    /// Address of the frame's instruction in the module's file.
     pub address: u64,
 }
 

@@ -129,8 +129,8 @@ fn c_library_functions(
     names.extend(WAITS);
     for module in modules.iter().filter(|module| is_c_library(module)) {
         for (name, symbol) in module.functions(memory, &names) {
-            // The first definition of a name is used, as the dynamic loader does: in old versions of glibc,
-            // libpthread defines some of the same names as libc.
+            // The first definition of a name is used, as the dynamic loader does. In old versions of glibc, both
+            // libpthread and libc define some names.
             functions.entry(name).or_insert(symbol);
         }
     }
@@ -261,7 +261,8 @@ impl Places {
             let mut places = free
                 .iter_mut()
                 .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
-            // Texts are placed in memory that is not executable if possible, to leave executable memory for code.
+            // Texts need no executable memory. They are placed in other memory if possible, so that the executable
+            // memory is left for code.
             let place = match needs_executable {
                 true => places.next(),
                 false => places.min_by_key(|(_, executable)| *executable),
@@ -276,8 +277,7 @@ impl Places {
     }
 }
 
-/// Returns the start of the zeros at the end of a range, with a distance of at least 8 bytes from the last byte
-/// that is not 0.
+/// Returns an address in the zeros at the end of a range, at least 8 bytes after the last byte that is not 0.
 fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;

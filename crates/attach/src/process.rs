@@ -240,6 +240,7 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
         Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
     // Only root can read the filters of another process, and only if the reading process has no filters itself.
+    // Otherwise a process with more filters than this one is refused, because these filters may be harmful.
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
@@ -330,8 +331,8 @@ pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
-/// Returns true if the process has ended or is ending. A process that ends first frees its memory, so its list of
-/// mappings is empty.
+/// Returns true if the process has ended or is ending. The kernel frees the memory of a process early when the
+/// process ends, so the list of its mappings is then empty.
 pub(crate) fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }

@@ -12,7 +12,7 @@ pub(crate) const REGION: u64 = 256 << 10;
 /// Offset, in the region, of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero
 /// at first.
 const STATE: u64 = 0;
-/// Maximum size of the processor state, in bytes. All other data of the region comes after it.
+/// Maximum size of the processor state, in bytes. In the region, this space comes first, and all other data follow.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
 /// Offset, in the region, of the signal mask of the interrupted thread.
 const MASK: u64 = MAX_STATE;
@@ -39,8 +39,8 @@ pub(crate) const READY: u64 = FILE + 8;
 /// Offset, in the region, of the path of the file in memory. The command writes the path.
 pub(crate) const PATH: u64 = FILE + 16;
 pub(crate) const MAX_PATH: u64 = 64;
-/// Offset, in the region, of two `struct stat`: that of the file in memory when it was made, and that of the file
-/// that has its descriptor when the descriptor is closed.
+/// Offset, in the region, of two `struct stat`. The first is that of the file in memory, taken when the file was
+/// made. The second is that of the file that is open under the same descriptor when the descriptor is closed.
 const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
@@ -52,8 +52,8 @@ pub(crate) const ANSWERED: u64 = 0x5471_0003;
 /// Values of the word at [`READY`]: the command has written the library into the file in memory, or has given up.
 pub(crate) const WRITTEN: u64 = 1;
 pub(crate) const GIVEN_UP: u64 = 2;
-/// Minimum time that the new thread waits for the command to write the library into the file in memory, in
-/// milliseconds.
+/// Time after which the new thread gives up waiting for the command to write the library into the file in memory, in
+/// milliseconds. The thread counts pauses of 1 ms, so it may wait longer.
 const WRITING_MS: u64 = 10_000;
 
 /// The name that the stub gives, in the loader's list of libraries, to a library that was loaded from a file in
@@ -240,8 +240,8 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat: stores the identity of the created file, which is compared with that of the open file before the
-    // descriptor is closed
+    // fstat: stores the identity of the created file. Before the descriptor is closed, this is compared with the
+    // identity of the file that is then open under the descriptor.
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",

@@ -183,8 +183,8 @@ impl Stopped {
         Some(())
     }
 
-    /// Returns true if the thread is inside a restartable sequence (rseq). When the thread resumes, the kernel would
-    /// have to restart the sequence.
+    /// Returns true if the thread is inside a restartable sequence (rseq). Such a thread is not at a safe point,
+    /// because the kernel would have to restart the sequence when the thread resumes.
     pub(crate) fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -282,8 +282,8 @@ fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// System calls that the kernel does not restart after a stop, but ends with EINTR as if a signal handler had run.
-/// They have consumed no data in that case, so they can be repeated.
+/// System calls that the kernel does not restart after a stop. They end with EINTR instead, as if a signal handler
+/// had run. A call that ends like this has consumed no data, so it can be repeated.
 const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,

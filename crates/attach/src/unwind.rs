@@ -183,14 +183,15 @@ struct FrameEntry {
     bytes: Vec<u8>,
     /// Offset of the FDE, the entry for the address, in `bytes`.
     fde: usize,
-    /// Address at which `bytes` must be assumed to lie, so that relative addresses in the FDE are right.
+    /// Address at which `bytes` must be assumed to lie. With this address, the relative addresses in the FDE lead to
+    /// the right places.
     address: u64,
 }
 
 impl FrameEntry {
     fn find(memory: &ProcessMemory, module: &Module, address: u64) -> Option<Self> {
-        // The supported format of `.eh_frame_hdr`: version 1, an encoded pointer, then a count and a sorted table of
-        // words relative to the header.
+        // The supported format of `.eh_frame_hdr`: it has version 1, an encoded pointer, a count, and then a sorted
+        // table. The words of the table are relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
         let header = module.eh_frame_hdr?;
         let [version, pointer, count, table] = memory.bytes(header)?;

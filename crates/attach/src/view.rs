@@ -33,8 +33,8 @@ impl ProcessView {
         Ok(Self { memory, modules })
     }
 
-    /// Returns the stack of a sleeping thread, the innermost frame first, as far as it is known. The caller reads the
-    /// two registers from `/proc/PID/task/TID/syscall`.
+    /// Returns the stack of a sleeping thread, the innermost frame first, as far as it is known. The caller has read
+    /// `stack_pointer` and `instruction` from `/proc/PID/task/TID/syscall`.
     #[must_use]
     pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<NativeFrame> {
         let mut addresses = Vec::new();

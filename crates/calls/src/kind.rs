@@ -42,7 +42,7 @@ pub enum GraphCall {
     Update,
     /// Adds a node to the graph in the second argument. Stores the node's handle at the address in the first argument.
     AddNode,
-    /// Adds a node like `AddNode`. The node is a copy of the graph in the fifth argument.
+    /// Adds a child graph node like `AddNode`. The node contains a copy of the graph in the fifth argument.
     AddChild,
     /// Changes a child graph within the executable graph in the first argument.
     SetChild,
@@ -87,7 +87,8 @@ pub enum Wait {
 pub enum Destroyed {
     Stream,
     Context,
-    /// The primary context of a device. `cudaDeviceReset` has no argument and destroys that of the current device.
+    /// The primary context of the device in the first argument. `cudaDeviceReset` has no argument, and destroys the
+    /// primary context of the current device.
     Primary,
 }
 

@@ -73,7 +73,7 @@ impl Call {
     /// Returns the call with this name, and the library that the name belongs to. Returns `None` if the table has no
     /// such call.
     #[must_use]
-    #[inline(never)] // used only for look-ups, so one copy in the library is enough
+    #[inline(never)] // called only for look-ups, which are rare, so it is not inlined
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
         let is_it = |known: &&str| *known == name || base(known) == name;
         let row = CALLS
@@ -87,7 +87,7 @@ impl Call {
     }
 }
 
-/// Defines look-up functions for the table of a library other than CUDA.
+/// Defines look-up functions for the calls of CUPTI and of NCCL, from their tables.
 macro_rules! looked_up {
     ($($of:ident in $table:ident;)+) => {
         $(

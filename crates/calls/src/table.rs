@@ -23,8 +23,9 @@ pub struct CallInfo {
     /// The position of the stream argument, first in the driver's function and then in the runtime's. Calls with a
     /// stream that enqueue work are timed on the GPU.
     pub stream: [Stream; 2],
-    /// Index of the argument with the number of bytes, in the driver's function. `None` for most calls. It is set for
-    /// copies that programs often make so small that timing them would take longer than the copy.
+    /// Index of the argument with the number of bytes, in the driver's function. It is set for copies that programs
+    /// often make small. A small copy is not timed on the GPU, because that would take longer than the copy. `None`
+    /// for other calls.
     pub small_by: Option<u8>,
     /// True if the fourth argument of the runtime function is a `cudaMemcpyKind`, and the row describes only its
     /// calls with `cudaMemcpyDeviceToHost`.
@@ -318,7 +319,7 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
 ];
 
 /// Pairs of a function and the CUDA function with the same purpose. The first function of a pair is a HIP function
-/// whose name does not follow CUDA's, a function that CUDA has removed, or a copy that waits for no other work.
+/// whose name does not follow CUDA's, a function that CUDA has removed, or a copy to or from a symbol.
 pub(crate) const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
@@ -330,8 +331,8 @@ pub(crate) const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of driver function names. A function without a row in the table gives the GPU no work if its name contains
-/// one of them: queries, waits and bookkeeping. The list also serves for functions of later CUDA releases.
+/// Parts of the names of driver functions that give the GPU no work, such as queries, waits and bookkeeping. They are
+/// needed for functions without a row in the table, also for those of later CUDA releases.
 pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",

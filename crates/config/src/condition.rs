@@ -155,7 +155,8 @@ pub struct IterationDurations {
     /// Time for which the process has been stuck, in nanoseconds: since the last time that a step or a collective
     /// began or ended. `None` when an iteration ends, because the process is then not stuck.
     pub stuck: Option<u64>,
-    /// The median duration, in nanoseconds, of iterations whose batches are of the same class.
+    /// The median duration, in nanoseconds, of the iterations whose batches are of the same class as this iteration's
+    /// batch.
     pub p50: Option<u64>,
 }
 

@@ -11,8 +11,8 @@ pub(crate) struct Environment<'a> {
     pub get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// A parser for the values of one row of the table. `Text` is the argument type of the parsing function, [`str`] or
-/// [`OsStr`]. It is a type parameter so that functions with either argument type can implement this trait.
+/// A parser for the values of one row of the table of settings. `Text` is the argument type of the parsing function,
+/// [`str`] or [`OsStr`]. It is a type parameter so that functions with either argument type can implement this trait.
 pub(crate) trait Parse<Text: ?Sized, T> {
     /// If true, a blank value is parsed. Otherwise a variable with a blank value counts as not set.
     const TAKES_BLANK: bool = false;
@@ -181,8 +181,8 @@ macro_rules! settings {
         /// table of texts would need relocations. `OTHER_NAMES` has the remaining variables.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
-        /// For each row of the table: the first name of the variable that the library reads, `=`, and the option.
-        /// Either may be empty.
+        /// For each row of the table: the first name of the variable that the library reads, `=`, and the option. If
+        /// a row has no such variable or no option, the text before or after `=` is empty.
         const OPTIONS: &str = concat!($($($first,)? "=", $($option,)? " ",)*);
 
         /// All rows of the table of settings, for help texts, documentation pages and tests.

@@ -15,8 +15,8 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
     }
 }
 
-/// The word that enables a setting if the machine and the program allow it. If they do not, no warning is logged,
-/// unlike with `1`.
+/// The word that enables a setting if the machine and the program allow it. If they do not, the setting has no effect
+/// and no warning is logged; with `1`, a warning would be logged.
 pub(crate) const AUTO: &str = "auto";
 
 /// Parses a flag like [`parse`], but also accepts `auto`, which means on.

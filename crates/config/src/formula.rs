@@ -20,7 +20,7 @@ use crate::comparison::ComparisonOperator;
 
 /// Maximum number of different arguments of the function that a set of formulas can use.
 pub const ARGUMENTS: usize = 4;
-/// Maximum number of variables that sums within each other can have together.
+/// Maximum number of variables in a sum and in the sums around it, counted together.
 pub const VARIABLES: usize = 4;
 /// Maximum depth to which formulas may be nested within each other.
 const DEPTH: usize = 32;

@@ -21,8 +21,8 @@ const WANTED: &str =
 pub enum KernelSelection {
     /// Kernels are recorded in the first N iterations of each window.
     Windows(u64),
-    /// Kernels are recorded in samples, for which windows open periodically, and in windows on demand that ask for
-    /// kernels.
+    /// Kernels are recorded in samples: windows that open periodically for this purpose. They are also recorded in a
+    /// window that a user requests with kernels.
     Samples(KernelSamples),
     /// Kernels are recorded at the end of a window with automatic length (`TLLMPROF_START_STOP=auto`), unless other
     /// settings or the machine make this impossible.
@@ -81,7 +81,7 @@ impl KernelSelection {
     }
 
     /// Returns the limits for recording kernels at the end of a window with automatic length: a number of iterations,
-    /// and a time. `None` if no kernels are recorded there.
+    /// and a time, which is `None` without a limit. Returns `None` if no kernels are recorded there.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

@@ -35,8 +35,8 @@ const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words that, anywhere in a name, show that the value is probably not a secret, but for example a number of tokens or
-/// a special token of a model.
+/// Words that, anywhere in a name, show that the value of the name is probably not a secret. It is then, for example,
+/// a number of tokens or a special token of a model.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",

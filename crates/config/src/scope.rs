@@ -9,8 +9,8 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope, to which the GPU work
-/// launched in it is attributed.
+/// One rule of `TLLMPROF_SCOPES`, which selects functions. Each call of such a function is a scope: GPU work that is
+/// launched during the call is attributed to it.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions that regular expressions select, by the function's and the library's name.

@@ -196,8 +196,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // The setting `layers` needs kernels, so it enables the recording of kernels by default. If the user sets
-        // this variable to 0, no kernels are recorded nevertheless.
+        // The setting `layers` needs kernels, so kernels are recorded by default if `layers` is on. A user who sets
+        // this variable to 0 still gets no kernels.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
@@ -355,11 +355,12 @@ derived {
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The command evaluates it, because a process that is stuck
-    /// ends no iteration.
+    /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The `tllmprof` command evaluates it from outside the
+    /// process. The process itself evaluates conditions when an iteration ends, which does not happen while it is
+    /// stuck.
     stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
-    /// True if a condition on `stuck` is set but the process was started without the `tllmprof` command that
-    /// evaluates it.
+    /// True if a condition on `stuck` is set but the process was not started by the `tllmprof` command. Then nothing
+    /// evaluates the condition.
     is_unwatched: bool = stuck.is_some() && !env.has(variable::watched);
     /// Names of the variables that are set to `auto`. If such a variable has no effect, no warning is logged.
     auto: Vec<&'static str> = env.auto_ones([
@@ -490,9 +491,9 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// Returns the default path of the record, which is used if the user named none. It is needed if a window can open
-/// automatically (`asks`) or if the process listens for requests; otherwise the result is `None`. An empty
-/// `TLLMPROF_TRACE` means that no record is wanted.
+/// Returns the default path of the record, for a user who named none. Returns `None` if no record can be needed: no
+/// window opens automatically (`asks` is false), and the process does not listen for requests. An empty
+/// `TLLMPROF_TRACE` also gives `None`, because it means that no record is wanted.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

@@ -34,10 +34,10 @@ pub enum Step {
         domain: Option<String>,
         every: u64,
     },
-    /// A step is defined by the table of known engines. In a program that is no known engine, a step is learnt as the
-    /// sequence of calls that recurs once per iteration.
+    /// The table of known engines defines the steps. If the program runs no known engine, the library learns its
+    /// steps: a step is the sequence of calls that recurs in each iteration.
     Auto,
-    /// A step is one of the equal parts into which an iteration of `Auto` can be divided, if it has such parts.
+    /// Like `Auto`, but if the calls of an iteration consist of equal parts, each part is a step.
     AutoInner,
 }
 
@@ -253,8 +253,8 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
     // Unicode is disabled: symbol names are bytes, and the tables for Unicode classes would make up most of the
     // library's size.
     RegexBuilder::new(pattern)
-        // The nesting depth of a regex is limited, because the regex is compiled recursively on a stack of unknown
-        // size.
+        // The nesting depth of a regex is limited, because the regex is compiled recursively, on the stack of a
+        // thread of the program, whose size is unknown.
         .nest_limit(NESTED)
         .unicode(false)
         .build()

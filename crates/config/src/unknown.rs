@@ -87,7 +87,8 @@ mod tests {
         for known in variable_names() {
             assert_eq!(of(known), None);
         }
-        // Variables of TensorRT-LLM begin with `TLLM_` too, but tllmprof does not read them.
+        // Variables of other programs and known variables are not reported. Variables of TensorRT-LLM begin with
+        // `TLLM_`, too, but tllmprof does not read them.
         for other in [
             "TLLM_LOG_LEVEL",
             "HOME",

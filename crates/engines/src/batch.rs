@@ -30,8 +30,8 @@ impl Batch {
 const VLLM_REQUESTS: &str = "len(scheduler_output.num_scheduled_tokens)";
 const VLLM_TOKENS: &str = "scheduler_output.total_num_scheduled_tokens";
 
-/// Formulas for vLLM. A request that has produced a token is past its prompt: vLLM distinguishes prefill and
-/// decode in the same way (`CachedRequestData.is_context_phase`).
+/// Formulas for vLLM. A request's tokens count as prompt tokens until the request has produced a token. vLLM
+/// distinguishes prefill and decode in the same way (`CachedRequestData.is_context_phase`).
 const VLLM: Batch = Batch {
     requests: VLLM_REQUESTS,
     tokens: VLLM_TOKENS,
@@ -69,9 +69,9 @@ pub(crate) const VLLM_V1: &[Batch] = &[
 ];
 
 /// Formulas for SGLang. `extend_num_tokens` keeps its old value while a batch decodes, so the formulas depend on the
-/// mode. In a prefill mode, it also counts one token for each of `decoding_reqs`, which belongs to no prompt. These
-/// requests occur in mixed batches, and in batches of decodes that run as a prefill because another rank has a
-/// prefill.
+/// mode. In a prefill mode, it also counts one token for each request in `decoding_reqs`. These tokens belong to no
+/// prompt, so they are subtracted. Such requests occur in mixed batches, and in batches of decodes that run as a
+/// prefill because another rank has a prefill.
 pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
@@ -101,8 +101,8 @@ pub(crate) const LMDEPLOY: &[Batch] = &[
     },
 ];
 
-/// Formulas for transformers. `position_offset`, the position of a request, already includes the tokens of this
-/// batch.
+/// Formulas for transformers. `position_offset`, the position of a request, already includes the request's tokens in
+/// this batch. So these tokens belong to the prompt if the position is at most the length of the prompt.
 pub(crate) const TRANSFORMERS: &[Batch] = &[
     Batch {
         requests: "len(self.inputs_and_outputs.requests_in_batch)",

@@ -21,8 +21,8 @@ pub struct Draft {
 const CANDIDATES: &str = "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: transformers/generation/candidate_generator.py";
 
 /// Functions that run passes of a draft model. All of them call `generate` of the assistant model, some through
-/// `_generate_candidates`. Other candidate generators are not listed: they run no model, or run one without
-/// `generate`, and then its passes call no step function.
+/// `_generate_candidates`. Other candidate generators need not be listed: they run no model, or they run a model
+/// without `generate`, so that no step function is called.
 pub const DRAFTS: &[Draft] = &[
     Draft {
         engine: "transformers generate",

@@ -1,13 +1,13 @@
 //! Python functions of known engines whose calls `TLLM_LLMAPI_ENABLE_NVTX=1` marks with NVTX ranges.
 //!
 //! This file contains only data. A function is listed if it is called once for each request, batch or iteration:
-//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler,
-//! and functions that handle the output of a batch. Functions that are called for each token of each request, or
-//! by an idle loop, are not listed.
+//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler, and
+//! functions that handle the output of a batch. Functions that are called for each token of each request, or by an
+//! idle loop, are not listed.
 //!
-//! The names of several versions are listed together. In a given version, those functions are marked that exist
-//! there. A method is listed with the class that defines it. Functions may be decorated. Two names may refer to
-//! the same function, because a package may import functions from its own modules.
+//! The names of several versions are listed together. Of these, the library marks the functions that exist in the
+//! version that runs. A method is listed with the class that defines it. Functions may be decorated. Two names may
+//! refer to the same function, because a package may import functions from its own modules.
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
@@ -118,8 +118,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Each model runner of vLLM calls one of the following functions once in each step. That call contains all passes
-    // of the draft model.
+    // The functions that propose draft tokens. Each model runner of vLLM calls one of them once in each step. That call
+    // contains all passes of the draft model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
         functions: &[

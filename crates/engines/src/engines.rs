@@ -65,8 +65,9 @@ impl Engine {
 /// The known engines. The first engine that is recognized counts. So an engine that loads a library or imports a module
 /// of another engine must come before that other engine.
 pub const ENGINES: &[Engine] = &[
-    // TensorRT-LLM: the NVTX ranges of its C++ code are compiled out unless a build enables them (NVTX_DISABLE is on
-    // by default). The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
+    // TensorRT-LLM: no rule uses the NVTX ranges of its C++ code, because they are compiled out unless a build
+    // enables them (NVTX_DISABLE is on by default). The ranges of its Python executor are always emitted, in the
+    // domain TensorRT-LLM, so a row below uses them.
     Engine {
         name: "TensorRT-LLM PyExecutor",
         seen_by: Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor"),
@@ -143,8 +144,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // SGLang: its NVTX range scheduler.run_batch requires SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package nvtx. Its
-    // step[DECODE …] is not an NVTX range, but a record_function of the PyTorch profiler.
+    // SGLang: its NVTX range scheduler.run_batch is not used, because it requires SGLANG_ENABLE_NVTX_SCHEDULER=1 and
+    // the package nvtx. Its step[DECODE …] is not an NVTX range, but a record_function of the PyTorch profiler.
     Engine {
         name: "SGLang",
         seen_by: Seen::Python("sglang.srt.managers.scheduler"),
@@ -234,7 +235,8 @@ pub const ENGINES: &[Engine] = &[
         batch: batch::LMDEPLOY,
     },
     // LMDeploy 0.7 to 0.11: the same method as in the row above, in the module that contained it before that module
-    // became a package. The package of later versions still exports the class under the old name.
+    // became a package. In later versions the package still exports the class under the old name, so the row above
+    // must come first.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -359,7 +361,7 @@ pub const ENGINES: &[Engine] = &[
         batch: batch::TRANSFORMERS,
     },
     // In transformers 4.57, the step function of the batching manager runs only twice, to capture a graph. Replays of
-    // the graph do not call it.
+    // the graph do not call it, so this rule counts update_batch instead.
     Engine {
         name: "transformers continuous batching, 4.57",
         seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),

@@ -13,8 +13,8 @@ pub struct IdleWait {
     pub engine: &'static str,
     pub module: &'static str,
     pub qualname: &'static str,
-    /// True if the function is called repeatedly while there are no requests. The time between two calls then
-    /// counts as waiting, too, if there is no step in between.
+    /// True if the function is called repeatedly while there are no requests. Then the time between two calls also
+    /// counts as waiting, unless a step runs between them.
     pub polls: bool,
     /// Package and version in which the function was found.
     pub source: &'static str,

@@ -42,7 +42,8 @@ pub struct Replicas {
     pub engine: &'static str,
     /// Location of the number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// Location of the number of replicas, which is needed if each replica has a separate world.
+    /// Location of the number of replicas. If each replica has a separate world, the number of ranks in the job is
+    /// computed from it, and is unknown without it.
     pub count: Option<ValuePath>,
     /// Location of the number of ranks in a replica. If the world is larger than this number, the world contains all
     /// replicas.

@@ -280,7 +280,8 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
 pub(crate) struct Head {
     pub number: u32,
     pub thread: u32,
-    /// The number of bytes of events that the file claims. Damage can make it more than the chunk has.
+    /// The number of bytes of events, as the file states it. If the chunk is damaged, it may be larger than the
+    /// chunk.
     pub used: u32,
     /// The stored checks (checksums); `None` if the record's format has none.
     checks: Option<Checks>,
@@ -386,7 +387,8 @@ impl Head {
     }
 }
 
-/// Returns the check (checksum) up to and including `rows`. `before` is the check before these rows.
+/// Returns the check (checksum) of a chunk's events up to and including `rows`. `before` is the check up to the event
+/// before `rows`.
 fn check(before: u32, rows: &[u8]) -> u32 {
     let (rows, _) = rows.as_chunks();
     rows.iter().fold(before, |before, row| {

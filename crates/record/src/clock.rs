@@ -93,7 +93,7 @@ impl Clock {
         }
     }
 
-    /// Converts the duration `duration`, in ticks from tick `start` on, to nanoseconds.
+    /// Converts a duration in ticks, which begins at tick `start`, to nanoseconds.
     #[must_use]
     pub fn duration_ns(&self, start: u64, duration: u64) -> u64 {
         self.ns(start.saturating_add(duration))

@@ -30,8 +30,8 @@ pub enum Counter {
     GpuSpansLost,
     /// Windows that have opened.
     Windows,
-    /// Iterations of windows for which no event was written, because later iterations had begun before it
-    /// could be written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
+    /// Iterations of windows for which no event was written, because the library noticed their end only after the
+    /// next iteration had begun. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
     IterationsPassed,
     /// Nanoseconds of GPU spans, which are measured only inside windows. Spans of concurrent streams are
     /// added up.

@@ -23,11 +23,12 @@ pub type StringId = u32;
 /// The id for a missing string, for example if a text could not be written.
 pub const NO_STRING: StringId = 0;
 
-/// The largest id of a lasting string, which stays as long as the record. If the record drops its oldest
-/// windows, strings with larger ids are dropped together with the windows of their time.
+/// The largest id of a lasting string, which stays as long as the record. A string with a larger id belongs to a
+/// window, and is dropped together with it if the record drops its oldest windows.
 pub const LAST_LASTING: StringId = 1 << 20;
 
-/// The NVTX domain of the ranges that tllmprof itself pushes. Other events hold the same information.
+/// The NVTX domain of the ranges that tllmprof itself pushes. Reports skip these ranges, because other events hold
+/// the same information.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
 /// An event of a record.
@@ -155,8 +156,7 @@ macro_rules! events {
             }
 
             /// Returns the kind's number, the code and the value, as stored in a record.
-            // The kind of event is known at compile time wherever this is called, so the compiler
-            // removes the `match`.
+            // The kind of event is known at compile time in each caller, so the compiler removes the `match`.
             #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
@@ -181,8 +181,7 @@ macro_rules! events {
 }
 
 events! {
-    /// The end of the events of the thread that has written to the chunk so far. Later events in the chunk belong to
-    /// the thread `tid`.
+    /// A change of the thread that writes into the chunk. Later events in the chunk belong to the thread `tid`.
     1 Thread { tid: u32 }
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
@@ -346,8 +345,8 @@ events! {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// A sample of a thread's stack. `frame` is the id of the innermost frame; 0 if none was found or the
-    /// stack was rejected.
+    /// A sample of a thread's stack. `frame` is the id of the innermost frame. It is 0 if the stack has no frame, or
+    /// if the stack was rejected because it changed while it was read.
     26 Sample { taken: Taken, state: Option<ThreadState>, thread: u32, frame: u32 }
         write (
             taken as u16 | (match state { Some(state) => state as u16, None => 0 }) << 8,
@@ -360,9 +359,9 @@ events! {
             frame: low(value)
         };
 
-    /// A resource of the machine (such as processor time) that a thread used during `iteration`, which the
-    /// thread ended. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo
-    /// 2^32. `what` is the kind of resource; `None` if unknown.
+    /// A resource of the machine (such as processor time) that the thread that ended `iteration` used during this
+    /// iteration. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo 2^32. `what`
+    /// is the kind of resource; `None` if unknown.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
@@ -407,10 +406,9 @@ events! {
             scope: low(value) & FRAME
         };
 
-    /// The origin of an executable graph. `exec` is CUPTI's number for it. If `state` is
-    /// [`GraphState::Known`], `graph` is the captured graph that it was created from. The event applies to
-    /// kernels after the previous event for the same `exec` and up to this event's start, because CUPTI may
-    /// reuse the number for another graph.
+    /// The origin of an executable graph. `exec` is CUPTI's number for it. If `state` is [`GraphState::Known`],
+    /// `graph` is the captured graph that it was created from. CUPTI may reuse the number for another graph. So the
+    /// event is valid only for kernels between the previous event for the same `exec` and this event's start.
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
@@ -447,7 +445,8 @@ events! {
         };
 
     /// The number of iterations outside windows, before the window that is open now, whose durations belong to bucket
-    /// `bucket` of the header's histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
+    /// `bucket` of a histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)). The histogram is that of
+    /// the header, which counts all iterations outside windows.
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };

@@ -116,7 +116,7 @@ pub struct GroupRank<N = String> {
     pub rank: u32,
     /// The number of ranks in the group.
     pub size: Option<u32>,
-    /// The rank of the group's first member in the whole job. It distinguishes groups of the same name.
+    /// The rank, in the whole job, of the group's first member. Groups with the same name differ in it.
     pub first: Option<u64>,
 }
 

@@ -193,9 +193,9 @@ impl HeaderBlock {
         self.ended.store((ended as u32).to_le(), Ordering::Release);
     }
 
-    /// Takes a snapshot of counters, histogram and anchors, which needs some microseconds. A reader uses the
-    /// snapshot, and adds the growth of the counters since. If another thread is already taking a snapshot, returns
-    /// at once.
+    /// Takes a snapshot of counters, histogram and anchors, which takes some microseconds. A reader uses the latest
+    /// snapshot, and adds the amounts by which the counters have grown since then. If another thread is already
+    /// taking a snapshot, returns at once.
     pub fn snapshot(&self) {
         if self.is_busy.swap(1, Ordering::Acquire) == 0 {
             self.take_snapshot(Ended::Not, 0);
@@ -250,9 +250,8 @@ impl HeaderBlock {
         &self.figures.outside
     }
 
-    /// Stores an anchor (the same moment on three clocks). The library calls it at the start, when windows
-    /// open and close, from time to time in between, and at the end. The clock is assumed to run evenly
-    /// between two anchors.
+    /// Stores an anchor (the same moment on three clocks). Called at the start, when windows open and close, from
+    /// time to time in between, and at the end. The clock is assumed to run evenly between two anchors.
     pub fn anchor(&self, anchor: Anchor) {
         let order = self.anchors_taken.fetch_add(1, Ordering::Relaxed);
         let half = ANCHORS as u64 / 2;

@@ -87,8 +87,8 @@ impl Default for Histogram {
 impl Histogram {
     /// Decodes the bytes of a [`SharedHistogram`]. Missing bytes count as zeros.
     ///
-    /// The number of values is computed from the buckets. The stored number may be off by one, if a writer
-    /// ended between two of its stores.
+    /// The number of values is computed from the buckets. The number that is stored in the bytes is not used, because
+    /// it is too small by one if the process ended while it added a value.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut words = bytes
             .as_chunks::<8>()
@@ -149,9 +149,9 @@ impl Histogram {
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. The
-    /// maximum is that of all values. If `before` has a larger sum, and so is not an earlier copy, the sum is that of
-    /// all values, too.
+    /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. Its
+    /// maximum is that of all values, because the maximum of the added values is not known. If `before` has a larger
+    /// sum, and so is not an earlier copy, the sum is that of all values, too.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);

@@ -87,8 +87,8 @@ infos! {
     /// A named group of ranks that the process belongs to, formatted as [`GroupRank`](crate::GroupRank). The
     /// latest value for each name is valid.
     Group = 24,
-    /// A *number*: 1 if a span of time is recorded in place of iterations, because no step was known when the rule
-    /// was written. If the rule is written again without this item, iterations are recorded from then on.
+    /// A *number*: 1 if no step was known when the rule was written, so that a span of time is recorded in place of
+    /// iterations. If the rule is written again later without this item, iterations are recorded from then on.
     Span = 25,
     /// The NUMA node of a GPU, and the distances from this node to each node: `DEVICE NODE ID:DISTANCE,…`, such
     /// as `0 1 0:21,1:10`. May occur any number of times.

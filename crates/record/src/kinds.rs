@@ -103,7 +103,7 @@ impl CopyKind {
 }
 
 coded! {
-    /// The owner of a process that uses a GPU, seen from the run in which the GPU is sampled.
+    /// The relation of a process that uses a GPU to the run that samples this GPU.
     pub enum GpuOwner {
         /// The process belongs to the run that samples the GPU.
         Run = 0,
@@ -214,9 +214,9 @@ system_calls! {
 }
 
 coded! {
-    /// A resource of the machine that a thread used in an iteration. Of similar iterations, only some are fully
-    /// measured. The event of such an iteration has the [`Self::Kernel`], [`Self::Delayed`] and [`Self::Disk`]
-    /// figures of all iterations since the previous full measurement.
+    /// A resource of the machine that a thread used in an iteration. If iterations are similar, only some of them are
+    /// fully measured. The event of a fully measured iteration has the sums of [`Self::Kernel`], [`Self::Delayed`]
+    /// and [`Self::Disk`] over all iterations since the previous full measurement.
     pub enum Used {
         /// Time on a processor, and the number of times that the thread left the processor to wait.
         Ran = 1,
@@ -245,8 +245,8 @@ coded! {
         Differs = 2,
         /// The graph was not captured while tllmprof watched captures.
         NotCaptured = 3,
-        /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
-        /// well.
+        /// A node of the graph contains other graphs that are unknown. So the numbers of the graph's own nodes are
+        /// unknown, too.
         Nested = 4,
         /// The graph's nodes were not stored, because the library had no room for more of them.
         TooMany = 5,

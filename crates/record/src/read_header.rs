@@ -184,8 +184,8 @@ impl Header {
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        // `DroppedUntil` holds a tick, so it may grow by hours at once. But no window has opened long after
-        // the last anchor, which limits its value.
+        // `DroppedUntil` is not a count but a tick, so it may have grown by hours. But no window has opened long
+        // after the latest anchor. So the growth of this counter is measured from that anchor.
         let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
         let until = Counter::DroppedUntil.index();
         for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {

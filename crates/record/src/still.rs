@@ -1,12 +1,14 @@
-//! Copies a record whose process still runs and overwrites chunks. The copy shows the record as of one
-//! moment: it can be read several times, and every window in it is complete.
+//! Copies a record whose process still runs and overwrites chunks. The copy shows the record as of one moment: it can
+//! be read several times, and every window in it is complete.
 //!
-//! The process marks windows as dropped before it overwrites their chunks, and the header is copied after all
-//! chunks. So if a window is not marked in the copied header, its chunks were not overwritten before they
-//! were copied. Events that ended after a certain moment are left out, so that the last window has events of
-//! all threads up to the same time. Chunks are copied from the last to the first: the event that marks the
-//! beginning of the kept iterations outside windows is in an early chunk, and must be newer than the
-//! iterations in the copy.
+//! The process marks windows as dropped before it overwrites their chunks, and the header is copied after all chunks.
+//! So if a window is not marked in the copied header, its chunks were not overwritten before they were copied. Events
+//! that ended after a certain moment are left out, so that the last window has events of all threads up to the same
+//! time.
+//!
+//! Chunks are copied from the last to the first, because an early chunk has the event that marks the beginning of the
+//! kept iterations outside windows. The process rewrites this event when it drops iterations, so the event must be
+//! copied after the iterations.
 
 #[cfg(test)]
 mod tests;
@@ -165,8 +167,8 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
         latest: 0,
     };
     copy.take(source, u64::MAX)?;
-    // The copy ends at the time `until`. All threads have written the events that ended by then, but only
-    // some threads have written later events.
+    // The copy ends at the time `until`. All threads have written their events up to this time. Later events are left
+    // out, because only some threads have written theirs.
     let until = copy.latest;
     for _ in 0..MAX_ATTEMPTS {
         copy.take(source, until)?;

@@ -61,7 +61,7 @@ fn header(header: &Header) -> String {
     format!("{pid} {parent} {ended:?} {clock:?} {anchors:?} {counters:?} {outside:?}")
 }
 
-/// Returns a record with values in its header, several snapshots, and a second chunk that is not full.
+/// Returns a record with a filled header, several snapshots, and a second chunk that is not full.
 fn small(ended: Option<Ended>) -> Vec<u8> {
     let mut builder = Builder::new(7, ClockKind::Counter);
     builder.string(7, "a name");

@@ -55,7 +55,8 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // Only iterations inside windows must be read, but also those of the earlier window.
+    // Only iterations inside windows must be read: those of the kept iterations' window and those of the earlier
+    // window.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),
@@ -137,7 +138,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // The third value is too far from the one in the snapshot, so it counts as damage and is ignored.
+    // This value of the counter is too far from the one in the snapshot, so it counts as damage and is ignored.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_sync::{Guard, Lock};
 
-/// A lock on which no thread waits after one wait has timed out, until some thread has acquired the lock
+/// A lock with a time-out. After a wait has timed out, no thread waits for the lock until a thread has acquired it
 /// again.
 pub(crate) struct Bounded<T> {
     lock: Lock<T>,

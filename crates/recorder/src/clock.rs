@@ -26,9 +26,9 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// The number of nanoseconds of measured time per use of a ratio: a ratio that was measured over n of these intervals
-/// is used n times, but at most [`LOOKUP_EVERY`] times. So soon after the start, while the ratio is imprecise, it is
-/// measured again more often.
+/// The time, in nanoseconds, over which a ratio must be measured for each call that uses it. A ratio that was
+/// measured over n times this time is used for n calls, but for at most [`LOOKUP_EVERY`]. So the imprecise ratio soon
+/// after the start is used only for few calls.
 const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
@@ -144,7 +144,8 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // If several threads store this at the same time, only one call is counted, which does no harm.
+    // If several threads store the number of remaining calls at the same time, only one of their calls is counted.
+    // This does no harm: the stored ratio is used for a few more calls.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }

@@ -60,9 +60,9 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes the name that Python gives a thread. Returns the era (a number that changes when texts are forgotten) in
-/// which the name is valid, or [`strings::lasting_era`] for a name that is never dropped. Other names are dropped
-/// together with the oldest windows.
+/// Writes the name that Python gives a thread. Returns the era for which the name is written; an era is a number that
+/// changes when texts are forgotten. A name that stays as long as the record has the era [`strings::lasting_era`].
+/// Other names may be dropped together with the oldest windows, so they have the current era.
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();
@@ -99,8 +99,8 @@ pub(crate) fn write_number(key: Info, value: u64) {
     writers::write_fact(&Event::new(clock::ticks(), 0, what));
 }
 
-/// Stores a logged warning until the record begins, or writes it if the record has begun. Neither allocates
-/// nor waits, so it may be called from anywhere.
+/// Stores a logged warning until the record begins, or writes it if the record has begun. The function neither
+/// allocates nor waits, so it may be called from anywhere.
 pub(crate) fn keep_warning(line: &str) {
     if is_on() {
         return write_text(Info::Refused, line);

@@ -142,8 +142,8 @@ impl File {
         if end > largest_file() {
             return Err(Failure::new(TRIED, libc::EFBIG));
         }
-        // `reserve` checks the process's file size limit first. If another thread lowers that limit at the
-        // same moment, the kernel sends SIGXFSZ, which would end the process.
+        // Another thread may lower the file size limit after the check above. The kernel then sends SIGXFSZ, which
+        // would end the process, so this signal is blocked and discarded.
         let _quiet = Quiet::new(libc::SIGXFSZ);
         if let Err(error) = reserve(file, offset, bytes) {
             let _ = file.set_len(offset);
@@ -239,9 +239,9 @@ impl Existing {
     }
 }
 
-/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns the new file, its
-/// path, and the reason for another name. If another process took the new file for an abandoned record, `make`
-/// returns `None`, and another attempt is made.
+/// Creates a file with `make` at `path`. If a record at `path` is in use, creates the file under another name that
+/// contains the process's number. Returns the new file, its path, and the reason for another name. `make` returns
+/// `None` if another process took the new file for an abandoned record; then another attempt is made.
 fn take_name<T>(
     path: &Path,
     process: u32,
@@ -304,7 +304,7 @@ fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     with_suffix(path, &suffix)
 }
 
-/// Opens the file, or creates it if it `is_new`.
+/// Opens the file at `path`. If `is_new`, creates the file, and fails if it exists.
 fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
     fs::File::options()
         .read(true)
@@ -327,7 +327,8 @@ fn open_unnamed(path: &Path) -> io::Result<fs::File> {
         .mode(MODE)
         .custom_flags(libc::O_TMPFILE)
         .open(folder)?;
-    // [`link`] names the file through this path in `/proc`, which may not be mounted.
+    // [`link`] later names the file through its path in `/proc`. If `/proc` is not mounted, files without a name
+    // count as not supported.
     match fs::symlink_metadata(own_link(&file)) {
         Ok(_) => Ok(file),
         Err(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
@@ -386,8 +387,8 @@ fn write_in_place(file: &fs::File) {
     let mut system = core::mem::MaybeUninit::<libc::statfs>::uninit();
     let mut flags: c_int = 0;
     let descriptor = file.as_raw_fd();
-    // SAFETY: the descriptor is the file's; the structure is read where it was filled, and the requests
-    // read and write an int, whatever their numbers say.
+    // SAFETY: the descriptor is the file's. The structure is read only if the call has filled it. The requests read
+    // and write an int, although their numbers state a larger size.
     unsafe {
         if libc::fstatfs(descriptor, system.as_mut_ptr()) == 0
             && system.assume_init().f_type as libc::c_long == BTRFS

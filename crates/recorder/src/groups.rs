@@ -23,7 +23,8 @@ struct Communicator {
     slot: usize,
     /// The number of times that this communicator was split.
     splits: u32,
-    /// For a communicator that a split created and whose rank and size are not known yet: its identifier.
+    /// The identifier of a communicator that a split created and whose rank and size are not known yet. `None` for
+    /// all other communicators.
     open: Option<CommunicatorId>,
 }
 

@@ -32,10 +32,11 @@ lifecycle::global! {
     /// The full chunks that may be reused, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// A counter that increases when [`take`], after it has returned no chunk, may have one again.
+    /// A counter that increases with each chunk that becomes full. If [`take`] has found no chunk, it may find one
+    /// after that.
     #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
-    /// True if no chunk was free because threads were writing into most of them.
+    /// True if no chunk could be reused because threads were writing into most of the record's chunks.
     #[fork(reset)]
     static HAS_TOO_MANY: AtomicBool = AtomicBool::new(false);
     /// The number of threads when [`window_closes`] last logged that there are too many threads for the
@@ -153,14 +154,14 @@ fn miss(number: u32) {
     }
 }
 
-/// Returns a value that changes whenever [`take`] may have a chunk to return again.
+/// Returns a value that changes whenever [`take`] may find a chunk although it found none before.
 pub(crate) fn changes() -> u64 {
     let windows = space::header().map_or(0, |header| header.get(Counter::Windows));
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
-/// Labels the chunks that were filled after tick `since` as chunks of window number `windows`. Called when the
-/// iterations that were kept before this window become part of it, so that it begins at `since`.
+/// Makes the chunks that were filled after tick `since` belong to window number `windows`. Called when the iterations
+/// that were kept before this window become part of it, so that the window begins at `since`.
 pub(crate) fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)

@@ -29,12 +29,14 @@ lifecycle::global! {
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// A number that increases when the flight recorder starts or stops keeping iterations, because a window
-    /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
+    /// A number that increases when the flight recorder starts or stops keeping iterations, because a window closes
+    /// or opens. Each chunk has the number at which it was begun. The flight recorder does not reuse a chunk with an
+    /// earlier number.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// The number of kept iterations, plus 1, when kept iterations last became part of a window. Chunks that were
-    /// filled before this number was reached belong to that window, so they are not reused.
+    /// The number of iterations kept so far, plus 1, at the time when the kept iterations last became part of a
+    /// window. A full chunk that was filled when fewer iterations had been kept belongs to that window, so it is not
+    /// reused.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
@@ -184,7 +186,8 @@ pub(crate) fn keep_one(first: u64) {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong to it.
+/// Drops all kept iterations, and counts one more. If the kept iterations have become a window, this ensures that
+/// chunks filled from here on do not belong to that window.
 pub(crate) fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -58,7 +58,7 @@ struct Live {
     stuck_at: AtomicU32,
 }
 
-// SAFETY: zeros are valid numbers, and the reference is "none" if it is zeros.
+// SAFETY: zeros are valid for the numbers and the flags, and in the reference `header` they mean "none".
 unsafe impl Zeroed for Live {}
 
 lifecycle::global! {
@@ -66,7 +66,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static LIVE: Published<Live> = Published::none();
-    /// For each extent, the address at which its chunks are mapped.
+    /// For each extent (a range of the file that is reserved in one go), the address at which its chunks are mapped.
     #[fork(keep = "stored where a record begins")]
     #[together(tables)]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =

@@ -172,7 +172,8 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
-/// Stores `value` in a counter of the record's header, if there is a record. For a number that another module keeps.
+/// Stores `value` in a counter of the record's header, if there is a record. Used for a number that another module
+/// counts.
 pub fn set(counter: Counter, value: u64) {
     if is_on()
         && let Some(header) = space::header()

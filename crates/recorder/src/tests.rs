@@ -385,8 +385,8 @@ fn what_iterations_took_before_a_window_is_in_it() {
     iteration_begins(6, false);
     iteration_ends(true);
     let after = record.read();
-    // The `OutsideBefore` events are searched in all chunks, because a reader may return chunks of other threads
-    // after them.
+    // The `OutsideBefore` events are searched for in the events of all threads. They need not be the last events,
+    // because a reader may return chunks of other threads after them.
     let buckets = after
         .events
         .iter()

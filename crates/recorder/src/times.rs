@@ -42,8 +42,8 @@ pub const BOUNDS_NS: [u64; 22] = [
 const BUCKETS: usize = BOUNDS_NS.len() + 1;
 /// The number of phases, plus one for iterations whose batches were not read.
 const PHASES: usize = Phase::ALL.len() + 1;
-/// The number of attempts to read a consistent state. An attempt fails if a write, which takes some
-/// nanoseconds, intervenes.
+/// The maximum number of attempts to read [`TIMES`] in a consistent state. An attempt fails if another thread writes
+/// them at the same time, which takes some nanoseconds.
 const READ_ATTEMPTS: usize = 100;
 
 lifecycle::global! {

@@ -2,8 +2,9 @@
 //! and time in waits of the thread that runs the steps.
 //!
 //! Only one thread at a time handles the end of an iteration: it holds the session's lock, or it is switching
-//! windows. Most iterations cost one system call. A full measurement takes a second one, and a measured wait two
-//! more. Both are made in only one of [`MEASURE_EVERY`] iterations, and a full measurement also in unusual ones.
+//! windows. In most iterations, the measurement takes one system call. A full measurement takes one more, and a
+//! measured wait for the GPU two more. A full measurement and a measured wait occur only in one of [`MEASURE_EVERY`]
+//! iterations; unusual iterations also get a full measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -195,8 +196,9 @@ fn asked_wait_ends(since: u64) {
     }
 }
 
-/// Returns the latest measurement of waits for the GPU, from the iteration that ends or from an earlier one:
-/// nanoseconds on a processor, and in total. Also decides whether the next iteration's wait is measured.
+/// Returns the latest measurement of waits for the GPU: nanoseconds on a processor, and nanoseconds in total. If no
+/// wait was measured in the iteration that ends, it is the measurement of an earlier iteration. Also decides whether
+/// the next iteration's wait is measured.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
@@ -341,8 +343,8 @@ pub(crate) fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Simulates an iteration. With `ran`, the iteration waits for 100 ns and spends `ran` ns of them on a
-    /// processor. Returns true if the wait was measured, and the latest measurement of waits.
+    /// Simulates an iteration. If `ran` is given and waits are measured, the iteration waits for 100 ns and spends
+    /// `ran` ns of them on a processor. Returns true if the wait was measured, and the latest measurement of waits.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
         let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {

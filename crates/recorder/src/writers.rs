@@ -40,8 +40,8 @@ lifecycle::global! {
 }
 /// The number of writers that are allocated at a time: those that fit into a page of memory.
 const BATCH: usize = 4096 / size_of::<Writer>();
-/// The number of refused uses in a row after which a writer that is marked busy counts as abandoned. The mark
-/// can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
+/// The number of uses in a row that are refused because a writer is marked busy, after which the mark is ignored. The
+/// mark can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
 const REFUSALS: u32 = 1024;
 
 /// A writer, which belongs to one thread at a time. All zeros is a valid writer without a chunk: the child of
@@ -159,7 +159,7 @@ pub(crate) fn write_lasting(event: &Event) -> bool {
 }
 
 /// Writes an event whose contents are written again for each later window. If the record drops old windows, the event
-/// is dropped together with the windows that had opened by then.
+/// is dropped together with the window that is open now or, if none is open, with the latest window.
 pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -286,7 +286,8 @@ impl Writer {
         self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
     }
 
-    /// Writes a string. If the record drops old windows, the string is dropped together with the open window.
+    /// Writes a string. If the record drops old windows, the string is dropped together with the window that is open
+    /// now.
     pub fn push_string(&self, id: StringId, text: &str) -> bool {
         if !keep::is_wanted() && self.push_lasting_string(id, text) {
             return true;

@@ -68,7 +68,8 @@ if way == "graph":
     run = graph.replay
 gc.collect()
 gc.disable()
-# With this number of objects, one garbage collection takes about as long as the sleep of the reason `sleep`.
+# With this number of objects, one garbage collection takes about as long as the sleep of the
+# planted cause `sleep`.
 garbage = [[n] for n in range(400_000)] if cause == "gc" and rank == 1 else []
 for n in range(steps):
     step(1, 4 * TOKENS if cause == "tokens" and rank == 1 and n >= 10 else TOKENS)

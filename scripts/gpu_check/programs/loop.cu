@@ -85,7 +85,8 @@ struct Lane {
         CHECK(cudaDeviceSynchronize());
     }
 
-    // This function is called directly: no library exports it, and no call to it passes through the PLT.
+    // No library exports this function, and calls to it do not pass through the PLT. So the library
+    // cannot intercept it.
     [[gnu::noinline]] void step(unsigned i) {
         char name[32];
         if (ranges) {

@@ -19,8 +19,9 @@ from moe_models import CUDA, VOCABULARY, Steps, blocks, build, ids_of, wait
 
 TOKENS, WARM = 50, 3
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# For each model: the number of experts, and the number of experts that a token uses. With TOKENS tokens, the
-# choices of one rank cannot be spread evenly over the experts.
+# For each model: the number of experts, and the number of experts that a token uses. The choices of
+# one rank's TOKENS tokens cannot be spread evenly over the experts, because the number of choices
+# is not a multiple of the number of experts.
 SHAPES = {"gpt_oss": (32, 4), "deepseek_v3": (64, 8)}
 
 

@@ -37,7 +37,7 @@ class Model:
         self.words = weight(WORDS, WIDTH)
         self.layers = [{"qkv": weight(3 * WIDTH, WIDTH), "out": weight(WIDTH, WIDTH), "up": weight(4 * WIDTH, WIDTH),
                         "down": weight(WIDTH, 4 * WIDTH)} for _ in range(LAYERS)]
-        # One slot of the cache is for each request. The additional last slot is for rows of a batch that have no
+        # The cache has one slot for each request. The additional last slot is for rows of a batch that have no
         # request.
         self.cache = torch.zeros(LAYERS, 2, SLOTS + 1, LENGTH, WIDTH, device=device, dtype=torch.half)
         self.places = torch.arange(LENGTH, device=device)

@@ -7,8 +7,8 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A test program with several threads: this test binary, started again as another process, which runs until it is
-/// killed. The second field reads the lines of its output.
+/// A process in which this test binary runs again, as a test program with several threads, until it is killed. The
+/// second field reads the lines of its output.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
@@ -60,7 +60,7 @@ impl Drop for Program {
     }
 }
 
-/// A number that no other word on a stack has. Each thread puts this number plus the thread's index on its stack.
+/// A number that is easy to recognize on a stack. Each thread puts this number plus the thread's index on its stack.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]

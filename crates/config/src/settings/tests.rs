@@ -404,8 +404,8 @@ fn a_run_that_is_named_wins_over_the_launchers_job() {
     );
 }
 
-/// Returns random bytes that are often almost a valid value: most pieces come from the grammar's
-/// alphabet.
+/// Returns random bytes that are often almost a valid value: most of them come from `PIECES`, which are parts of
+/// valid values.
 fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut next = || {
         // Pseudo-random numbers (xorshift64)

@@ -10,15 +10,15 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// An estimate of the time, in ticks, when a chunk was begun. It is based on the chunk's first event that its own
-/// thread wrote when the event ended. Events that are reported later, such as GPU times, are a worse basis: they may
-/// be seconds older than the event before them.
+/// An estimate of the time, in ticks, when a chunk was begun. It is the end of the chunk's first event that a thread
+/// wrote when the event ended. Other events, such as GPU times, are written later and may be seconds older than the
+/// event before them. They are used only in a chunk that has no event of the first sort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
     Unknown,
-    /// The start of the first event that has a time. Used until an event is found that its own thread wrote
-    /// when the event ended.
+    /// The start of the first event that has a time. Used as long as no event is found that its thread wrote when the
+    /// event ended.
     About(u64),
     /// The end of the first event that its own thread wrote when the event ended.
     At(u64),
@@ -124,7 +124,8 @@ impl Reused {
 
     /// Returns true if the second pass passes this entry on to the caller. It leaves out strings (the first pass has
     /// passed them on), events outside windows, and events of dropped windows. It also leaves out edges (openings and
-    /// closings of windows) that the first pass did not see, because a running process may move an edge.
+    /// closings of windows) that the first pass did not see: a running process may overwrite an edge with a later
+    /// one.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -168,8 +169,8 @@ impl Reused {
         window.is_some_and(|(_, close)| event.start < *close)
     }
 
-    /// Returns the edges (openings and closings of windows) that the first pass found and the second did not, because
-    /// the process has moved them. Each comes with its thread.
+    /// Returns the edges (openings and closings of windows), with their threads, that the first pass found and the
+    /// second did not. The process has overwritten these edges in between.
     pub(crate) fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -215,8 +216,8 @@ mod tests {
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // This function call began before all other events of the test but ended late. Its end is
-        // the time of its chunk.
+        // This function call began before all other events of the test but ended late. The end of the call is used as
+        // the time of the chunk.
         see(2, 50, 300, What::Function { name: 1 });
         // Chunk 3 has only GPU spans, so its position is determined by the start of its first span.
         see(3, 150, 5, span);
@@ -264,7 +265,8 @@ mod tests {
     }
 
     /// Tests records of earlier versions of the library, which wrote each stack frame only once. The event of a frame
-    /// must be kept although the windows of its time were dropped.
+    /// must be kept even if the window in which it was written was dropped, because later samples may refer to the
+    /// frame.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

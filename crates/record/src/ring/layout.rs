@@ -52,8 +52,8 @@ pub(super) struct CollectivePlace {
     pub(super) count: AtomicU64,
     pub(super) stream: AtomicU64,
     pub(super) begin_ns: AtomicU64,
-    /// The time when the call returned; 0 if it has not returned. For a call that is captured into a graph, the
-    /// number of times in a row that it was captured.
+    /// The time when the call returned; 0 if it has not returned. In the entry of a call that is captured into a
+    /// graph, this word is instead the number of times in a row that the call was captured.
     pub(super) end_ns: AtomicU64,
     /// The id of the calling thread in the low half. The high half is 1 plus the root rank of the operation, or 1
     /// plus the other rank of a send or receive; 0 if there is neither.
@@ -161,7 +161,7 @@ impl RingBlock {
 impl DirectionPlace {
     /// Returns the key of a direction: bit 0 is 1 for receives, the next 32 bits are the other
     /// rank, and the bits above are 1 plus the index of the communicator. Neighbouring ranks have
-    /// neighbouring keys.
+    /// neighbouring keys, so the searches for these keys begin at different entries.
     pub(super) const fn key(communicator: usize, call: &Operation) -> u64 {
         let peer = match call.peer {
             Some(peer) => peer,

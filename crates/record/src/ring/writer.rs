@@ -187,8 +187,8 @@ impl RingBlock {
     }
 
     /// Adds a call that begins now, and returns a value to pass to [`RingBlock::call_ends`]. `member` returns the id,
-    /// rank and size of a communicator that is not in the ring yet. If the call is captured into a graph, it is only
-    /// listed, and the result is `None`.
+    /// rank and size of a communicator that is not in the ring yet. A call that is captured into a graph is only
+    /// added to the list of captured calls, and the result is `None`.
     #[inline]
     pub fn call_begins(
         &self,

@@ -9,8 +9,8 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Creates the file of a record in the process with the number `process`. If its name is not the wanted one,
-/// returns the reason as well.
+/// Creates the file of a record, as the process with the number `process` does. Also returns the reason if the file
+/// got another name than `path`.
 fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
     let mut file = File::create(path, process)?;
     let taken = file.publish()?;
@@ -149,8 +149,8 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Tests processes that want the same name at the same time, every second of which ends at once. Each must get its
-/// own file, and no record may be lost.
+/// Tests processes that want the same file name at the same time. Every second process ends immediately. Each process
+/// must get its own file, and no record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {
     const AT_ONCE: u8 = 16;
@@ -163,7 +163,7 @@ fn processes_that_start_at_once_get_a_file_each() {
         let (file, _) = create_by(&path, u32::from(number) + 100).unwrap();
         let written = file.file.get().unwrap().write_all_at(&record(number), 0);
         written.unwrap();
-        // Every second process ends at once, so its lock is released while other processes look for a name.
+        // Every second process ends immediately, so its lock is released while other processes look for a name.
         number.is_multiple_of(2).then_some(file)
     };
     let files: Vec<_> = std::thread::scope(|scope| {

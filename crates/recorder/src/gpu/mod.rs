@@ -108,8 +108,8 @@ lifecycle::global! {
 const AT_ONCE_NS: f64 = 10_000.0;
 /// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
-/// The maximum time to wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
-/// program's own call waits for the same gate.
+/// The maximum time to wait for the driver's gate to open. The gate is closed while CUPTI is detached, and keeps all
+/// threads out of the driver. The program's own call waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An object that the program is about to destroy.
@@ -190,8 +190,8 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// Makes calls run without inspection until GPU times are measured again. Does nothing while a stream has an open
-/// span.
+/// Turns off the inspection of calls until GPU times are measured again, so that calls take less time. Does nothing
+/// while a stream has an open span.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
@@ -206,8 +206,8 @@ fn stop_following() {
     }
 }
 
-/// Turns on the inspection of calls for GPU times. Called after a span has been opened, because its end must be seen
-/// even if the iteration has ended in the meantime.
+/// Turns on the inspection of calls for GPU times. Called after a span has been opened: the call that ends the span
+/// must be inspected, even if the iteration has ended in the meantime.
 fn follow() {
     fence(Ordering::SeqCst);
     look_for(Looks::GpuTimes, true);

@@ -25,7 +25,8 @@ pub(crate) enum SamplingPhase {
     Timing,
     /// The window's last times are being read. No other thread may use a CUDA event.
     Reading,
-    /// A thread has given up waiting for the driver before the end of the window, so GPU timing has stopped.
+    /// A thread took too long in the driver, so GPU timing has stopped. The end of the window has not been handled
+    /// yet.
     Failing,
     /// GPU timing has stopped for the rest of the process, and the window in which it stopped has closed.
     Over,

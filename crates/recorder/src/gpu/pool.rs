@@ -244,8 +244,9 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The pool is locked by another thread. The context's handle is removed from the entry all the same: the
-            // other thread checks the handle again and finds that the entry no longer belongs to the context.
+            // Another thread holds the lock on the pool. The context's handle can still be removed from the entry:
+            // the other thread checks the handle after it has locked the pool, and finds that the entry no longer
+            // belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -407,8 +408,8 @@ impl Pool {
         }
     }
 
-    /// Adds a span whose two CUDA events have been recorded. If many spans are unread, reads some of them. The host
-    /// has time for this now, because it is about to wait or the GPU has work.
+    /// Adds a span whose two CUDA events have been recorded. If many spans are unread, also reads the times of some
+    /// of them. This is a good moment, because the host is about to wait or the GPU has work.
     pub(crate) fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
@@ -462,8 +463,9 @@ impl Pool {
 
     /// Returns the time when a span began, in ticks, and its duration in nanoseconds.
     ///
-    /// The GPU's clock is related to the host's clock by two facts: no event happens before it was recorded,
-    /// and on an idle stream an event happens at the moment when it is recorded.
+    /// CUDA events show only durations. To find the span's time on the host's clock, the function uses two facts: no
+    /// event happens before it was recorded, and on an idle stream an event happens at the moment when it is
+    /// recorded.
     fn times(
         &self,
         driver: Driver,

@@ -68,7 +68,7 @@ impl Sampling {
         }
     }
 
-    /// Resets the counts for a window that opens, but keeps the value of `every` that earlier windows have led to.
+    /// Resets the counts for a window that opens. `every` keeps its value, which was decided in earlier windows.
     pub(crate) const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;

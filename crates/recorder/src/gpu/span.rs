@@ -111,7 +111,8 @@ pub(crate) struct Ending {
 /// The result of ending a span: its time can be read, is lost, or needs one more CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The span stays open: another thread has begun it and is about to make its first launch.
+    /// The span stays open although it has no launch yet: another thread has begun it and is about to make its first
+    /// launch.
     Stays,
     /// The span has no work, so its CUDA events can be reused.
     Empty,
@@ -137,7 +138,8 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // More than one iteration has begun since this one, so a CUDA event recorded now would give no useful time.
+        // More than one iteration has begun since the span's iteration. A CUDA event recorded now would come long
+        // after the span's work, so its time would be of no use.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,

@@ -25,8 +25,8 @@ const REMEMBERED: usize = 8;
 /// span would cost too much. With that many spans, most end in a wait of the host, so the host's clock is accurate
 /// enough.
 const TOO_MANY: usize = 4;
-/// A stream counts as shared among threads once the launching thread has changed this number of times. Each
-/// span halves the number of changes, so the threads must alternate more than half that often in every span.
+/// The number of changes of the launching thread after which a stream counts as shared among threads. Each new span
+/// halves the number of changes counted so far, so a few changes in each span never reach this number.
 const SHARED_AFTER: u32 = 32;
 
 /// The driver's handle of the legacy default stream (`CU_STREAM_LEGACY`).
@@ -46,8 +46,8 @@ pub struct StreamArgument {
 /// its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StreamKey {
-    /// The handle. For a per-thread default stream, the address of the thread's block combined with
-    /// [`PER_THREAD`].
+    /// The handle. For a per-thread default stream, the address of the thread's block of thread-local words,
+    /// combined with [`PER_THREAD`].
     name: usize,
     /// The context of a default stream; 0 for other streams.
     context: usize,
@@ -106,13 +106,14 @@ pub(crate) struct Stream {
     /// The state of the stream's span ([`Has`]), encoded as a word. Written with the lock on the span held,
     /// and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches of the previous span at the same position (counted within an iteration). It predicts
-    /// which launch is the last of the open span.
+    /// The expected number of launches of the open span, by which its last launch is predicted. It is the number of
+    /// launches of the latest earlier span that had the same index in its iteration.
     expected: AtomicU32,
     /// The number of launches that precede the latest recording of the span's last CUDA event.
     settled: AtomicU32,
-    /// True if many threads launch into this stream in turn. Launches are then not counted, because all
-    /// threads would write to one cache line: a launch only marks the number as greater than `settled`.
+    /// True if many threads launch into this stream in turn. Launches are then not counted one by one, because all
+    /// threads would write to one cache line. Only the first launch after `settled` was stored increases `launches`,
+    /// which is then greater than `settled`.
     is_shared: AtomicBool,
     number: AtomicU16,
     counted: LaunchCounts,
@@ -151,7 +152,7 @@ pub(crate) struct Open {
     counts: [u32; REMEMBERED],
     /// Bit n is set if the host waited for the stream right after the launches of span n of an iteration.
     waited: u8,
-    /// The number of spans that the stream had in the latest earlier iteration that had any.
+    /// The number of spans that the stream had in its latest earlier iteration with spans.
     before: usize,
 }
 
@@ -255,7 +256,8 @@ impl Stream {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
-    /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
+    /// Notes that the iteration's span could not begin or is not measured. Called with the lock on the
+    /// stream's span held.
     pub(crate) fn miss(&self, iteration: u64) {
         self.on(span::SpanEvent::Fails(iteration));
     }
@@ -294,8 +296,8 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // The number of changes is halved only when a span begins. In iterations that are not measured no span
-            // begins, so the number must not grow there.
+            // The number of changes of the launching thread (`turns`) is halved only when a span begins. In iterations
+            // that are not measured no span begins, so the number must not grow there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
                 counted.turns.store(turns, Ordering::Relaxed);
@@ -418,8 +420,8 @@ pub(crate) fn stream_at(place: u8) -> &'static Stream {
 }
 
 fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
-    // The rotation puts the context into the high bits of the key. So the context changes only the highest bits of
-    // the hash, which select the first entry to look at.
+    // The context is put into the high bits of the key, so it changes only the highest bits of the hash. These bits
+    // select the entry at which the search begins.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }

@@ -340,7 +340,8 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // In another context, an error that concerns only one stream must not stop the timing.
+    // Timing has stopped in the first context. In another context, an error that concerns only one stream must not
+    // stop the timing.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -489,8 +490,8 @@ fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_ne
         begin_iteration(7);
         launch_and_wait(stream, 2);
         launch(stream);
-        // A wait for all streams does not end a span that is timed with the host's clock. The next iteration
-        // begins without an open span.
+        // A wait for all streams does not end a span that is timed with the host's clock, so the open span is lost.
+        // The next iteration begins without an open span.
         before_wait(Wait::All);
         begin_iteration(8);
         by_clock.push(launch_and_wait(stream, 5));

@@ -201,8 +201,8 @@ fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window
     assert!(last.eq(of_windows.copied()));
 }
 
-/// Simulates a thread that holds the lock on the list of full chunks for a long time, because the kernel does
-/// not schedule it.
+/// Tests that chunks are reused even if they became full while another thread held the lock on the list of full
+/// chunks. A thread may hold it for long if the kernel does not schedule the thread.
 #[test]
 fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
     let contents = of_a_child(|| {

@@ -1,8 +1,8 @@
 //! Chunks for strings and data about the process that stay as long as the record, while other chunks are overwritten.
-//! A thread's own chunk could never be overwritten if it held a name that stays.
+//! If a name that stays were written into a thread's own chunk, that chunk could never be overwritten.
 //!
 //! If the record drops the oldest windows, the lasting chunks may take only a fraction of it. Strings that no longer
-//! fit are then dropped together with the windows of their time.
+//! fit are written into the thread's own chunk, and dropped together with the window that is open then.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;

@@ -29,8 +29,8 @@ const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
 /// The maximum length in bytes of a name that the program chose. Longer names are cut.
 pub const LONGEST: usize = 512;
 
-/// An entry of the hash table of texts. It belongs to an era (a number that changes when texts are forgotten), which
-/// never decreases. So it holds at most one text in each era.
+/// An entry of the hash table of texts. Each entry has an era (a number that changes when texts are forgotten). The
+/// era of an entry never decreases, so each entry takes at most one text in each era.
 struct TextEntry {
     /// The hash of the text and of its era; 0 if the entry was never used.
     hash: AtomicU64,
@@ -147,8 +147,8 @@ impl Label {
         }
     }
 
-    /// Returns the text's number, like [`Label::id`], for a text to which events outside windows refer as well. So
-    /// the number stays valid when a window opens.
+    /// Returns the text's number, like [`Label::id`], but one that stays valid when a window opens. It is for texts
+    /// to which events outside windows refer as well.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -288,8 +288,7 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
     // A lasting text (one that stays as long as the record) must not claim an entry that a text of the current era
-    // uses. The entries within reach are all searched before one is claimed, because the text may already be in a
-    // later one.
+    // uses. The text may already be in any entry within reach, so all of them are searched before one is claimed.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));

@@ -120,7 +120,8 @@ static void native_polling()
     }
 }
 
-// Waits for more requests to fill the batch, until a time limit passes, because no more requests come.
+// Waits for more requests to fill the batch. No more requests come, so the wait always lasts until
+// its time limit.
 FUNCTION void fill_batch(std::mutex &lock, std::condition_variable &arrived)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -163,7 +164,7 @@ static void native_statistics_lock()
     }
 }
 
-// ---- programs that wait for work, which is not a fault
+// ---- programs that wait for work: this wait is not a fault
 
 static std::mutex queue_lock;
 static std::condition_variable queue_grew;
@@ -457,7 +458,8 @@ static void native_tiny_kernels()
         forward(1500, 0);
 }
 
-// Captures another graph in one step of eight, because a longer sequence needs one.
+// In one step of eight, captures a new graph, like an engine that needs another graph because a
+// sequence has become longer.
 static void native_recaptures()
 {
     cudaGraphExec_t graph = nullptr;

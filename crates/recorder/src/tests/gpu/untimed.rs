@@ -90,8 +90,8 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
     assert_eq!(gpu.lost(), before);
 }
 
-/// Launches work like [`launch`], but only if GPU times are being measured, as the hooks do for the program's
-/// calls.
+/// Launches work like [`launch`], but does nothing unless GPU times are being measured. The library's hooks treat the
+/// program's calls in the same way.
 fn launch_if_followed(target: StreamArgument) {
     if is_timing() {
         launch(target);
@@ -103,8 +103,8 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // The simulated iterations are short: the first block of iterations is measured, and then only few
-    // blocks.
+    // The simulated iterations are short, so measuring them is relatively expensive. Therefore only few blocks of
+    // iterations are measured after the first block.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {
