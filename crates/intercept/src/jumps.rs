@@ -173,7 +173,7 @@ fn driver() -> Result<Option<ElfModule>, String> {
     }
 }
 
-/// Returns the driver's functions for the calls of the table, in all variants that a program can get.
+/// Returns the driver's functions for all calls in the table of calls, in all variants that a program can get.
 fn forms(driver: &ElfModule) -> Vec<Form> {
     /// Suffixes that a header or the driver adds to the function name that programs use.
     const SUFFIXES: [&str; 9] = [
@@ -269,7 +269,7 @@ impl ProcAddresses {
     }
 }
 
-/// Returns the state of each function's entry, or the reason why the function gets no jump.
+/// Returns, for each function, the data for patching its entry, or the reason why the function gets no jump.
 fn entries(
     driver: &ElfModule,
     forms: &[Form],

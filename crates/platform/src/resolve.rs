@@ -38,9 +38,9 @@ pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it
-    // comes after the C library in the loader's list. Other modules that were loaded after the
-    // start may come before this library in the list.
+    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it comes after the C
+    // library in the loader's list, so no module after it defines `setenv`. Other modules that were loaded after the
+    // start may come before it. So the modules that were loaded at the start must be counted.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {

@@ -16,8 +16,8 @@ const VARIES: u32 = 2;
 const LONGER: u64 = 2;
 
 impl Scratch {
-    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model, once more of
-    /// them have been seen.
+    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model when more of them have
+    /// been seen.
     pub(super) fn may_end_in_long_interval(
         &self,
         entries: &[HistoryEntry],
