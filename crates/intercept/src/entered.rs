@@ -186,7 +186,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
 /// Returns true if the call does what its row in the table of calls describes. Some rows describe only copies from
 /// the device to the host, but a runtime function such as `cudaMemcpy` may copy in any direction.
 fn is_the_call(call: Call, frame: &CallFrame) -> bool {
-    // The direction is a 32-bit enumeration: the upper half of its register is undefined.
+    // The direction is a 32-bit enumeration. The upper half of its register is undefined, so only the lower half is
+    // compared.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 /// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left

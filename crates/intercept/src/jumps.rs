@@ -287,8 +287,8 @@ fn entries(
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
-    // If one function ends in a jump to another, the jumps at both entries would report the same
-    // call twice.
+    // If one function ends in a jump to another, the jumps at both entries would report the same call twice. So
+    // neither function gets a jump at its entry.
     let mut twice = BTreeSet::new();
     for (index, entry) in entries.iter().enumerate() {
         for target in entry.iter().flat_map(|entry| &entry.ends_in) {

@@ -161,8 +161,8 @@ fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
-        // A failed wait shows nothing about the GPU's work. The next successful wait reports that
-        // the work has ended.
+        // A failed wait does not show whether the GPU's work has ended, so nothing is reported here. The next
+        // successful wait reports that the work has ended.
         TimingRole::WAITED_FOR if failed => {}
         TimingRole::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),

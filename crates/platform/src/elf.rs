@@ -455,8 +455,9 @@ impl ElfModule {
 
     /// Returns a symbol index that is greater than those of all undefined symbols.
     fn undefined_end(&self) -> usize {
-        // Both kinds of hash table state their size in the second word. In a GNU table all undefined symbols
-        // come before the first hashed symbol, unless no symbol is hashed.
+        // The second word of a GNU hash table is the index of the first hashed symbol. All undefined symbols come
+        // before it, unless no symbol is hashed. The second word of the other kind of hash table is the number of
+        // symbols.
         let second =
             |table: usize| (table != 0).then(|| self.memory.word(table.wrapping_add(4)))?;
         if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {

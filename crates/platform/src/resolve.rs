@@ -92,7 +92,8 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34, the C library also had the files libdl and libpthread.
+            // Before glibc 2.34, the C library also had the files libdl and libpthread, so the function may be in any
+            // of the three.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };

@@ -28,7 +28,8 @@ pub(crate) fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if let Some(text) = rust(name) {
         return accept(&text);
     }
-    // The parser expects names that compilers produce, and may panic on a damaged name.
+    // The parser expects names that compilers produce, and may panic on a damaged name. Such a name then has no
+    // demangled texts.
     let texts = catch_unwind(AssertUnwindSafe(|| cpp(name))).unwrap_or_default();
     texts.iter().flatten().any(|text| accept(text))
 }

@@ -76,7 +76,7 @@ impl Scratch {
             (drafts, longest) = (0, 0);
         }
         // With a constant number of short intervals, the passes could be ordinary steps of which each n-th takes
-        // longer.
+        // longer. So the number must vary.
         let vary = longs > 1 && fewest > 0 && most <= MAX_DRAFTS && most - fewest >= VARIES;
         let average = |lasted: u64, intervals: u64| lasted / intervals.max(1);
         vary && agreeing * 8 >= longs * 7 && average(long, longs) >= average(short, shorts) * LONGER

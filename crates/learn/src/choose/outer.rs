@@ -230,7 +230,7 @@ impl Scratch {
         // replaced only if its intervals are parts of a step.
         let alone = inner.even();
         // The threads of a pool take turns, so the call site of one thread recurs more rarely than that of the whole
-        // pool. It is not the site of an outer loop.
+        // pool. It is not the site of an outer loop, so it does not replace `inner`.
         if outer.one_helper {
             return None;
         }

@@ -82,8 +82,8 @@ impl Learner {
         if self.resting {
             self.start_recording(trails);
         } else {
-            // The history entries after the last occurrence of the old call site belong to the new
-            // pattern.
+            // Only the history entries after the last occurrence of the old call site are kept, because they belong
+            // to the new pattern.
             self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;
