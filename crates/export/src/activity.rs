@@ -14,7 +14,7 @@ pub(crate) enum ArgumentValue {
     Yes,
 }
 
-/// A text that many items share, given by its number.
+/// A reference to a text that many items share: the number of a string, or of a scope whose name is the text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SharedText {
     String(StringId),

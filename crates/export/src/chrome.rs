@@ -47,8 +47,8 @@ impl<'a> Chrome<'a> {
         to
     }
 
-    /// Writes an event for one point of an arrow. Readers attach that event to the event that begins at the time `at`
-    /// on `line`.
+    /// Writes one point of an arrow as an event. Readers of the trace attach the point to the item whose event begins
+    /// at the time `at` on `line`.
     fn flow(&mut self, group: &Group, line: &TrackLine, at: u64, flow: Flow) {
         let id = self.records << 32 | u64::from(flow.launch);
         let to = self.next();

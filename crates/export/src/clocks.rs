@@ -7,8 +7,8 @@ use crate::record::Record;
 /// For each record, the offset from its `CLOCK_MONOTONIC` to the common clock, in nanoseconds.
 ///
 /// Records from the same boot of a machine share `CLOCK_MONOTONIC`, so the distances between their times stay exact.
-/// Records of different machines are aligned by the time of day, so only as exactly as the clocks of the machines
-/// agree. The common clock is that of the machine that was started first, so that no time is negative.
+/// Records of different machines are aligned by the time of day, so they are only as well aligned as the machines'
+/// clocks. The common clock is that of the machine that was started first, so that no time is negative.
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,

@@ -8,9 +8,9 @@
 /// Maximum number of lines to which the events of one track are distributed.
 const MAX_LINES: usize = 1024;
 
-/// Returns the maximum number of spans that each line keeps separately, for a record that has `lines` lines. If a
-/// line has more spans, neighbouring spans are merged, the oldest first. Records with many lines get a lower limit,
-/// which bounds the memory for all lines.
+/// Returns the maximum number of spans that a line stores one by one, in a record with `lines` lines. If a line has
+/// more spans, its oldest neighbouring spans are merged. Records with many lines get a lower limit, which bounds the
+/// memory for all lines.
 #[must_use]
 pub(crate) const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
@@ -40,10 +40,11 @@ impl Lanes {
     /// Returns the index of a line that can take a span. Returns `None` if no line can take the span and no further
     /// line is allowed.
     ///
-    /// The events of one batch are written in the order of their starts, longer ones first. So if two spans start at
-    /// the same time, the later one can contain the other only if both are in the same batch.
+    /// Spans arrive in the order of their ends, but the events of one batch are written in the order of their starts,
+    /// longer ones first. So a span can contain an earlier span with the same start only if both are in the same
+    /// batch.
     ///
-    /// `limit` is the maximum number of spans that a line keeps separately.
+    /// `limit` is the maximum number of spans that a line stores one by one.
     pub(crate) fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = LaneSpan { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
@@ -59,8 +60,8 @@ impl Lanes {
 }
 
 impl Line {
-    /// Adds a span to the line if no existing span overlaps it in part: each must lie either inside the new span or
-    /// outside. Returns true if the span was added.
+    /// Adds a span to the line if each existing span lies completely inside the new span or completely outside of it.
+    /// Returns true if the span was added.
     fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
         // The spans from `first` on do not start before the new span. Each of them must lie either inside the new span
         // or after it.
@@ -128,7 +129,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // Spans that arrive in the order of their starts can also share a line if they do not overlap.
+        // Spans that do not overlap share a line, even if they do not arrive in the order of their ends.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 
@@ -138,8 +139,8 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A child that is added after its parent cannot be distinguished from a span that belongs to another parent, so
-        // the child gets another line.
+        // A span that arrives after a longer span that contains it need not be a child of that span. So it gets
+        // another line.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }

@@ -188,8 +188,8 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The id of a window's trace, and a number for the process. The ids of the window's spans are made from them, and are
-/// the same in every export, so that a second export of a record adds no spans.
+/// The id of a window's trace, and a number for the process. The span ids of the window are computed from both. All
+/// ids are the same in every export, so a second export of a record adds no spans.
 struct Ids {
     trace: [u8; 16],
     process: u64,

@@ -46,8 +46,8 @@ impl Sink {
     }
 }
 
-/// Calls `make`, and writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
-/// true. Returns the result of `make`.
+/// Calls `make` with a sink, and writes the contents of the sink to `to`, compressed if `gzip` is true. Returns the
+/// result of `make`.
 ///
 /// # Errors
 /// Returns an error if writing fails, or else the error of `make`.

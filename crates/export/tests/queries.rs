@@ -103,8 +103,8 @@ fn every_question_is_answered_as_the_report_answers_it() {
     }
     assert_eq!(found, ranks.len());
 
-    // The causes of a run's time must add up to the same time as in the report's ledgers, and their shares must add up
-    // to 1.
+    // In the query's answer, the times of all causes of a run must add up to the host time in the report's ledgers.
+    // The shares of the causes must add up to 1.
     let of_run = |run: &'static str| {
         records
             .iter()

@@ -48,8 +48,8 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // The expected number of rows: all drawn items, and the rows that are not drawn, which are 3 processes, 3
-    // threads, the metrics, 1 row with an expert's tokens, and the ledger.
+    // The export must contain a row for each drawn item. Rows that are not drawn come from the 3 processes, the 3
+    // threads, the metrics, the tokens of 1 expert, and the ledger.
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));

@@ -63,7 +63,7 @@ lifecycle::global! {
 }
 
 lifecycle::global! {
-    /// True until the first symbol look-up, which registers the exit handler.
+    /// True from [`await_look_up`] until the next symbol look-up, which registers the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
     /// True if symbol look-ups are intercepted only to register the exit handler, and need not be intercepted
@@ -120,8 +120,8 @@ pub fn report() {
 }
 
 fn find() -> Option<Bypass> {
-    // First collect the modules, and ask the driver afterwards: the loader's lock is held during the callback, and
-    // the driver must not be called with it.
+    // First collect the modules, and ask the driver afterwards: `each_elsewhere` holds the loader's lock while it
+    // calls the closure, and the driver must not be called while that lock is held.
     let mut elsewhere = Vec::new();
     let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
     elf::each_elsewhere(is_driver, |module| elsewhere.push(*module));

@@ -61,7 +61,8 @@ pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool
     let operation = Operation {
         collective: arguments.collective,
         count: frame.word(arguments.count) as u64,
-        // The data type and the peer are 32-bit values: the upper halves of their registers are undefined.
+        // The data type and the peer are 32-bit values. The upper halves of their registers are undefined, so only
+        // the lower halves are used.
         data_type: frame.word(arguments.data_type) as u8,
         peer: arguments.peer.map(|word| frame.word(word) as u32),
     };

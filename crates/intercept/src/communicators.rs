@@ -1,7 +1,7 @@
 //! Calls with which the program creates NCCL communicators. The library reads the rank from the arguments before the
-//! call runs. It does not see most of these calls return: they take more words on the stack than the library's frame
-//! copies. A split is the exception: only NCCL knows which rank it assigns, so the library reads the rank after the
-//! call.
+//! call runs. It does not see most of these calls return, because their arguments take more stack words than the
+//! library copies for a call that returns to it. A split is the exception: only NCCL knows which rank it assigns, so
+//! the library reads the rank after the call.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
@@ -55,7 +55,8 @@ pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
         NcclCall::InitRankScalable => one(2, &|| {
             identified_at(frame.args[4], number(3).map_or(0, |count| count as usize))
         }),
-        // The arguments are `ncclComm_t *comms, int ndev, const int *devices`. All ranks are in this process.
+        // The arguments are `ncclComm_t *comms, int ndev, const int *devices`. All ranks are in this process, so the
+        // process has a single rank only if `ndev` is 1.
         NcclCall::InitAll => {
             let alone = number(1).filter(|count| *count == 1);
             session::communicator(alone.map(|_| (0, 1)));
@@ -71,9 +72,9 @@ pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
 }
 
 /// Records a split of a communicator: `ncclCommSplit(comm, color, key, newcomm, config)`. NCCL computes the new ranks
-/// from the colors and keys of all processes. With a color below 0 this process joins no new communicator. The rank
-/// is unknown while NCCL is still creating the new communicator: inside a group of calls, or if the call does not
-/// block and has not `succeeded` yet.
+/// from the colors and keys of all processes. If the color is below 0, this process joins no new communicator. The
+/// new rank of this process is unknown while NCCL is still creating the new communicator. That is the case inside a
+/// group of calls, or if the call does not block and has not `succeeded` yet.
 pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {

@@ -80,12 +80,13 @@ pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char)
     })
 }
 
-/// Returns true if `name` is `dlsym` and this library's `dlsym` is the next one for the code at `caller`, which looks
-/// it up with `dlvsym` and RTLD_NEXT.
+/// Returns true if the look-up of `name` by the code at `caller`, with `dlvsym` and RTLD_NEXT, must find this
+/// library's `dlsym`. That is so if `name` is `dlsym` and the caller's module comes before this library in load
+/// order.
 ///
-/// A library that defines `dlsym` finds the real one with such a look-up and a version. This library's `dlsym` has no
-/// version, so the loader would skip it, and this library would not see the program's look-ups. Returns false in a
-/// process without this library's environment variables, so the loader's answer is kept there.
+/// A library that defines `dlsym` itself finds the real one with such a look-up and a version. This library's `dlsym`
+/// has no version, so the loader would skip it, and this library would not see the program's look-ups. Returns false
+/// in a process without this library's environment variables, because the loader's answer must not be changed there.
 pub(crate) unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     // SAFETY: the program passed `name` to `dlvsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
@@ -116,7 +117,7 @@ fn real_dlvsym() -> Option<Dlvsym> {
 }
 
 /// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if `version` is given. The real
-/// function takes this library to be the caller, so the program's caller does not matter.
+/// function takes this library to be the caller, not the module of the program that made the look-up.
 ///
 /// # Safety
 /// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is given.

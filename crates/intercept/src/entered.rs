@@ -121,7 +121,8 @@ fn driver(call: Call, args: &[usize]) -> bool {
     is_followed(call)
 }
 
-/// Counts a driver call while NVTX ranges are emitted for each call: the assembly code does not count such calls.
+/// Counts a driver call while NVTX ranges are emitted for each call. All calls then take the slow path, so the
+/// assembly code has not counted this call.
 fn uncounted_driver(call: Call, frame: &CallFrame) {
     if thread::cells().is_null() {
         session::new_thread(true);
@@ -182,10 +183,11 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     true
 }
 
-/// Returns true if the call belongs to its row in the table of calls. A runtime function such as `cudaMemcpy` may
-/// copy in any direction, but belongs to its row only if it copies from the device to the host.
+/// Returns true if the call does what its row in the table of calls describes. Some rows describe only copies from
+/// the device to the host, but a runtime function such as `cudaMemcpy` may copy in any direction.
 fn is_the_call(call: Call, frame: &CallFrame) -> bool {
-    // The direction is a 32-bit enumeration: the upper half of its register is undefined.
+    // The direction is a 32-bit enumeration. The upper half of its register is undefined, so only the lower half is
+    // compared.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 /// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left
@@ -201,9 +203,9 @@ pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     })
 }
 
-/// Handles a call before it is recorded: notes its scopes and its role in the measurement of GPU times. The handler
-/// `record` calls this function only if such work is needed, just before it reads the time and calls the real
-/// function.
+/// Handles a call before it is recorded: updates the data about scopes (to which GPU work is attributed) and graphs,
+/// and stores the call's role in the measurement of GPU times. The handler `record` calls this function only if such
+/// work is needed, just before it reads the time and calls the real function.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -266,7 +268,8 @@ fn waits(does: Does, target: StreamArgument) -> bool {
     }
 }
 
-/// Does the work of [`read`] for a call that is not [`Simple`](super::thunk::Simple).
+/// Does the work of [`read`] for a call whose stream and size the thunk does not know, because the call is not
+/// [`Simple`](super::thunk::Simple).
 #[inline(never)]
 fn read_other(frame: &CallFrame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
@@ -342,7 +345,7 @@ fn destroys(what: Destroyed, frame: &CallFrame) {
 }
 
 /// Returns true if a call copies so few bytes that CUDA events before and after the copy would take longer than the
-/// copy itself. Programs make many small copies to the device, and wait after some of them.
+/// copy itself. Programs make many small copies to the device, so their GPU times are not measured.
 fn is_small_copy(call: Call, frame: &CallFrame) -> bool {
     let small_by = call.info().small_by;
     small_by.is_some_and(|word| is_small(word.into(), frame))

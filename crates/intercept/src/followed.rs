@@ -6,8 +6,8 @@ use tllmprof_session as session;
 
 use super::frame::CallFrame;
 
-/// Returns true if the library must see a call of this kind return: a call that waits, or that begins or ends a
-/// stream capture, and while the learner runs, a copy to the host.
+/// Returns true if the library must see a call of this kind return. This applies to waits, and to calls that begin or
+/// end a stream capture. While the learner (which finds iterations) runs, it also applies to copies to the host.
 pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::AsyncCopy(Direction::ToHost) => session::learns(),

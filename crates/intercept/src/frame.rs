@@ -51,7 +51,7 @@ impl TimingRole {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
     }
 
-    /// Returns true if a successful call only needs to be recorded when it returns, and nothing else.
+    /// Returns true if recording is the only work that remains when a successful call with this role returns.
     #[inline]
     pub(crate) const fn is_recorded_alone(self) -> bool {
         self.0 <= Self::COUNTED.0
@@ -69,7 +69,8 @@ pub(crate) struct CallFrame {
     pub args: [usize; 6],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
+    /// Stream handle of a recorded call, if the thunk does not know which argument is the stream (the call is not
+    /// [`Simple`](super::thunk::Simple)). 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
@@ -95,7 +96,8 @@ pub struct CallFrame {
     vectors: [u128; 8],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
+    /// Stream handle of a recorded call, if the thunk does not know which argument is the stream (the call is not
+    /// [`Simple`](super::thunk::Simple)). 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
@@ -202,7 +204,8 @@ impl CallFrame {
     }
 }
 
-/// Returns the word at `place`, a stack address between a frame and the return address of the outer call.
+/// Returns the word at the stack address `place`, which must lie above the frame of a running call, and not above the
+/// return address of the outermost call.
 fn above(place: usize) -> usize {
     // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }

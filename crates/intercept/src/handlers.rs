@@ -25,7 +25,7 @@ pub(crate) struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// The handler that a patched entry's trampoline jumps to if the call exceeds the number of calls that the thread
+    /// The handler that a patched entry's trampoline jumps to when the thread has used up the number of calls that it
     /// may count before a Rust function must run.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,

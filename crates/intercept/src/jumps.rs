@@ -173,7 +173,7 @@ fn driver() -> Result<Option<ElfModule>, String> {
     }
 }
 
-/// Returns the driver's functions for the calls of the table, in all variants that a program can get.
+/// Returns the driver's functions for all calls in the table of calls, in all variants that a program can get.
 fn forms(driver: &ElfModule) -> Vec<Form> {
     /// Suffixes that a header or the driver adds to the function name that programs use.
     const SUFFIXES: [&str; 9] = [
@@ -269,7 +269,7 @@ impl ProcAddresses {
     }
 }
 
-/// Returns the state of each function's entry, or the reason why the function gets no jump.
+/// Returns, for each function, the data for patching its entry, or the reason why the function gets no jump.
 fn entries(
     driver: &ElfModule,
     forms: &[Form],
@@ -287,8 +287,8 @@ fn entries(
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
-    // If one function ends in a jump to another, the jumps at both entries would report the same
-    // call twice.
+    // If one function ends in a jump to another, the jumps at both entries would report the same call twice. So
+    // neither function gets a jump at its entry.
     let mut twice = BTreeSet::new();
     for (index, entry) in entries.iter().enumerate() {
         for target in entry.iter().flat_map(|entry| &entry.ends_in) {

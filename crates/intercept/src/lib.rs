@@ -72,7 +72,8 @@ pub fn is_hooked(name: &core::ffi::CStr) -> bool {
     dlsym::role_of(name).is_some()
 }
 
-/// The interface through which the session controls the interception of calls.
+/// The interface through which the session (the part of the library that opens and closes windows) controls the
+/// interception of calls.
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {

@@ -20,8 +20,9 @@ use tllmprof_session::SessionFacts;
 /// Environment variable with the name of the test to run, in a process that [`alone`] has started.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
 
-/// Returns the tool that Cargo is configured to use for AArch64 tests on another processor: `LINKER` builds them,
-/// `RUNNER` runs them. `None` if there is none, or on another architecture.
+/// Returns the program that Cargo is configured to use for AArch64 tests on a computer with another processor: the
+/// program that builds the tests if `what` is `LINKER`, or the one that runs them if `what` is `RUNNER`. `None` if
+/// there is none, or if the tests are not for AArch64.
 fn cross(what: &str) -> Option<String> {
     let variable = format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
     cfg!(target_arch = "aarch64").then(|| std::env::var(variable).ok())?

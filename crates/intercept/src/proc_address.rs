@@ -12,9 +12,8 @@ use tllmprof_platform::{gate, resolve};
 
 /// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a stub of this library.
 ///
-/// In both versions of the function, the first argument is the name and the second is the address of the result. The
-/// result is valid only on success. The second argument may be null, and so may the name in a first query. `frame` is
-/// that of a call that has succeeded.
+/// In both versions of the function, the first argument is the name and the second is the address of the result. Both
+/// may be null. `frame` is that of a call that has succeeded, because the result is valid only then.
 pub(crate) fn handed_out(frame: &CallFrame) {
     /// Value of `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
     const PER_THREAD: usize = 2;

@@ -108,7 +108,8 @@ fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     recorder::call_at_once(frame.since.get(), until, what)
 }
 
-/// Writes a call into the record, if it must be recorded, and does everything else that its end requires.
+/// Writes a call into the record, if it must be recorded, and notifies the parts of the library that need to know its
+/// end: those for scopes, watched durations, waits and GPU times.
 #[cold]
 fn record(frame: &CallFrame, result: usize, until: u64) {
     let since = frame.since.get();
@@ -148,7 +149,8 @@ fn record(frame: &CallFrame, result: usize, until: u64) {
     }
 }
 
-/// Reports a call to the measurement of GPU times, if it failed or [`TimingRole::is_over`] is true for it.
+/// Reports the end of a call to the measurement of GPU times: a wait after which the stream's earlier work has ended,
+/// a call that enqueued the stream's last work, or a call that has failed.
 #[cold]
 fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {
@@ -159,8 +161,8 @@ fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
-        // A failed wait shows nothing about the GPU's work. The next successful wait reports that
-        // the work has ended.
+        // A failed wait does not show whether the GPU's work has ended, so nothing is reported here. The next
+        // successful wait reports that the work has ended.
         TimingRole::WAITED_FOR if failed => {}
         TimingRole::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),

@@ -70,8 +70,8 @@ pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
             }
         }
         CallPurpose::CaptureEnd => match written(second) {
-            // The capture has ended, but the program passed null as the address for the graph: it already has the
-            // graph.
+            // The capture has ended, but the program passed null as the address for the graph, because it already has
+            // the graph. So there is nothing to note.
             None if succeeded => {}
             graph => scopes::capture_ends(graph.filter(|_| succeeded)),
         },

@@ -33,8 +33,8 @@ pub(crate) fn stub(index: usize) -> *mut c_void {
 /// Used if the function's calls are only counted during the whole life of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
-    // The assembly code chooses the length of its jumps. If a stub became longer than expected, use the plain stub
-    // instead.
+    // The assembler chooses the encoding of the jumps in the stubs, so the stubs may be longer than expected. Then
+    // use the plain stub instead.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
     if length == COUNTING_SIZE * COUNT {
         address_in(pool, index * COUNTING_SIZE)

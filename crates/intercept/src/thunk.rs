@@ -70,7 +70,7 @@ pub(crate) struct Simple {
     pub bytes: Option<u8>,
 }
 
-/// The kind of a [`Simple`] call: it enqueues work, or waits for a stream, an event or more.
+/// The kind of a [`Simple`] call: it enqueues work, or waits for a stream, for an event, or for all work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Does {

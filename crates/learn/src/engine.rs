@@ -7,8 +7,8 @@ use crate::trail::{THREADS, Threads};
 /// Number of the latest history entries in which a thread must have launched work. Otherwise the thread counts as
 /// having stopped.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// Threads count as taking turns if the waits of other threads find at most one in this number of their launches
-/// unfinished.
+/// A thread counts as taking turns with other threads if their waits find at most one in this number of the thread's
+/// launches unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
 /// Size, in bits, of the hash set that holds the call sites of a thread.
 const SITE_BITS: usize = 2048;
@@ -45,8 +45,8 @@ struct Loads {
     /// For each thread, the work that was unfinished when another thread waited: the thread had launched it after its
     /// own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of `stray` that was unfinished when another thread waited that launches work, too (not a helper
-    /// thread).
+    /// The part of `stray` that was found unfinished by waits of other threads that launch work. Waits of helper
+    /// threads, which launch nothing, do not count.
     found: [u32; THREADS],
     /// Number of waits and copies of each thread, without those that helper threads make.
     calls: [u32; THREADS],
@@ -123,7 +123,7 @@ fn add(sum: &mut u32, work: u32) {
     *sum = sum.saturating_add(work);
 }
 
-/// Returns the engine whose waits are examined. It is the engine of the thread that launches most, among the threads
+/// Returns the engine whose waits are examined: the engine of the thread that launches most work, among the threads
 /// that still launch. The engine of `followed` is kept unless another engine launches more than twice as much.
 pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
@@ -204,13 +204,14 @@ pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if the followed threads no longer launch most, because another group of threads has taken over.
+/// Returns true if the followed threads no longer launch most of the work, because another group of threads has taken
+/// over.
 pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }
 
-/// Returns the number of history entries since the last entry of the thread that launched most, if that
-/// thread has stopped and other threads continue with different work; otherwise `None`.
+/// Returns the number of history entries since the last entry of the thread that launched most work, if other threads
+/// have replaced it: it has stopped, and they launch for another loop. Otherwise returns `None`.
 pub(crate) fn since_stale(entries: &[HistoryEntry]) -> Option<usize> {
     let most = most_active(entries);
     let engine = engine(entries, None)?;

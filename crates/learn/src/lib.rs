@@ -14,7 +14,7 @@
 //!   engine: the number of its launches. A thread that launches and never waits (PyTorch's backward pass) is a
 //!   *hand*: it works for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread
 //!   for each request) are one engine. Threads that wait while other threads have unfinished work are separate
-//!   engines ([`engine`]). The learner follows the engine that launches most.
+//!   engines ([`engine`]). The learner follows the engine that launches most work.
 //! - The learner begins with the most frequent site. It moves outward to a rarer site if that site explains why the
 //!   work between occurrences varies ([`choose`]). So the loop over passes of the target model replaces the loop over
 //!   draft steps. The loop over requests, which adds almost no work of its own, does not replace the loop over

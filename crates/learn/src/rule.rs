@@ -18,15 +18,15 @@ pub struct LearnedRule {
     /// True if helper threads make the call at the call site. Helper threads launch nothing
     /// themselves.
     pub(crate) helper: bool,
-    /// The thread that launches most, among the followed threads that wait.
+    /// The thread that launches most work, among the followed threads that wait.
     pub(crate) thread: u8,
     /// The threads whose launches are followed.
     pub(crate) threads: Threads,
     /// Number of threads outside the engine (the followed threads) that launch at least half as much as
     /// `thread`.
     pub(crate) others: u8,
-    /// Bit set of threads outside the engine (the followed threads) that launched a considerable part when
-    /// the rule was chosen. These threads may not join the followed ones.
+    /// Bit set of threads outside the engine (the followed threads) that launched a considerable part of the work
+    /// when the rule was chosen. These threads may not join the followed ones.
     pub(crate) rivals: u64,
     /// Median work of an iteration, in launches. A graph counts as several launches.
     pub(crate) median: u32,
@@ -36,8 +36,8 @@ pub struct LearnedRule {
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Number of equal parts in an iteration, minus one: each part but the last one ends at a further occurrence of
-    /// the call site. 0 if an iteration has no equal parts.
+    /// Number of equal parts in an iteration, minus one; 0 if an iteration has no equal parts. The call site occurs
+    /// at the end of each part.
     pub(crate) more_parts: u32,
     /// The work of an iteration that begins with a launch and does not end with a wait; `None` for an
     /// iteration that ends at a call site.
@@ -85,8 +85,8 @@ impl LearnedRule {
         self.period.is_some()
     }
 
-    /// Returns the thread whose launches are followed. If there are several, it is the thread that launches
-    /// most, among those that wait.
+    /// Returns the thread whose launches are followed. If there are several, it is the thread that launches most
+    /// work, among those that wait.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)

@@ -63,8 +63,8 @@ fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// In this stream every ninth step has more work. The learner opens windows (recorded intervals) so late that they
-/// are not checked.
+/// In this stream every ninth step has more work. The learner opens windows (recorded intervals) only late, so this
+/// test does not check them.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
@@ -212,7 +212,7 @@ fn assert_windows_open_on_true_iterations(name: &str, records: &[Record]) {
             "{name}: {asked:?} at {}",
             taken.first
         );
-        // The last iteration of a stream may be incomplete.
+        // The last iteration of a stream may be incomplete, so it is not checked.
         let marks = &taken.marks[..taken.marks.len() - 1];
         let amiss = marks.iter().filter(|&&marks| marks != 1).count();
         assert!(

@@ -5,8 +5,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Prevents the calling thread from being cancelled while this value exists, for example while it switches a window or
-/// writes a log line.
+/// Prevents the calling thread from being cancelled while this value exists, for example while it opens or closes a
+/// window or writes a log line.
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {

@@ -1,5 +1,6 @@
 //! Files that the library keeps open. The program may close file descriptors that it does not know, and later get the
-//! same numbers for files of its own.
+//! same numbers for files of its own. So each use first checks that the descriptor still belongs to the library's
+//! file.
 
 use core::ffi::c_int;
 use std::fs::File;

@@ -169,8 +169,8 @@ impl ElfModule {
                 _ => {}
             }
         });
-        // glibc replaces these addresses by addresses in memory, except in a module that it cannot
-        // write to, such as the vDSO.
+        // glibc replaces the addresses in the dynamic section, which are relative to the module, by addresses in
+        // memory. It does not do so in a module that it cannot write to, such as the vDSO.
         let place = |value: usize| match value {
             0 => 0,
             value if value < start => module.base.wrapping_add(value),
@@ -292,7 +292,7 @@ impl ElfModule {
     /// Returns the symbol version in which the module requires the function `name`, if it requires one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
-            return None; // skip the search
+            return None; // the module requires no versions
         }
         // The GNU hash table need not contain undefined symbols, so the whole symbol table has to
         // be searched.
@@ -455,8 +455,9 @@ impl ElfModule {
 
     /// Returns a symbol index that is greater than those of all undefined symbols.
     fn undefined_end(&self) -> usize {
-        // Both kinds of hash table state their size in the second word. In a GNU table all undefined symbols
-        // come before the first hashed symbol, unless no symbol is hashed.
+        // The second word of a GNU hash table is the index of the first hashed symbol. All undefined symbols come
+        // before it, unless no symbol is hashed. The second word of the other kind of hash table is the number of
+        // symbols.
         let second =
             |table: usize| (table != 0).then(|| self.memory.word(table.wrapping_add(4)))?;
         if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {

@@ -12,7 +12,7 @@ unsafe extern "C" {
     static environ: AtomicPtr<*const c_char>;
 }
 
-/// Returns true if the C library already has the environment, which it gets when it is initialised.
+/// Returns true if the C library has stored the environment (`environ`). It does so when it is initialised.
 pub fn is_there() -> bool {
     // SAFETY: the word is aligned, and the C library reads it as a whole, too.
     unsafe { !environ.load(Ordering::Acquire).is_null() }

@@ -140,16 +140,17 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // A caller loads the slot and jumps to the address. On AArch64 the code there could load data that is
-    // older than the slot's value. The barrier makes the data visible to all threads before the slot changes.
+    // A caller loads the slot and jumps to the address. On AArch64, the code at that address could read data that is
+    // older than the slot's new value. So the barrier makes all earlier stores visible to all threads before the slot
+    // changes.
     if cfg!(target_arch = "aarch64") {
         barrier::process_wide();
     }
     // Write the slot with one store: a thread that calls at this moment uses either the old or the new address.
     slot.place.store(to, Ordering::Release);
-    // Only this page is protected again. The next page may have to stay writable for another
-    // thread: the list of mappings may be wrong while the loader changes them (qemu does not change
-    // them atomically).
+    // Only this page is protected again. Another thread, which is loading a module, may need the next page to stay
+    // writable: the list of mappings may be wrong while the loader changes them (qemu does not change them
+    // atomically).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }

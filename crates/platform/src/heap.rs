@@ -1,10 +1,10 @@
 //! The library's heap: the library allocates from this heap, not with the program's `malloc`.
 //!
-//! The program's allocator may take locks, unwind the stack or look up names. That is dangerous while the library holds
-//! the loader's lock, or if the library was called from that allocator. Also, a tool that counts or checks allocations
-//! must only see those of the program. The program's allocator is used only if this heap gets no memory, or if the
-//! heap's lock cannot be acquired (in a signal handler that interrupted an allocation, or in a copy of the process made
-//! during one). The address of a block shows which allocator it belongs to.
+//! The program's allocator may take locks, unwind the stack or look up names. That is dangerous while the library
+//! holds the loader's lock, or if the library was called from that allocator. Also, a tool that counts or checks
+//! allocations must only see those of the program. The program's allocator is used only if this heap gets no memory,
+//! or if the heap's lock cannot be acquired. That happens in a signal handler that interrupted an allocation, and in
+//! a child process that was forked during an allocation. The address of a block shows which allocator it belongs to.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;

@@ -181,8 +181,8 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// Returns the data that a library with this test's file name would find in the environment: the tool,
-    /// and true if a parent process has put the library's path into the NVTX variable.
+    /// Returns the tool that this library would find in the environment if the test program were its file. The flag
+    /// is true if a parent process has put the path of this file into the NVTX variable.
     fn seen() -> (Option<String>, bool) {
         let InitialVariables {
             tool, inherited, ..

@@ -42,7 +42,7 @@ pub enum Stage {
     /// The library's heap. Its hooks come first because the hooks of later stages may allocate in
     /// the child.
     Heap,
-    /// The session. Its lock is taken before the locks of all later stages.
+    /// The session, which opens and closes windows. Its lock is taken before the locks of all later stages.
     Session,
     /// The tables of intercepted functions, through which calls reach the library.
     Doors,
@@ -372,9 +372,9 @@ global! {
     /// continues without the locks.
     #[fork(keep = "`in_child` gives it up when the hooks are through")]
     static FORKER: AtomicI32 = AtomicI32::new(0);
-    /// True if the forking thread was not in the library's own code before. During the fork it counts as
-    /// being there, so that calls that other libraries' fork handlers make are passed on: this thread holds
-    /// the library's locks.
+    /// True if the forking thread was not in the library's own code when the fork began. During the fork it counts as
+    /// being in that code, because it holds the library's locks. So calls that other libraries' fork handlers make
+    /// are passed on without being handled.
     #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
     /// True if the library must not make system calls any more, because the program has installed a filter

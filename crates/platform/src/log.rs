@@ -65,7 +65,8 @@ pub fn start() {
 /// Called when the program has redirected descriptor `new`. Ignored in a child that shares its parent's memory until it
 /// runs another program (`vfork`), because the child has separate descriptors.
 pub fn redirected(new: i32) {
-    // Nothing has to be done, and no system call is needed, if no line has been or will be written.
+    // If the library has not written a line and will not write one, the identity of standard error is not needed, and
+    // no system call is made.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -455,7 +456,7 @@ pub(crate) mod tests {
         std::fs::remove_file(&path).unwrap();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        // The limit applies to the whole process, so it is set in a forked child.
+        // The size limit for files (`RLIMIT_FSIZE`) applies to the whole process, so it is set in a forked child.
         // SAFETY: the child sets a limit, logs a line (which allocates nothing) and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

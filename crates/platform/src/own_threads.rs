@@ -162,9 +162,9 @@ fn main_thread_leaves() {
         .for_each(|wake| wake());
 }
 
-/// Returns true if there is enough memory for those thread-local variables of modules that the calling thread
-/// has not used yet. If there is not enough, the thread's first call of such a module ends the process:
-/// "cannot allocate memory for thread-local data: ABORT".
+/// Returns true if there is enough memory for the thread-local variables that the calling thread has not used yet. If
+/// there is not, the process ends when the thread first uses such a variable: "cannot allocate memory for
+/// thread-local data: ABORT".
 pub fn has_memory_for_thread_locals() -> bool {
     /// The number of bytes that an allocator requests from the system at a time: glibc's takes 1 MiB,
     /// jemalloc's 2 MiB.

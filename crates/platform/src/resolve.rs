@@ -38,9 +38,9 @@ pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it
-    // comes after the C library in the loader's list. Other modules that were loaded after the
-    // start may come before this library in the list.
+    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it comes after the C
+    // library in the loader's list, so no module after it defines `setenv`. Other modules that were loaded after the
+    // start may come before it. So the modules that were loaded at the start must be counted.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -92,7 +92,8 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34, the C library also had the files libdl and libpthread.
+            // Before glibc 2.34, the C library also had the files libdl and libpthread, so the function may be in any
+            // of the three.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };

@@ -64,8 +64,8 @@ pub struct ThreadRecord {
     is_taken: AtomicBool,
     /// The kernel's ID of the thread that uses this record.
     number: AtomicI32,
-    /// The stack address of a call's return address, or 0. A call whose return address lies at this
-    /// stack address does not run on a signal handler's stack.
+    /// The stack address of a return address that was found to lie on the thread's normal stack, not on a signal
+    /// handler's stack; 0 if there is none. It saves a repeated check for calls at the same stack address.
     own_stack: AtomicUsize,
     /// The parts that the thread uses now, indexed by [`ThreadComponent`]. The thread's block also has a
     /// pointer to the writer.

@@ -1,8 +1,8 @@
-//! Reads the system call that a thread sleeps in, and the registers for its native stack.
+//! Reads the system call in which a thread sleeps, and the registers with which its native stack is unwound.
 //!
-//! `/proc/self/task/N/syscall` contains the system call's number, its arguments, the stack pointer
-//! and the program counter of a thread that does not run. The stack of such a thread does not
-//! change, so the library reads it in place.
+//! `/proc/self/task/N/syscall` contains the system call's number, its arguments, the stack pointer and the program
+//! counter of a thread that does not run. The stack of such a thread does not change, so the library reads it in
+//! place.
 
 use std::str::SplitAsciiWhitespace;
 

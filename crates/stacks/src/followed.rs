@@ -48,8 +48,8 @@ pub(crate) fn follow() {
         taken.is_ok()
     };
     if let Some(place) = SLOTS.iter().find(ours).or_else(|| SLOTS.iter().find(free)) {
-        // The Python thread state may have changed since the last step, because some programs
-        // create one for a single call.
+        // The Python thread state may have changed since the last step, because some programs create one for a single
+        // call. So it is stored again.
         let (state, id) = here().map_or((0, 0), |target| (target.state, target.id));
         place.id.store(id, Ordering::Relaxed);
         place.state.store(state, Ordering::Release);

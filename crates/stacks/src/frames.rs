@@ -20,8 +20,8 @@ lifecycle::global! {
     /// The frame id that was assigned last.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
-    /// For each half of the range of ids, the number of windows that had opened when the last id of
-    /// the half was assigned.
+    /// For each half of the range of ids, the number of windows that had opened when the last id of the half was
+    /// assigned. The ids of the half are reused when the record has overwritten these windows.
     #[fork(reset)]
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // This function calls itself, so it has two frames.
+        // A function that calls itself has two frames.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
         // If the name of a function could not be written to the record (`NO_STRING`), the stack has no frame id.

@@ -22,8 +22,8 @@ const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;
 /// Number of bytes of a thread's stack that the kernel copies for each sample.
 const STACK_BYTES: u32 = 16 << 10;
-/// Offsets of two positions in the first page: the end of what the kernel has written, and the end
-/// of what we have read.
+/// Offsets of two positions in the first page: the end of the data that the kernel has written, and the end of the
+/// data that the library has read.
 const HEAD_OFFSET: usize = 1024;
 const TAIL_OFFSET: usize = 1032;
 /// The record type `PERF_RECORD_SAMPLE`.

@@ -116,8 +116,8 @@ impl StringIds {
             unwinder.unwind_copy(modules, registers, stack, addresses)
         });
         if !is_all {
-            // An address outside modules is not a caller: the frame pointer register was used for
-            // another purpose.
+            // An address outside modules is not a caller: the frame pointer register was used for another purpose. So
+            // the chain ends there.
             let is_code = |address: &usize| modules.unwind_table(*address).is_some();
             let mut chain = sample.by_frame_pointers();
             let innermost = chain.next();

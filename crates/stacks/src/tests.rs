@@ -155,8 +155,9 @@ mod frame_pointers {
 
     use super::*;
 
-    // A function that uses a frame pointer while it sleeps. The frame pointer is unknown to the
-    // unwinder, and the stack above contains words that are not the function's return address.
+    // A function that uses a frame pointer while it sleeps. The unwinder does not know the frame pointer, so it must
+    // search the stack for the return address. The stack also contains other words, which it must not take for the
+    // return address.
     global_asm!(
         ".pushsection .text",
         ".globl tllmprof_sleeps_by_frame_pointer",

@@ -28,7 +28,8 @@ pub(crate) fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if let Some(text) = rust(name) {
         return accept(&text);
     }
-    // The parser expects names that compilers produce, and may panic on a damaged name.
+    // The parser expects names that compilers produce, and may panic on a damaged name. Such a name then has no
+    // demangled texts.
     let texts = catch_unwind(AssertUnwindSafe(|| cpp(name))).unwrap_or_default();
     texts.iter().flatten().any(|text| accept(text))
 }
@@ -136,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_name_that_says_too_much_is_not_demangled() {
-        // Each argument is a pair of the previous one, so the last is 2^n times as long as the
-        // first.
+        // Each argument is a pair of two copies of the argument before it, so the last one is 2^n times as long as
+        // the first.
         let mut name = String::from("_Z1f1A");
         name.push_str("St4pairIS_S_E");
         for step in 0..40 {

@@ -70,7 +70,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Maximum number of bytes that are read without a check of the file's length.
+/// Largest read in bytes for which the file's length is not checked.
 const SMALL_SIZE: u64 = 4096;
 
 /// Reads `size` bytes at `offset`. The range must be inside the file, so that the memory that is

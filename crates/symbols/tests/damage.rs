@@ -33,7 +33,7 @@ fn use_all(bytes: &[u8]) -> bool {
         most: Cell::new(0),
     };
     let image = Image::read(&source);
-    // Larger reads than 4 KB must not exceed the length of the file.
+    // A read of more than 4 KB must not be larger than the file.
     assert!(source.most.get() <= bytes.len().max(4096));
     let Ok(image) = image else {
         return false;

@@ -173,7 +173,7 @@ fn no_match_is_skipped() {
         usize::try_from(state >> 1).unwrap() % below
     };
     for image in &images {
-        // One list for each function, with all its names, mangled and demangled.
+        // For each function, a list of all its names, mangled and demangled.
         let called: Vec<Vec<String>> = image
             .functions()
             .iter()

@@ -47,7 +47,7 @@ impl<'a> Perfetto<'a> {
         self.sink.ready()
     }
 
-    /// Clears the table of names, both in this exporter and in the reader of the trace.
+    /// Clears the table of names, and writes a packet that makes the reader of the trace clear its table, too.
     fn restart(&mut self) -> io::Result<()> {
         self.names = InternedNames::begin();
         self.packet(&TracePacket {

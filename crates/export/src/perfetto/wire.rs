@@ -12,8 +12,8 @@ pub(crate) struct Wire {
     length: usize,
 }
 
-/// A message inside a packet whose end has not been written yet. The value is the index of the message's length byte
-/// in the packet.
+/// A message inside a packet. The end of the message has not been written yet. The value is the index of the
+/// message's length byte in the packet.
 #[must_use]
 pub(crate) struct OpenMessage(usize);
 

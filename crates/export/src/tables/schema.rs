@@ -77,7 +77,7 @@ pub(crate) enum Which {
 }
 
 /// All exported tables. The tables of [`Which`] come first, in the same order. The rows of the other tables are items
-/// of a timeline; each column is filled according to its name.
+/// of a timeline; the name of a column determines which property of the item it holds.
 pub const TABLES: &[Table] = &[
     Table {
         name: "processes",

@@ -381,8 +381,8 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that failed, were cut short by the end of a window, or were made during a stream capture. Their row in
-/// the table of call names has no name.
+/// Adds calls that failed, were cut short by the end of a window, or were made during a stream capture. The record
+/// contains no name for their row in the table of calls.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [

@@ -7,7 +7,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Java decodes folder names with the character set of the locale. Some names are not ASCII.
+# Some folder names of the export are not ASCII. Java decodes them with the character set of the
+# locale, which must therefore be UTF-8.
 os.environ["LC_ALL"] = "C.UTF-8"
 
 folder = sys.argv[1]

@@ -79,6 +79,7 @@ class Processor:
 processor = Processor(sys.argv[1])
 try:
     # A slice is on a thread's own track, on another track of a thread, or on a track of a process.
+    # The joins below find the process in each of these cases.
     slices = processor.query("""
         select slice.name, category, ts, dur, depth, track.name as track, thread.name as thread,
                coalesce(of_thread.name, of_process.name) as process,

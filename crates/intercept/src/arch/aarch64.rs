@@ -375,8 +375,8 @@ pub(crate) unsafe extern "C" fn slow() {
 /// The stub of an exported function. It compares the caller's address with the first module that the function's
 /// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
 ///
-/// The stub reads a binding's length first, with acquire ordering. The writer stores the length last, so a reader
-/// that sees the length also sees the other fields.
+/// A binding is a remembered module with its thunk. The stub reads the binding's length first, with acquire ordering.
+/// The writer stores the length last, so a reader that sees the length also sees the other fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -542,8 +542,9 @@ macro_rules! door {
                 "4:",
                 "mov x0, xzr",
                 "ret",
-                // A step rule names native functions. The program may be looking up such a function, possibly in a
-                // module that was just loaded and must be searched first.
+                // A step rule may name the function that is looked up. Ask `named`, which first searches modules that
+                // were just loaded. If it returns the address of a stub, that address is the result. If it returns 0,
+                // continue at label 6.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",

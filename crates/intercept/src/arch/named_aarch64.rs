@@ -27,8 +27,8 @@ use tllmprof_platform::thread::Block;
 
 use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
 
-/// Size in bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`, `x0` to `x15`,
-/// the floating-point status, and `q0` to `q31`.
+/// Size in bytes of the frame of [`slow`] and [`returned`]: the frame record, `x16` (in which the stub passes an
+/// address or an index) and `x18`, `x0` to `x15`, the floating-point status, and `q0` to `q31`.
 const FRAME: usize = 0x2b0;
 
 /// Pushes a frame and saves every register that a call may change, and `x16`.
@@ -170,8 +170,8 @@ global_asm!(
     ".cfi_escape 0x16, 0x1e, 0x14, 0x8e, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x1a",
     ".cfi_escape 0x23, 0x14, 0x12, 0x06, 0x22, 0x06, 0x31, 0x1c",
     "nop",
-    // Loads the original return address. The unwind rule above expects the word with the distance 20 bytes after the
-    // first `nop`, so the length of this code must not change.
+    // Loads the original return address. The unwind rule above expects the distance (the `.xword` below) 20 bytes
+    // after the first `nop`, so the length of this code must not change.
     "mov x16, #tllmprof_i",
     "adrp x17, {awaited} + tllmprof_i * {return_size} + {address}",
     "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size} + {address}]",

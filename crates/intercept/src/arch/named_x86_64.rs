@@ -128,14 +128,14 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // Macro: the code of return stub number `tllmprof_i`, to which a call returns first. It lies at the offset
-    // `place` from the symbol `stubs`.
+    // Macro: the code of return stub number `tllmprof_i`. A call whose end the library must see returns to this stub.
+    // The stub lies at the offset `place` from the symbol `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
     // The unwind rule for the return address, which the module documentation explains. DW_CFA_val_expression,
-    // register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus. The distance to the word with the
-    // address lies 23 bytes after the stub's return address. valgrind supports these operations; for others it prints
-    // a line in each process.
+    // register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus. The number 23 is the distance in
+    // bytes from the address to which calls return up to the `.quad` below. That word holds the distance to the
+    // original return address. valgrind supports these operations; for others it prints a line in each process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",

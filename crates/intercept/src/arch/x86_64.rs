@@ -180,8 +180,9 @@ pub(crate) unsafe extern "C" fn count() {
         "test rax, rax",
         "jz {slow}",
         count_and_go!(),
-        // The stack pointer is below the mark of an outer call, so this call is nested in the outer call. The exception
-        // is an outer call that was left by `longjmp`: then its return address is no longer on the stack at the mark.
+        // The stack pointer is below the stack address of an outer call's return address, so this call is nested in
+        // the outer call and is not counted. The exception is an outer call that was left by `longjmp`: then its
+        // return address is no longer at that stack address.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -333,7 +334,8 @@ pub(crate) unsafe extern "C" fn record() {
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "jmp {slow}",
-        // The stack pointer is below the mark of an outer intercepted call. `count` explains the check.
+        // The stack pointer is below the stack address of an outer call's return address, so this call may be nested
+        // in the outer call. `count` explains the check.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -560,8 +562,9 @@ macro_rules! door {
                 // call.
                 "4:",
                 "ret",
-                // A step rule names native functions. The program may be looking up such a function, possibly in a
-                // module that was just loaded and must be searched first.
+                // A step rule may name the function that is looked up. Ask `named`, which first searches modules that
+                // were just loaded. If it returns the address of a stub, that address is the result. If it returns 0,
+                // continue at label 6.
                 "5:",
                 push!(),
                 $version,

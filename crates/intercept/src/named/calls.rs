@@ -42,8 +42,8 @@ fn is_loader(address: usize) -> bool {
 
 /// Returns true if a signal handler is running on a small alternate stack, which has too little room for a profiler.
 ///
-/// Asking the kernel takes a system call. It is skipped if the return address is at the stack address that was last
-/// found to be on the thread's normal stack.
+/// Asking the kernel takes a system call. The call is skipped if the return address lies at the stack address that an
+/// earlier check has found to be on the thread's normal stack.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
@@ -127,8 +127,8 @@ fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
         return;
     };
     let has_room = native::has_room(place);
-    // Free the stubs of calls that were left by an exception. These calls may also be those of an ended thread, whose
-    // state this thread has taken over.
+    // Free the return stubs of calls that will never return: they were left by an exception, or they belong to an
+    // ended thread whose state this thread has taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;

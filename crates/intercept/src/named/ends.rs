@@ -17,7 +17,7 @@ use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
 /// Makes a call return to a return stub, so that the library sees the end of the call. The iteration `iteration` ends
-/// with it. `place` holds the call's return address, and the called function has not changed it yet.
+/// at that moment. `place` holds the call's return address, and the called function has not changed it yet.
 pub(crate) fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
@@ -37,8 +37,9 @@ pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
-        // Begin the search at an index that depends on the thread, because other threads use other entries. `address`
-        // is that of the thread's data, which is far from that of other threads.
+        // Begin the search at an index that depends on the thread, so that different threads usually use different
+        // entries. The index is computed from the address of the thread's data, which is far from that of other
+        // threads.
         let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
         let take = |range| take(place, Return::NO_ITERATION, range);
         take(RETURNS + first..AWAITED.len()).or_else(|| take(RETURNS..RETURNS + first))

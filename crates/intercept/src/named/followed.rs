@@ -61,7 +61,7 @@ pub(crate) struct NamedRules {
     pub matched: usize,
     /// True if more functions match the step rule than can be hooked.
     pub too_many: bool,
-    /// Number of modules that were searched by the step rule.
+    /// Number of modules that were searched for functions of the step rule.
     pub searched: usize,
     /// Modules whose functions are unknown, so that no rule could be applied.
     pub unsearched: Unsearched,
@@ -81,7 +81,8 @@ impl NamedRules {
         self.step_is_new = true;
     }
 
-    /// Handles modules that were loaded or unloaded. Returns false if this function must be called again.
+    /// Searches newly loaded modules for functions that rules name, and forgets unloaded modules. Returns false if a
+    /// module is still being loaded, so that this function must be called again.
     pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,

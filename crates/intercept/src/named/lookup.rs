@@ -53,8 +53,8 @@ fn stand_in(
             .iter()
             .any(|function| function.is_called(name))
     });
-    // RTLD_NEXT searches the modules after the caller, which only the loader can do. CUDA functions have their own
-    // stubs.
+    // Return null, which passes the look-up to the real `dlsym`. Only the loader can search the modules after the
+    // caller (RTLD_NEXT). CUDA functions have their own stubs.
     if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
         return core::ptr::null_mut();
     }

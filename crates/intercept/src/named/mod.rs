@@ -181,8 +181,8 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if modules are watched although there are no rules yet: an engine is still sought, a watcher is
-/// registered, or the library is attached.
+/// Returns true if modules must be watched although there are no rules yet: an inference engine is still sought, a
+/// function is registered that is called after modules were loaded or unloaded, or the library is attached.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }

@@ -33,8 +33,8 @@ pub(crate) const RETURNS: usize = 8;
 pub(crate) const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
 pub const SCOPES: usize = 0;
-/// Size in bytes of a return stub, to which a call returns first. The constants below are the sizes of a return stub
-/// for a scope, and of a return stub's first instruction.
+/// Size in bytes of a return stub: the code to which a call returns if the library must see its end. The constants
+/// below are the sizes of a return stub for a scope, and of a return stub's first instruction.
 const RETURN_STUB_SIZE: usize = 32;
 #[cfg(target_arch = "x86_64")]
 const SCOPE_STUB_SIZE: usize = 64;

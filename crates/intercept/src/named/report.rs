@@ -13,7 +13,8 @@ use super::patch::{Means, NamedFunction};
 use super::{scopes, with_followed};
 use tllmprof_platform::log;
 
-/// Largest number of functions that one message lists: similar names, or functions that were refused.
+/// Largest number of functions that one message lists: functions with similar names, or functions whose calls cannot
+/// be scopes.
 const MAX_LISTED: usize = 3;
 
 lifecycle::global! {

@@ -106,7 +106,7 @@ fn a_rule_of_steps_may_come_when_the_function_is_patched_already() {
     });
 }
 
-/// Checks that two sorts of calls run unchanged: calls for which no entry is free, and calls by the library's own code.
+/// Checks that a call runs unchanged in two cases: no return stub is free, or the library's own code makes the call.
 #[test]
 fn a_call_that_is_no_scope_goes_on() {
     alone(&LAYERS, || {

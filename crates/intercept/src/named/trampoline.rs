@@ -25,8 +25,8 @@ use tllmprof_platform::thread::{self, Block};
 /// a little if their branches become wider.
 const TRAMPOLINE_SIZE: usize = 192;
 const PAGE_SIZE: usize = 4096;
-/// Largest number of gaps between mappings that are tried. A try may fail because the memory map has changed since it
-/// was read.
+/// Largest number of gaps between mappings in which the library tries to map memory for trampolines. A try may fail
+/// because the memory map has changed since it was read.
 const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines.

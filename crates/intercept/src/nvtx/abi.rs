@@ -34,8 +34,8 @@ struct Segment {
     slots: *const isize,
 }
 
-/// Returns an address in the module that has the extension: the address of the extension's table. Returns 0 if there
-/// is no table.
+/// Returns the address of the extension's table, by which the module that has the extension can be found. Returns 0
+/// if there is no table.
 pub(crate) unsafe fn part_of(extension: *const Extension) -> usize {
     // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {

@@ -125,9 +125,9 @@ impl<F: Copy> Tool<F> {
 lifecycle::global! {
     stage: Doors;
 
-    /// Modules for which a tool is being initialised: the addresses that they passed; 0 for a free entry. If two
-    /// copies of this library are loaded, each may take the other for the tool. A repeated request for a module in
-    /// this list is such a loop, so it is not passed on.
+    /// Modules for which a tool is being initialised, each identified by the address that it passed; 0 for a free
+    /// entry. If two copies of this library are loaded, each may take the other for the tool, and they would call
+    /// each other without end. So a request for a module that is in this list is not passed on.
     #[fork(reset)]
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 }

@@ -69,7 +69,7 @@ struct Spelt {
 }
 
 impl Spelt {
-    #[cold] // most programs use bytes
+    #[cold] // most programs pass names as bytes, not as wide characters
     fn new(text: NvtxText<'_>) -> Self {
         let mut bytes = [0; LONGEST];
         let places = bytes.iter_mut().zip(text.bytes());
@@ -78,7 +78,8 @@ impl Spelt {
     }
 }
 
-/// Returns the names of a range or a mark for the record. `spelt` provides space for a name of wide characters.
+/// Returns the name of a range or mark and the name of its domain, in the form that the recorder needs. `spelt`
+/// provides space for a name of wide characters.
 #[inline]
 fn names<'a>(
     domain: Handle,

@@ -132,8 +132,8 @@ impl RangeRule {
     }
 }
 
-/// Handles a range that has just been pushed. `begins` is the value that the function [`begins`] returned before the
-/// push.
+/// Notes that a range has just been pushed, and the iteration that ends with it, if any. `begins` is the value that
+/// the function [`begins`] returned before the push.
 #[inline]
 pub(crate) fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
@@ -205,8 +205,8 @@ pub(crate) fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Handles a registered string. `handle` is the handle that another tool or [`super::kept`] has issued, if any.
-/// Returns the handle that the program gets.
+/// Notes whether a registered string matches the step rule, so that ranges with its handle can be counted. `handle`
+/// is the handle that another tool or [`super::kept`] has issued, if any. Returns the handle that the program gets.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -233,8 +233,8 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// Handles a new domain. `handle` is the handle that another tool or [`super::kept`] has issued, if any. Returns the
-/// handle that the program gets.
+/// Notes whether a new domain has the name that the step rule requires. `handle` is the handle that another tool or
+/// [`super::kept`] has issued, if any. Returns the handle that the program gets.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
     // handle, because each has its own stack of ranges.

@@ -17,10 +17,11 @@ const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
 /// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Total duration in nanoseconds of the periods before a reliable choice, if each period lasts at least
-/// `BEYOND_LAYERS`. Then fewer periods suffice.
+/// Minimum total duration in nanoseconds of the periods before a choice counts as reliable, if each period lasts at
+/// least `BEYOND_LAYERS`. Fewer of these long periods are needed than of shorter ones.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// Minimum number of periods that last at least `BEYOND_LAYERS`, even if fewer of them reach `MIN_DURATION`.
+/// Minimum number of periods that last at least `BEYOND_LAYERS` before a choice counts as reliable, even if fewer
+/// periods have a total duration of `MIN_DURATION`.
 const MIN_SURE: u64 = 8;
 /// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;
@@ -58,8 +59,8 @@ pub(super) struct Candidate {
     pub since_more: u32,
     /// True if this is the call site that the learner follows now.
     pub current: bool,
-    /// True if this call site belongs to one helper thread (a thread that launches nothing itself). Other
-    /// helper threads of the same pool reach the same place in the program.
+    /// True if this call site belongs to one helper thread (a thread that launches nothing itself). Such a site
+    /// recurs more rarely than the site of the whole pool, whose other threads reach the same place in the program.
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,

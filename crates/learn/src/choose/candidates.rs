@@ -217,7 +217,8 @@ impl Scratch {
         }
         for (from, to) in Occurrences::new(&self.next, candidate).pairs() {
             let work = self.work[to] - self.work[from];
-            // An interval with fewer graphs than usual launched kernels instead, like a prefill step does.
+            // An interval with fewer graphs than usual does not count as odd if the program launched kernels in place
+            // of the graphs, as in a prefill step.
             let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
                 && work >= candidate.median / 8;
             if !replaced && !candidate.usual(work) {

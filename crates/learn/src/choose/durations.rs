@@ -16,8 +16,8 @@ const VARIES: u32 = 2;
 const LONGER: u64 = 2;
 
 impl Scratch {
-    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model, once more of
-    /// them have been seen.
+    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model when more of them have
+    /// been seen.
     pub(super) fn may_end_in_long_interval(
         &self,
         entries: &[HistoryEntry],
@@ -76,7 +76,7 @@ impl Scratch {
             (drafts, longest) = (0, 0);
         }
         // With a constant number of short intervals, the passes could be ordinary steps of which each n-th takes
-        // longer.
+        // longer. So the number must vary.
         let vary = longs > 1 && fewest > 0 && most <= MAX_DRAFTS && most - fewest >= VARIES;
         let average = |lasted: u64, intervals: u64| lasted / intervals.max(1);
         vary && agreeing * 8 >= longs * 7 && average(long, longs) >= average(short, shorts) * LONGER

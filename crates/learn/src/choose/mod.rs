@@ -232,8 +232,8 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not replaced by the call site of an inner loop. It is also kept if the history is too
-            // short to contain an occurrence of the chosen site.
+            // Keep the current call site if the new one belongs to an inner loop. Also keep it if the history is too
+            // short to contain an occurrence of the current site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });
@@ -301,8 +301,9 @@ impl Scratch {
         lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
     }
 
-    /// Returns true if the choice need not wait for a rarer call site, which may turn out to belong to an outer loop.
-    /// Rarer sites are not examined if the iterations are alike and large, or if there were many of them.
+    /// Returns true if the choice need not wait for rarer call sites, one of which may turn out to belong to an outer
+    /// loop. The rarer sites are not examined if the iterations are alike and large, or if many iterations have been
+    /// seen.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -334,8 +335,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // Such a call site is rarer than `chosen`, has occurred recently relative to its interval, and may belong
-            // to an outer loop.
+            // Wait if the call site `c` is rarer than `chosen`, has occurred recently relative to its interval, and
+            // may belong to an outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3

@@ -18,8 +18,8 @@ const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 /// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
 /// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
-/// occurrences of the outer call site. In measurements, requests that arrive at random had an unevenness of up to
-/// 740; numbers of drafted tokens stay below this limit.
+/// occurrences of the outer call site. More uneven passes are taken for requests that arrive at random, whose
+/// unevenness reached 740 in measurements. The numbers of drafted tokens stay below this limit.
 const MAX_UNEVENNESS: u64 = 600;
 /// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
 /// each iteration.
@@ -212,8 +212,9 @@ impl Scratch {
         Some(chosen)
     }
 
-    /// Returns the reason why `outer` replaces `inner`, or a call site that occurs as often as `inner`. Returns
-    /// `None` if it replaces none. If `early` is true, it is enough that `outer` may turn out to replace one.
+    /// Returns the reason why `outer` replaces `inner`, or why it replaces another call site that occurs as often as
+    /// `inner`. Returns `None` if it replaces none of these. If `early` is true, it is enough that `outer` may turn
+    /// out to replace one of them.
     pub(super) fn replaces_any(
         &self,
         entries: &[HistoryEntry],
@@ -229,7 +230,7 @@ impl Scratch {
         // replaced only if its intervals are parts of a step.
         let alone = inner.even();
         // The threads of a pool take turns, so the call site of one thread recurs more rarely than that of the whole
-        // pool. It is not the site of an outer loop.
+        // pool. It is not the site of an outer loop, so it does not replace `inner`.
         if outer.one_helper {
             return None;
         }

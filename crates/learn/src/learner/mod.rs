@@ -57,8 +57,8 @@ pub struct Learner {
     confirmed: u64,
     /// True if the rule has held for long enough to count as reliable.
     understood: bool,
-    /// Work in launches of a new pattern, from its beginning until the learner noticed that the old pattern had
-    /// ended.
+    /// Work of a new pattern in launches, counted from its beginning until the learner noticed that the old pattern
+    /// had ended.
     unseen: u32,
     /// Value of `closed` (the number of closed iterations) at the time when the rule became
     /// reliable.
@@ -81,7 +81,7 @@ pub struct Learner {
     /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
     /// a new choice is needed soon.
     hurried: bool,
-    /// The thread that had launched most when the learner last checked this.
+    /// The thread that had launched most work when the learner last checked this.
     foremost: usize,
     /// Number of further entries for which the learner watches a new choice before it rests.
     watch: usize,
@@ -99,7 +99,8 @@ pub struct Learner {
     unawaited: u32,
     /// Number of waits since the last occurrence of the call site, by threads that launch work.
     waits: u32,
-    /// A counter that selects a sample of the calls that are not at the call site. Only these are examined.
+    /// A counter that selects a sample of the calls that are not at the call site. The learner examines only the
+    /// calls in this sample.
     misses: u32,
     /// Number of history entries recorded since the last occurrence of the call site.
     entries_since: usize,
@@ -126,10 +127,11 @@ pub struct Learner {
     heir: Option<(u32, ThreadLaunches, ThreadLaunches)>,
     /// The search for repeating launches, for loops without waits.
     periods: Periods,
-    /// True if parts of steps must be counted instead of whole steps, provided that both levels are found.
+    /// True if parts of steps must be counted instead of whole steps, provided that the learner finds both steps and
+    /// parts.
     counts_inner: bool,
-    /// True if iterations are counted by passes (repeating launches) although there is also a wait that recurs,
-    /// because that wait comes late.
+    /// True if iterations are counted by passes (repeating launches) although there is also a wait that recurs. The
+    /// thread that waits may be late, so that it waits only after several passes.
     follows_passes: bool,
     /// The launches that begin a pass (a period of repeating launches), the latest first. They are the context that
     /// `pass_key` identifies.
@@ -193,8 +195,8 @@ impl Learner {
         }
     }
 
-    /// Starts learning in a process whose trails (lists of recent calls) may already have been used, such as
-    /// after a fork. If `inner` is true, parts of steps are counted where both levels are found.
+    /// Starts learning in a process whose trails (lists of recent calls) may already have been used, such as after a
+    /// fork. If `inner` is true, the learner counts parts of steps instead of whole steps where it finds both.
     pub fn begin(&mut self, trails: &Trails, inner: bool) {
         if self.closed > 0 || !self.history.entries().is_empty() {
             self.forget();

@@ -80,7 +80,7 @@ impl Learner {
         full
     }
 
-    /// Checks which thread launches most, and requests a new choice soon if that has changed.
+    /// Checks which thread launches most work. If that is another thread than before, requests a new choice soon.
     fn check_who_launches(&mut self) {
         let settled = self.state == LearnerState::Settled;
         let followed = if settled {
@@ -239,8 +239,9 @@ impl Learner {
         }
     }
 
-    /// Keeps the number of iterations that the old call site counted when another call site is chosen. Returns true
-    /// if both call sites seem to end the same iterations. `overlap` is true if both count the same threads.
+    /// Keeps the number of iterations that the old call site counted, when another call site is chosen. Returns true
+    /// if both call sites seem to end the same iterations. `overlap` is true if both rules follow at least one common
+    /// thread.
     fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
         let mut alike = false;
         if !overlap {

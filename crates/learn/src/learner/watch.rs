@@ -12,7 +12,7 @@ const GONE_WORK: u32 = 128;
 /// `GONE_PERIODS` times the waits of a period, plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// One in this number of calls is examined, of those that are not at the call site.
+/// One in this number of the calls that are not at the call site is examined.
 const EXAMINED_IN: u32 = 4;
 /// The golden ratio as a fraction of 2^32. A counter to which it is added for each call selects the calls to examine
 /// in an irregular order, which matches no rhythm of the process.
@@ -82,8 +82,8 @@ impl Learner {
         if self.resting {
             self.start_recording(trails);
         } else {
-            // The history entries after the last occurrence of the old call site belong to the new
-            // pattern.
+            // Only the history entries after the last occurrence of the old call site are kept, because they belong
+            // to the new pattern.
             self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;
@@ -111,8 +111,8 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        // Each of the first three doubts (times that many periods differed) doubles the number of unusual periods
-        // that the next doubt requires.
+        // A doubt is the finding that many periods differed. Each of the first three doubts doubles the number of
+        // unusual periods that the next doubt requires.
         let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;

@@ -25,7 +25,8 @@ const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts.
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of interval lengths for one thread. For each length, the best context is compared.
+/// Maximum number of different interval lengths that are compared for one thread. Each length takes part with its
+/// best context.
 const MAX_INTERVALS: usize = 24;
 /// Number of launches between two checks of the number of contexts that were lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
@@ -196,8 +197,8 @@ impl Periods {
         }
     }
 
-    /// Stores a launch's context (the launch and the seven before it). After fixed numbers of launches it also adapts the sampling of contexts, examines
-    /// all contexts, or pauses the search.
+    /// Stores a launch's context (the launch and the seven before it). After fixed numbers of launches, this function
+    /// also adapts the sampling of contexts, examines all contexts, or pauses the search.
     fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
         self.seen += 1;
         self.threads |= 1 << slot(thread);

@@ -60,7 +60,8 @@ pub(crate) struct Recurrence {
     /// Number of runs that were as long as the run before them. `other_runs` counts those of another length.
     same_runs: u8,
     other_runs: u8,
-    /// Number of intervals since the last wait. `most_unwaited` is the highest such number before any earlier wait.
+    /// Number of intervals since the last wait. `most_unwaited` is the highest value that `unwaited` has reached
+    /// before a wait.
     pub unwaited: u16,
     most_unwaited: u16,
     /// Number of intervals between occurrences that contain a wait of the process.

@@ -1,4 +1,4 @@
-//! Detects that modules were loaded or unloaded, and computes the size of thread-local memory that is not
+//! Two queries of the loader: how often modules were loaded or unloaded, and how much thread-local memory is not
 //! allocated yet.
 
 use super::walk::{Description, Walking, each_described, iterate};

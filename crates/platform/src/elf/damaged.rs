@@ -112,8 +112,8 @@ fn read_all(module: &ElfModule) -> usize {
     seen + usize::from(module.is_bound()) + usize::from(module.runs_early())
 }
 
-/// Returns a copy of libgcc_s, which is small and has all types of tables. The number is the offset in
-/// `NAMES` of the module's first function.
+/// Returns a copy of libgcc_s, which is small and has all types of tables, and the offset of its function `NAMES[0]`
+/// from the module's start.
 fn small() -> (Copy, usize) {
     let mut found = None;
     walk(|module| {

@@ -62,8 +62,8 @@ impl ElfModule {
         })
     }
 
-    /// Visits the slots of functions for whose names `wanted` returns true. Relocations of data, which may have an
-    /// addend, are not slots.
+    /// Visits the GOT slots of functions for whose names `wanted` returns true. Relocations with an addend are
+    /// skipped, because they are for data.
     pub fn each_slot(&self, wanted: impl Fn(&CStr) -> bool, mut visit: impl FnMut(Slot<'_>)) {
         for (table, size) in self.tables.relocations {
             let count = if table == 0 {
@@ -103,9 +103,8 @@ impl ElfModule {
         })
     }
 
-    /// Returns true if the loader has processed the module's slots, as far as their values show. Another
-    /// thread may still be loading the module. An unprocessed slot holds an address relative to the base. A
-    /// processed lazy slot holds an address in its own module until the first call.
+    /// Returns false if a lazy slot still holds an address relative to the module's base, because another thread is
+    /// still loading the module. Otherwise the loader has processed the slots, and the result is true.
     pub fn is_bound(&self) -> bool {
         let mut is_bound = true;
         let visit = |slot: Slot<'_>| {

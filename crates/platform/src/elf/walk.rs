@@ -18,8 +18,9 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// The number of threads that are walking over the modules. Several may walk at once. A walk may also begin
-    /// inside a walk of the program, which holds the loader's lock and looks something up.
+    /// The number of threads that are walking over the modules. It is a count and not a flag, because several threads
+    /// may walk at once. A walk may also begin inside a walk that the program makes, if the program looks something
+    /// up there.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
@@ -103,7 +104,7 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // If the walk began before a fork, the child does not subtract it: the child's number of walkers started at
+        // If the walk began before a fork, do not subtract it in the child: the child's number of walkers started at
         // 0. This happens if a signal handler interrupts the walk and forks.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
@@ -153,7 +154,7 @@ fn after_fork() {
     }
 }
 
-/// Runs in the child after a fork, in which the parent's walking threads do not exist.
+/// Runs in the child after a fork. Increases the generation, so that walks that began before the fork are recognized.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

@@ -18,8 +18,8 @@ lifecycle::global! {
     /// that has no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// A set of calls, one bit each: those whose functions all had jumps when `ROUNDS` was last updated. A
-    /// round is one pass in which the command writes jumps.
+    /// A set of calls, one bit each: those whose functions all had jumps after round number `ROUNDS`. A round is one
+    /// pass in which the command writes jumps.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]

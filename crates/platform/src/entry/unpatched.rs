@@ -82,7 +82,7 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_pair = kind == 0b101;
             let is_single = kind == 0b111;
             if kind == 0b011 && !is_scaled {
-                return false; // a load from an address next to the code
+                return false; // a load relative to the program counter, which does not use `x30`
             }
             let is_load = instruction >> 22 & if is_single { 3 } else { 1 } != 0;
             let is_indexed = is_single && !is_scaled && instruction >> 21 & 1 != 0;

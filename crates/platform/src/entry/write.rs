@@ -1,12 +1,11 @@
 //! Writes the jump into the code of a function.
 //!
-//! While the process has one thread, as is usual before `main`, no other thread runs the code that is
-//! written, so any bytes can be changed. With several threads, another thread may be about to execute any
-//! instruction at any time. Then the jump is written only if it replaces a single instruction and lies in one
-//! aligned word, so that one store writes it: a thread executes either the old instruction or the jump. A
-//! module that is loaded later is treated the same, because its constructors may have started threads. The
-//! executable is an exception until it begins to run: threads at that time belong to other libraries, such as
-//! a profiler.
+//! While the process has one thread, as is usual before `main`, no other thread runs the code that is written, so any
+//! bytes can be changed. With several threads, another thread may be about to execute any instruction at any time.
+//! Then the jump is written only if it replaces a single instruction and lies in one aligned word, so that one store
+//! writes it: a thread executes either the old instruction or the jump. This also applies to a module that is loaded
+//! later, because its constructors may have started threads. The executable is an exception until it begins to run:
+//! threads at that time belong to other libraries, such as a profiler.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -36,8 +36,9 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Calls the driver function of the gate in `x16`, and counts the call as in progress meanwhile. [`pass`] for x86-64
-/// explains the cases. Twelve stack words, which may contain arguments, are copied for the driver function.
+/// Calls the driver function of the gate in `x16`, and counts the call as in progress meanwhile. The comment of
+/// [`pass`] for x86-64 explains the unusual cases, such as a closed gate. Twelve stack words, which may contain
+/// arguments, are copied for the driver function.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

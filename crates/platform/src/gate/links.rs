@@ -99,8 +99,8 @@ pub fn lead_new_links() {
     }
 }
 
-/// Forgets that slots were redirected. The caller ensures that calls that began through the slots' old values
-/// will have ended before the next [`have_settled`].
+/// Forgets that slots were redirected, so that [`have_settled`] returns true. The caller ensures that calls that
+/// began through the slots' old values have ended by then.
 pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }

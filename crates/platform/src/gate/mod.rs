@@ -135,8 +135,8 @@ impl From<bool> for GpuUse {
 
 /// Functions of higher layers that the gates call. The library registers them in [`NEEDS`].
 pub struct Needs {
-    /// Returns true if the driver's functions get gates in this process. Called once and late: by then another
-    /// preloaded profiler has set its environment variables.
+    /// Returns true if the driver's functions get gates in this process. Called only once, and as late as possible:
+    /// by then another preloaded profiler has set its environment variables.
     pub are_wanted: fn() -> bool,
     /// Returns true if the library exports a function of this name, which hooks the driver's function.
     pub is_hooked: fn(&CStr) -> bool,
@@ -282,8 +282,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     core::ptr::from_ref(record).expose_provenance()
 }
 
-/// Counts a call as in progress, with `note`. While the gates are closed, undoes that with `undo` and waits.
-/// After [`MAX_WAIT`] the call is counted and continues.
+/// Counts a call as in progress, by calling `note`. While the gates are closed, `undo` removes the call from the
+/// count, and the call waits. After [`MAX_WAIT`] the call is counted and continues.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
     if CLOSED.load(Ordering::SeqCst) == OPEN {

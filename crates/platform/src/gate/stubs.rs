@@ -7,7 +7,7 @@ use super::GATE_COUNT;
 /// The size of a stub in bytes, as the assembly code lays out the stubs.
 pub const STUB_SIZE: usize = 16;
 
-// SAFETY: the assembler for each processor defines the symbol, with this size.
+// SAFETY: the assembly code for each processor defines the symbol, with this size.
 unsafe extern "C" {
     static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
 }

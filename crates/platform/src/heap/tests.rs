@@ -165,7 +165,7 @@ fn a_zeroed_block_is_zeros() {
     }
 }
 
-/// Simulates a signal handler that has interrupted an allocation.
+/// Simulates a signal handler that has interrupted an allocation: the heap's lock is held while the test allocates.
 #[test]
 fn the_system_serves_where_the_heap_is_locked() {
     let _one = ONE.lock();

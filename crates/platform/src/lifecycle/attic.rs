@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// The number of words in the buffer: enough for several generations of forked children. Values that no
-/// longer fit are not kept.
+/// The number of words in the buffer: enough for several generations of forked children. Values that no longer fit
+/// are leaked without being stored here.
 const WORDS: usize = 1 << 13;
 
 /// A buffer for the kept values, which is never read.

@@ -190,10 +190,9 @@ impl Walk<'_> {
         })
     }
 
-    /// Finds the frame pointer of the running function by searching the stack for its return
-    /// address. Prefers an address right after a direct call of this function. If there is none,
-    /// takes the first address after an indirect call from which the rest of the stack can be
-    /// unwound.
+    /// Finds the frame pointer of the running function by searching the stack for its return address. Prefers an
+    /// address right after a direct call of this function. If there is none, takes the first address after an
+    /// indirect call with which the stack can be unwound further.
     fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();

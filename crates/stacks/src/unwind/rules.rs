@@ -92,16 +92,16 @@ pub(crate) enum Cfa {
 }
 
 impl Cfa {
-    /// Returns true if the rule needs the frame pointer that the function sets up. The return
-    /// address is then next to the word to which the frame pointer points.
+    /// Returns true if the rule computes the caller's stack pointer from the frame pointer that the function sets up.
+    /// In such a function, the return address is next to the word to which the frame pointer points.
     pub(crate) const fn needs_frame_pointer(self) -> bool {
         matches!(self, Self::Frame(_))
     }
 }
 
 impl UnwindRule {
-    /// Returns the function's frame pointer if its return address is at `at`. Returns `None` for
-    /// rules that do not use the frame pointer in this way.
+    /// Returns the function's frame pointer if its return address is at `at`. Returns `None` for rules that do not
+    /// give the caller's stack pointer as a fixed distance from the frame pointer.
     pub(crate) const fn frame_pointer_of(self, at: usize) -> Option<usize> {
         match self.cfa {
             Cfa::Frame(offset) => Some(
@@ -167,7 +167,8 @@ fn function(table: usize, address: usize) -> Option<UnwindInfo> {
     };
     Some(UnwindInfo {
         start: fde.initial_address() as usize,
-        // At a signal handler's return, more registers would be needed than are known here.
+        // The caller of the code to which a signal handler returns is left unknown: more registers would be needed
+        // than are known here.
         caller: caller().filter(|_| !fde.is_signal_trampoline()),
     })
 }
@@ -183,9 +184,9 @@ fn cfa(rule: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<Cfa> {
     }
 }
 
-/// Evaluates an expression of the form "frame pointer plus distance", and returns the distance. If
-/// `lies_there`, the expression must then read the word at that address. For code in which a thread
-/// can sleep, compilers write only these two forms, in functions that align their stack.
+/// Evaluates an expression of the form "frame pointer plus distance", and returns the distance. If `lies_there` is
+/// true, the expression must then read the word at that address. Other forms are not supported: compilers do not
+/// write them for code in which a thread can sleep. They write these two in functions that align their stack.
 fn from_frame_pointer(
     expression: UnwindExpression<usize>,
     section: &EhFrame<Slice<'_>>,
