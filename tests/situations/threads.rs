@@ -101,16 +101,19 @@ fn many_narrow_windows_among_many_threads() {
     let windows: Vec<String> = (1..40)
         .map(|n| format!("{}-{}", n * 100, n * 100 + 9))
         .collect();
-    let ran = Situation::new("threads")
+    let situation = Situation::new("threads")
         .args("--launchers 32 --launches 125 --short 0")
-        .window(&windows.join(","), "cudaGraphLaunch")
-        .run_shimmed();
-    assert_eq!(total(&ran.said()), 4000);
-    let switches = ran.switches();
-    assert_alternating(&switches);
+        .window(&windows.join(","), "cudaGraphLaunch");
     // On a busy machine, a step may last longer than a whole window, which then never opens. So only some windows
-    // have to open.
-    assert!(switches.len() > 2);
+    // have to open, and only in one of several runs.
+    let some_open = (0..5).any(|_| {
+        let ran = situation.clone().run_shimmed();
+        assert_eq!(total(&ran.said()), 4000);
+        let switches = ran.switches();
+        assert_alternating(&switches);
+        switches.len() > 2
+    });
+    assert!(some_open, "no run opened more than one window");
 }
 
 #[test]

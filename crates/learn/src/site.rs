@@ -32,7 +32,7 @@ pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -
     keys
 }
 
-/// Returns the key of one level, as [`keys`] computes it.
+/// Returns the key of a call at one level of context. It equals the element `level` of the result of [`keys`].
 #[inline]
 pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, level: usize) -> u32 {
     let hash = start(call, helper);

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use super::*;
 use tllmprof_config::Step;
 
-/// Returns a function that checks for a sign in a process with the libraries, symbols and Python modules in `has`.
+/// Simulates a process that contains the libraries, symbols and Python modules in `has`. The returned function returns
+/// true if the process contains a given one.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
     move |wanted| {
         has.iter().any(|is| match (wanted, is) {

@@ -1,4 +1,5 @@
-//! The memory layout of an interpreter's Python stacks ([`tllmprof_cpython`]).
+//! Finds the memory layout of the running interpreter's Python stacks. The crate [`tllmprof_cpython`] has the layouts of all
+//! supported versions.
 
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};

@@ -135,12 +135,13 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                // The operating system counted these times for the iteration's own thread. If
-                // another thread launches the work, the host's time is that thread's, so these
-                // times are left out.
+                // The operating system counted the next three times for the iteration's own thread.
+                // If another thread launches the work, the host's time is divided for that thread,
+                // for which these times are unknown: it may have been blocked for any part of the
+                // iteration.
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
-                blocked_at_most: one.blocked_at_most(),
+                blocked_at_most: launcher.map_or(one.blocked_at_most(), |_| one.duration),
             });
             found.placed.push(GroupedIteration {
                 span: *span,

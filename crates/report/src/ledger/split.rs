@@ -28,8 +28,8 @@ pub(crate) struct Count {
 pub(crate) struct SampleSums {
     /// Number of all samples, by the state of the thread.
     total: HashMap<SampledState, Count>,
-    /// Number of samples by the cause of the time in which they were taken and by the thread's
-    /// state. Samples whose cause is unknown are missing.
+    /// Number of samples, by the cause to which the host's time around the sample is attributed, and
+    /// by the state of the thread. Samples without a known cause count only in `total`.
     by: HashMap<(HostCause, SampledState), Count>,
 }
 
