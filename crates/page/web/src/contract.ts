@@ -121,7 +121,7 @@ export interface Process {
     recorded_by: Origin | null;
     /** The way in which the process ended. */
     ended: Ended;
-    /** If durations are inexact: the time over which the record's clock was compared with `CLOCK_MONOTONIC`, which was too short. `null` if durations are exact. Unit: ns. */
+    /** The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if this time was too short for exact durations; `null` if durations are exact. Unit: ns. */
     clock_tied_ns: number | null;
     /** The value to add to a time of this process to get nanoseconds since 1970 (Unix time). Unit: ns. */
     unix_minus_monotonic_ns: number;
@@ -141,7 +141,7 @@ export interface Process {
     damage: string | null;
     /** The number of items that this report leaves out because it reached a limit, such as its limit on different names. */
     left_out: number;
-    /** Sums over the iterations of all windows that qualify (`qualifies`); `null` if there are none. */
+    /** Sums over the qualifying iterations of all windows, which are those whose `qualifies` is true; `null` if there are none. */
     inside: Sum | null;
     /** The share of the iterations' time between their first GPU work and their last, as measured by CUDA events, with the gaps between kernels. `null` if it was not measured. Unit: part of 1. */
     gpu_span_share: number | null;
@@ -191,7 +191,7 @@ export interface Process {
     blocks: GpuBlocks | null;
     /** The recorded kernels, summed by the layer that launched them; empty unless layers were recorded (`--layers`). The layer with the longest total time comes first. */
     layers: GpuLayer[];
-    /** The layers as a tree. A row includes the layers within it, and layers whose names differ only in numbers are one row, with `*` for each number. A parent comes before its children, and the row with the longest time comes first. */
+    /** The layers as a tree. Layers whose names differ only in numbers are one row, with `*` for each number. A row includes the layers within it. A parent comes before its children, and the child with the longest time is the first child. */
     layer_patterns: GpuLayerPattern[];
     /** The layers as a tree, with one row for each layer under its whole name. A row includes the layers within it. At most the 4096 rows with the longest time are listed. */
     layer_tree: GpuLayerPattern[];
@@ -201,7 +201,7 @@ export interface Process {
     gpu_metrics: Metric[];
     /** The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known which GPUs the process uses. */
     gpu_state: GpuState[];
-    /** The reason why the state of the GPUs is not known; `null` if it is. */
+    /** The reason why the state of the GPUs is not known; `null` if the state is known. */
     gpu_state_unknown: string | null;
     /** The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known. */
     placement: Placement | null;
@@ -239,9 +239,9 @@ export interface Collectives {
     wait_ns: number;
     /** The time that the matched collectives took after the last rank had arrived, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** The share of the time of the iterations with recorded kernels that a rank waits for the last rank in matched collectives, as the mean over ranks. Unit: part of 1. */
+    /** The time that a rank waits for the last rank in matched collectives, divided by the time of the iterations with recorded kernels. It is the mean over ranks. Unit: part of 1. */
     wait_share: number;
-    /** The share of the time of the iterations with recorded kernels that transfers of matched collectives take, as the mean over ranks. Unit: part of 1. */
+    /** The time that the transfers of matched collectives take, divided by the time of the iterations with recorded kernels. It is the mean over ranks. Unit: part of 1. */
     transfer_share: number;
     /** The groups of ranks that take part in the same collectives. */
     groups: CollectiveGroup[];
@@ -311,7 +311,7 @@ export interface GroupRank {
     rank: number;
     /** The number of ranks in the group; `null` if it is not known. Unit: ranks. */
     size: number | null;
-    /** The rank in the whole job of the group's first member. It distinguishes groups that have the same name. `null` if it is not known. */
+    /** The first member's rank in the whole job. It distinguishes groups that have the same name. `null` if it is not known. */
     first: number | null;
 }
 
@@ -365,7 +365,7 @@ export type State =
     /** A part of the record was changed or is missing. `damage` describes it. */
     | "damaged";
 
-/** Sums over the iterations of one window or of several windows that qualify (`qualifies`). */
+/** Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true. */
 export interface Sum {
     /** The number of iterations. Unit: iterations. */
     iterations: number;
@@ -393,11 +393,11 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on. Unit: part of 1. */
+    /** The share of the iterations' time that their threads waited for the GPU in CUDA calls. It is based on the same iterations as `wait`. Unit: part of 1. */
     wait_share: number;
-    /** The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits for requests. Unit: part of 1. */
+    /** The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does not include waits for requests. Unit: part of 1. */
     gil_wait_share: number;
-    /** The share of Python's garbage collections, on all threads, in the duration of all iterations, without waits for requests. Unit: part of 1. */
+    /** The share of Python's garbage collections, on all threads, in the time of all iterations. This time does not include waits for requests. Unit: part of 1. */
     gc_share: number;
     /** The mean number of launches of kernels and CUDA graphs in an iteration, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -441,9 +441,9 @@ export interface Outside {
     p99_ns: number | null;
     /** The longest duration; `null` if there are no iterations. Unit: ns. */
     max_ns: number | null;
-    /** Durations of the iterations outside windows that ended before the last window that opened by itself, such as one of `--when`; `null` if the record does not count them separately. */
+    /** Durations of the iterations outside windows that ended before the last automatic window. tllmprof opens an automatic window by itself, without a command of the user, such as a window of `--when`. `null` if the record does not count these iterations separately. */
     before: OutsideSum | null;
-    /** Durations of the iterations outside windows that came after the start of the last window that opened by itself; `null` if the record does not count them separately. */
+    /** Durations of the other iterations outside windows, which did not end before the last automatic window (see `before`). `null` if the record does not count these iterations separately. */
     after: OutsideSum | null;
 }
 
@@ -469,7 +469,7 @@ export interface PhaseSum {
 
 /** The time of iterations, divided by cause. Each nanosecond counts for one cause, so the shares of each list add up to 1. */
 export interface Ledger {
-    /** The number of iterations that qualify (`qualifies`). Unit: iterations. */
+    /** The number of qualifying iterations, which are those whose `qualifies` is true. Unit: iterations. */
     iterations: number;
     /** The number of iterations that `host` is based on. Unit: iterations. */
     host_iterations: number;
@@ -501,7 +501,7 @@ export interface Slow {
     more_ns: number;
     /** The causes of the extra time `more_ns`. Their times add up to `more_ns`. The greatest cause comes first, and the unexplained time last. */
     causes: Difference[];
-    /** Up to 8 activities that overlapped the iteration. The activity whose overlap exceeds that with the mean iteration most comes first. */
+    /** Up to 8 activities that overlapped the iteration. They are sorted by the time by which their overlap exceeds their mean overlap with an iteration, the largest first. */
     overlaps: Overlap[];
 }
 
@@ -591,7 +591,7 @@ export interface KernelWindow {
     wall_ns: number;
     /** The time in which at least one kernel or copy ran in the iterations with recorded kernels, on the GPU that was busy longest; `null` if the driver did not report the times of kernels. Unit: ns. */
     busy_ns: number | null;
-    /** The time that the GPU that was busy longest was idle between two kernels or copies of the same iteration; `null` if the driver did not report the times of kernels. Unit: ns. */
+    /** The idle time between two kernels or copies of the same iteration, on the GPU that was busy longest; `null` if the driver did not report the times of kernels. Unit: ns. */
     gaps_ns: number | null;
     /** The number of kernels that began during the iterations with recorded kernels. Unit: kernels. */
     kernels: number;
@@ -611,7 +611,7 @@ export interface GpuBlocks {
     share: number;
     /** The kernels of one block, in the order in which they began. */
     kernels: GpuBlockKernel[];
-    /** The number of kernels after the last block that match the start of another block; `null` if fewer than half a block match. Unit: kernels. */
+    /** The number of kernels after the last block that match the beginning of one more block; `null` if they match less than half of a block. Unit: kernels. */
     partly: number | null;
     /** The kernels before the first block of an iteration. */
     before: GpuOutsideBlocks;
@@ -667,7 +667,7 @@ export interface UnknownGpuLayer {
     kernels: number;
     /** The total time of the kernels whose layer is not known for this reason. Unit: ns. */
     gpu_ns: number;
-    /** The share of these kernels in the total time of all recorded kernels. Unit: part of 1. */
+    /** The share of the kernels whose layer is not known for this reason, in the total time of all recorded kernels. Unit: part of 1. */
     share: number;
 }
 
@@ -707,7 +707,7 @@ export interface GpuState {
     joules_per_step: number | null;
     /** The mean energy of a token; `null` if it is not known, or if the batches are not known. Unit: joules. */
     joules_per_token: number | null;
-    /** The processes of other runs that used the GPU; `null` if processes were not listed, or if the numbers that the driver lists cannot be compared with those of the run. */
+    /** The processes of other runs that used the GPU; `null` if the processes on the GPU were not listed, or if the driver lists them by process IDs that cannot be compared with those of the run. */
     others: OtherProcess[] | null;
     /** The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known. */
     others_cost: number | null;
@@ -721,13 +721,13 @@ export interface Placement {
     gpu_node: number;
     /** The number of NUMA nodes of the machine. Unit: nodes. */
     nodes: number;
-    /** The NUMA node on which the thread ran longest; `null` if it is not known, or if the machine has only one node. */
+    /** The NUMA node on which the iterations' thread ran longest; `null` if it is not known, or if the machine has only one node. */
     thread_node: number | null;
-    /** The distance from the GPU's node to that node, as the firmware states it: 10 is the same node. `null` if it is not known. Unit: distance. */
+    /** The distance from the GPU's node to `thread_node`, as the firmware states it. A distance of 10 means the same node. `null` if it is not known. Unit: distance. */
     distance: number | null;
-    /** The share of the time in which the thread ran on another node than the GPU's, as a part of 1; `null` if it is not known. */
+    /** The share of the time in which the iterations' thread ran on another node than the GPU's, as a part of 1; `null` if it is not known. */
     far_share: number | null;
-    /** The number of times that the thread changed its node. Unit: moves. */
+    /** The number of times that the iterations' thread moved to another node. Unit: moves. */
     moves: number;
 }
 
@@ -747,7 +747,7 @@ export interface Window {
     missing: number;
     /** The time from the start of the first iteration to the end of the last, without iterations that are missing or do not qualify; `null` if no iteration qualifies. Unit: ns. */
     wall_ns: number | null;
-    /** The number of iterations per second of `wall_ns`; `null` if they took no time. Unit: 1/s. */
+    /** The number of qualifying iterations per second of `wall_ns`; `null` if `wall_ns` is 0 or `null`. Unit: 1/s. */
     per_second: number | null;
     /** The time of the window's iterations, divided by cause. */
     ledger: Ledger;
@@ -850,7 +850,7 @@ export interface Clock {
 
 /** A jump of a clock, as the ends of collectives show it. */
 export interface ClockJump {
-    /** The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, it is one process of that host. */
+    /** The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, this is the index of one process on that host. */
     process: number;
     /** True if the clock of the whole host jumps. False if only the GPU times of one process do. */
     is_host: boolean;
@@ -1030,7 +1030,7 @@ export interface LedgerRow {
     where: Location | null;
     /** The total time of the cause over all iterations that the list is based on. Unit: ns. */
     ns: number;
-    /** The share of this cause's time in the total time of the list. Unit: part of 1. */
+    /** The share of this cause in the total time of the list that contains this row (`host` or `gpu`). Unit: part of 1. */
     share: number;
 }
 
@@ -1145,33 +1145,33 @@ export interface GpuBlockKernel {
 export interface GpuOutsideBlocks {
     /** The number of kernels before the first block, or after the last one, in one iteration. Unit: kernels. */
     kernels: number;
-    /** The total time of these kernels in all analyzed iterations. Unit: ns. */
+    /** The total time of the kernels before the first block, or after the last one, in all analyzed iterations. Unit: ns. */
     gpu_ns: number;
 }
 
 /** The time in which power, heat or the hardware lowered the SM clock. */
 export interface Throttled {
-    /** The reasons, as NVML gives them. */
+    /** The reasons why the SM clock was lowered, as NVML gives them. */
     reasons: string[];
-    /** The share of the sampled time, as a part of 1. */
+    /** The share of the sampled time in which the SM clock was lowered, as a part of 1. */
     share: number;
-    /** The mean SM clock in this time; `null` if there is no such time. Unit: MHz. */
+    /** The mean SM clock while the clock was lowered; `null` if it was never lowered. Unit: MHz. */
     sm_clock_mhz: number | null;
-    /** The mean SM clock in the rest of the time; `null` if there is none. Unit: MHz. */
+    /** The mean SM clock while the clock was not lowered; `null` if it was always lowered. Unit: MHz. */
     other_sm_clock_mhz: number | null;
-    /** The part of the iterations' time that was lost, compared with iterations at full clocks; `null` if there are too few of either. */
+    /** The part of the iterations' time that the lowered clocks cost, compared with iterations at full clocks; `null` if there are too few iterations at lowered or at full clocks. */
     cost: number | null;
 }
 
 /** The time at the start of a window in which the SM clock had not risen yet. */
 export interface LowClock {
-    /** The length of this time. Unit: ns. */
+    /** The time from the start of the window until the SM clock had risen. Unit: ns. */
     duration_ns: number;
-    /** The mean SM clock in this time. Unit: MHz. */
+    /** The mean SM clock before it had risen. Unit: MHz. */
     sm_clock_mhz: number;
-    /** The median SM clock afterwards. Unit: MHz. */
+    /** The median SM clock after it had risen. Unit: MHz. */
     later_sm_clock_mhz: number;
-    /** The part of the iterations' time that was lost, compared with later iterations; `null` if there are too few of either. */
+    /** The part of the iterations' time that the low clock cost, compared with iterations after the clock had risen; `null` if there are too few iterations before or after that. */
     cost: number | null;
 }
 
@@ -1213,7 +1213,7 @@ export interface Iteration {
     processor_ns: number | null;
     /** The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on it; `null` if it is not known. Unit: ns. */
     delayed_ns: number | null;
-    /** The number of page faults of the iteration's thread; `null` if it is not known. It may include the page faults of up to seven iterations before this one, if those iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
+    /** The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least every eighth iteration, so it may include the page faults of up to seven iterations before this one. That happens only if those iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
     page_faults: number | null;
     /** The number of kernels that began during the iteration; 0 if kernels were not recorded. Unit: kernels. */
     kernels: number;
@@ -1252,7 +1252,7 @@ export type LedgerSide =
     /** The list `gpu`: the time of the GPU. */
     | "gpu";
 
-/** The type of a cause of the ledger. Types that begin with `Host` occur in `host`, and those that begin with `GPU` in `gpu`. */
+/** The type of a cause of the ledger. Types whose description begins with `Host` occur in `host`, and those whose description begins with `GPU` in `gpu`. */
 export type LedgerKind =
     /** Host: a CUDA call that waits for the GPU. */
     | "wait"
@@ -1264,7 +1264,7 @@ export type LedgerKind =
     | "capture"
     /** Host: CUDA calls that allocate or free memory. */
     | "allocation"
-    /** Host: other CUDA calls. */
+    /** Host: CUDA calls that do not wait, launch, copy, capture or allocate. */
     | "call"
     /** Host: Python's garbage collection on the iteration's thread. */
     | "gc"
