@@ -45,7 +45,7 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
     }
 }
 
-/// Tells the trigger that the current iteration has ended and the next one has not begun.
+/// Informs the trigger that the current iteration has ended and the next one has not begun.
 pub(crate) fn ends(state: &mut SessionState) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
