@@ -368,7 +368,7 @@ impl Learner {
             Call::CopyToHost => {
                 trail.note(token::COPY_TO_HOST);
                 if self.asks(true).has_copies() {
-                    return self.copied_to_host(trails, thread, clock);
+                    return self.copied_to_host(trails, thread, true, clock);
                 }
                 self.not_asked(trails, thread);
             }
@@ -421,12 +421,14 @@ impl Learner {
     /// Handles a copy to the host that may return before it is done. The thread's trail (list of recent calls)
     /// already contains it. If the copy ends an iteration, the next one opens when the thread has waited for the
     /// copy, or at the thread's next launch if it does not wait. It opens at once if earlier copies were not waited
-    /// for.
+    /// for, or if `near` is false: then only the number of iterations matters, and neither the wait nor the launch
+    /// is reported.
     #[inline]
     pub fn copied_to_host(
         &mut self,
         trails: &Trails,
         thread: u32,
+        near: bool,
         clock: Clock,
     ) -> Option<Boundary> {
         if !self.site(trails, thread, SiteCall::CopyToHost, clock) {
@@ -434,7 +436,7 @@ impl Learner {
         }
         self.pending = Some(thread);
         self.copier = thread;
-        (self.unawaited >= UNAWAITED).then(|| self.open())
+        (!near || self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
     /// Handles the return of a wait that the thread's trail (list of recent calls) already contains. Returns

@@ -1,8 +1,8 @@
 //! Tests of the rule `auto`: learning the step from calls, and known engines.
 
 use tllmprof_calls::Call::{
-    EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
-    StreamSynchronize,
+    EventSynchronize, GraphLaunch, LaunchKernel, MemcpyDtoHAsync, StreamBeginCapture,
+    StreamEndCapture, StreamSynchronize,
 };
 use tllmprof_steps::step::counted::Counted;
 
@@ -31,6 +31,27 @@ fn the_step_is_learnt() {
     );
     let last = process.exit();
     assert_eq!(last, "window 100-102 captured: 200 iterations by auto");
+}
+
+#[test]
+fn iterations_that_end_with_a_copy_begin_far_from_windows_too() {
+    let process = Process::new(VARIABLES);
+    for _ in 0..600 {
+        call_with(LaunchKernel, &[1 << 32], true);
+        call(GraphLaunch);
+        call(MemcpyDtoHAsync);
+        call(EventSynchronize);
+    }
+    assert_eq!(
+        process.switches(),
+        ["In(100): open 100-102", "In(103): close 100-102"]
+    );
+    let after: Vec<_> = (104..600)
+        .map(|iteration| format!("passes In({iteration})"))
+        .collect();
+    let begun = process.asked_for(&["passes In("]);
+    let missing: Vec<_> = after.iter().filter(|passes| !begun.contains(passes)).collect();
+    assert!(missing.is_empty(), "{} of {}: {missing:?}", missing.len(), after.len());
 }
 
 #[test]

@@ -261,7 +261,7 @@ impl Learned {
                 learner.missed(trails, thread, EndingCalls::SAMPLE);
                 None
             }
-            None => learner.copied_to_host(trails, thread, clock),
+            None => learner.copied_to_host(trails, thread, self.near, clock),
             Some(wait) => learner.returned(trails, thread, wait, clock),
         };
         let begun = boundary.and_then(|boundary| self.begun(boundary));
