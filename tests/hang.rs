@@ -375,15 +375,74 @@ fn ranks_that_were_all_killed_leave_a_verdict() {
 }
 
 #[test]
+fn a_device_fault_is_read_from_a_copy_of_the_kernel_log() {
+    let run = Run::with_fault("sleeps", &[]);
+    run.stuck("not-entered");
+    let (_, json, _) = run.ask();
+    let last_ns = json["ranks"][2]["collective"]["begin_ns"].as_u64().unwrap();
+    let stopped = last_ns / 1_000_000_000 + 1;
+    let log = run.scratch.path("dmesg");
+    let fault = |at: u64| {
+        let pid = run.ranks[2].id();
+        format!(
+            "[{at:5}.250000] NVRM: Xid (PCI:0000:4f:00): 31, pid={pid}, name=rank, Ch 00000008\n"
+        )
+    };
+    let asked = || {
+        let mut asked = command(tllmprof());
+        asked.args(["hang", "--kernel-log"]).arg(&log);
+        common::run(asked.arg(run.scratch.folder()), TEST_TIMEOUT)
+    };
+    std::fs::write(
+        &log,
+        format!("[    1.5] usb 1-1: new device\n{}", fault(stopped)),
+    )
+    .unwrap();
+    let output = asked();
+    let expected = "stuck: rank 2 caused Xid 31 (GPU memory page fault) of GPU 0000:4f:00, as the kernel log says";
+    assert!(output.out().starts_with(expected), "{}", output.out());
+    // A fault long before the ranks stopped is not the reason.
+    std::fs::write(&log, fault(stopped - 60)).unwrap();
+    let output = asked();
+    let expected = "stuck: rank 2 did not enter all_reduce #40";
+    assert!(output.out().starts_with(expected), "{}", output.out());
+    std::fs::remove_file(&log).unwrap();
+    let output = asked();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        output.err().starts_with("tllmprof: --kernel-log "),
+        "{}",
+        output.err()
+    );
+}
+
+/// Starts `rank.py` in each rank, with the named fault.
+fn with_python(python: &Path, fault: &str) -> Run {
+    Run::start(fault, &[], |_, rank| {
+        let mut words = command(python);
+        words.arg(repo().join("tests/hang/rank.py"));
+        words.args([&rank.to_string(), &RANKS.to_string(), fault]);
+        words.env("PYTHONDONTWRITEBYTECODE", "1");
+        words
+    })
+}
+
+#[test]
+fn a_full_queue_is_named_with_the_function_that_waits() {
+    for python in pythons() {
+        let text = with_python(&python.path, "queue").stuck("queue");
+        let expected = [
+            "rank 2 did not enter all_reduce #20",
+            "waits for room in a full queue, in pass_on (",
+        ];
+        assert_has(&text, &expected);
+    }
+}
+
+#[test]
 fn the_gil_is_named_with_the_thread_that_holds_it() {
     for python in pythons().iter().filter(|python| python.has_gil) {
-        let run = Run::start("gil", &[], |_, rank| {
-            let mut words = command(&python.path);
-            words.arg(repo().join("tests/hang/rank.py"));
-            words.args([rank.to_string(), RANKS.to_string()]);
-            words.env("PYTHONDONTWRITEBYTECODE", "1");
-            words
-        });
+        let run = with_python(&python.path, "gil");
         let text = run.stuck("gil");
         let expected = [
             "waits for the GIL",

@@ -1,6 +1,11 @@
-"""rank.py NUMBER RANKS: a rank whose main thread waits for the GIL, while another thread sleeps and holds the GIL."""
+"""rank.py NUMBER RANKS FAULT: a rank that makes steps with a collective. In step 20, the fault happens in rank 2:
+
+gil    the main thread waits for the GIL, while another thread sleeps and holds the GIL
+queue  the main thread waits for room in a queue from which no thread takes anything
+"""
 
 import ctypes
+import queue
 import sys
 import threading
 
@@ -18,6 +23,19 @@ def hold_gil():
     ctypes.PyDLL(None).pause()
 
 
+def start_holder():
+    threading.Thread(target=hold_gil, name="holder").start()
+
+
+def pass_on():
+    results = queue.Queue(1)
+    while True:
+        results.put(None)
+
+
+FAULTS = {"gil": start_holder, "queue": pass_on}
+
+
 def step(comm):
     nccl.ncclAllReduce(None, None, ctypes.c_size_t(1024), 7, 0, comm, None)
     cuda.cudaStreamSynchronize(None)
@@ -31,7 +49,7 @@ def main():
     nccl.ncclCommInitRank(ctypes.byref(comm), ranks, Identifier(), rank)
     for number in range(100000):
         if number == 20 and rank == 2:
-            threading.Thread(target=hold_gil, name="holder").start()
+            FAULTS[sys.argv[3]]()
         step(comm)
 
 

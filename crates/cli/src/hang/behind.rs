@@ -138,7 +138,7 @@ pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
         Some(cause)
             if matches!(
                 cause.kind,
-                VerdictKind::Deadlock | VerdictKind::Lock | VerdictKind::Gil
+                VerdictKind::Deadlock | VerdictKind::Lock | VerdictKind::Gil | VerdictKind::Queue
             ) =>
         {
             (Answer::Stuck, cause.kind)

@@ -35,7 +35,7 @@ impl StuckCause {
         }
         let last = chain[chain.len() - 1];
         if chain.len() == 1 {
-            return Some(Self::of_thread(last));
+            return Some(Self::of_thread(last).with_host_function(rank));
         }
         let what = if is_by_gil { "the GIL" } else { "a lock" };
         let holder = Self::of_thread(last);
@@ -80,9 +80,30 @@ impl StuckCause {
         }
     }
 
+    /// Adds the host function that a thread of the CUDA driver runs, if the rank waits for the GPU.
+    fn with_host_function(mut self, rank: &RankState) -> Self {
+        let mut threads = rank.threads.iter();
+        if self.kind == VerdictKind::Gpu
+            && let Some((thread, (name, module))) =
+                threads.find_map(|thread| Some((thread, thread.host_function()?)))
+        {
+            let call = thread.call.as_deref().unwrap_or("an unknown system call");
+            self.text = format!(
+                "{}, which runs the host function {name} ({module}): it sleeps in {call}",
+                self.text
+            );
+        }
+        self
+    }
+
     fn of_thread(thread: &ProcessThread) -> Self {
         let function = in_function(thread);
-        let (kind, text) = if let Some(wait) = thread.gpu_wait() {
+        let (kind, text) = if let Some(caller) = thread.putter() {
+            (
+                VerdictKind::Queue,
+                format!("waits for room in a full queue, in {caller}"),
+            )
+        } else if let Some(wait) = thread.gpu_wait() {
             (
                 VerdictKind::Gpu,
                 format!("waits for the GPU in {wait}{function}"),

@@ -116,6 +116,11 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if gone.len() == part.len() {
         return judge_gone(ranks, part);
     }
+    let quiet = all().filter_map(|rank| rank.quiet_ns).min();
+    let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
+    if let Some(verdict) = device_fault(ranks, part).filter(|_| is_quiet || !gone.is_empty()) {
+        return verdict;
+    }
     if let [first, ..] = gone[..] {
         let ended = gone.iter().all(|index| ranks[*index].ring.has_ended);
         let what = match ended {
@@ -132,8 +137,6 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if let Some(verdict) = mismatch(ranks, part) {
         return verdict;
     }
-    let quiet = all().filter_map(|rank| rank.quiet_ns).min();
-    let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
     let mut verdict = behind(ranks, part).unwrap_or_else(|| together(ranks, part));
     if verdict.answer == Answer::Stuck && verdict.kind != VerdictKind::Deadlock && !is_quiet {
         verdict.answer = Answer::CannotTell;
@@ -147,13 +150,36 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
+/// Returns the verdict on the first device fault that the kernel log has for one of the ranks.
+fn device_fault(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
+    let faults = part
+        .iter()
+        .filter_map(|index| Some((*index, ranks[*index].fault.as_ref()?)));
+    let (index, fault) = faults.min_by_key(|(_, fault)| fault.time_ns)?;
+    let is_its = |index: &usize| ranks[*index].fault.as_ref() == Some(fault);
+    let its: Vec<_> = part.iter().copied().filter(is_its).collect();
+    let text = match fault.pid == Some(ranks[index].pid) {
+        true => format!("{} caused {}", names(ranks, &[index]), fault.text()),
+        false => format!("{} came when the ranks stopped", fault.text()),
+    };
+    let text = format!("{text}, as the kernel log says{}", last_of(&ranks[index]));
+    Some(HangVerdict::new(
+        Answer::Stuck,
+        VerdictKind::DeviceFault,
+        its,
+        text,
+    ))
+}
+
 /// Judges a group of ranks all of whose processes have ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
         return HangVerdict::new(Answer::NotStuck, VerdictKind::Ended, part.to_vec(), text);
     }
-    let at_end = mismatch(ranks, part).or_else(|| behind(ranks, part));
+    let at_end = device_fault(ranks, part)
+        .or_else(|| mismatch(ranks, part))
+        .or_else(|| behind(ranks, part));
     let (kind, its, text) = match at_end {
         Some(verdict) => (verdict.kind, verdict.ranks, verdict.text),
         None => (
@@ -174,7 +200,12 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         .collect();
     let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
     let about = |index: usize, cause: &StuckCause| cause_since(&ranks[index], cause);
-    for kind in [VerdictKind::Deadlock, VerdictKind::Lock, VerdictKind::Gil] {
+    for kind in [
+        VerdictKind::Deadlock,
+        VerdictKind::Lock,
+        VerdictKind::Gil,
+        VerdictKind::Queue,
+    ] {
         if let Some((index, cause)) = of_kind(kind) {
             return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
         }

@@ -3,6 +3,7 @@
 mod behind;
 mod calls;
 mod cause;
+mod device_fault;
 mod find;
 mod judge;
 mod mismatch;
@@ -19,7 +20,7 @@ mod wording;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -34,7 +35,7 @@ use find::ProcessRing;
 use process::CpuTimes;
 use state::{Life, RankState};
 use symbols::Symbols;
-use verdict::Answer;
+use verdict::{Answer, VerdictKind};
 pub(crate) use watch::StuckWatch;
 
 /// Time between the two readings of each process's ring file and threads. A process is not stuck if anything changed
@@ -58,6 +59,9 @@ pub(crate) struct HangArguments {
     /// Examine all processes on this machine that write a ring file
     #[arg(long)]
     all: bool,
+    /// Read device faults (Xid) from this copy of the kernel log, as dmesg prints it [default: the kernel's own]
+    #[arg(long, value_name = "FILE")]
+    kernel_log: Option<PathBuf>,
     /// Print the verdict as JSON
     #[arg(long)]
     json: bool,
@@ -65,8 +69,23 @@ pub(crate) struct HangArguments {
 
 pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
-    let ranks = examine(&mut found, BETWEEN);
+    let mut ranks = examine(&mut found, BETWEEN);
+    let faults = device_fault::read(arguments.kernel_log.as_deref());
+    let unread = match faults {
+        Ok(faults) => {
+            device_fault::assign(&faults, &mut ranks);
+            None
+        }
+        Err(error) if arguments.kernel_log.is_some() => return Err(error),
+        Err(error) => Some(error),
+    };
     let verdict = judge::judge(&ranks);
+    if let Some(error) = unread.filter(|_| verdict.kind == VerdictKind::Gpu) {
+        output::say(format_args!(
+            "device faults (Xid) are not known: {} (wanted: root, CAP_SYSLOG, or --kernel-log FILE)",
+            crate::failure::worded(&format!("{error:#}"))
+        ));
+    }
     match arguments.json {
         true => {
             output::print(format!("{}\n", output::json(&text::json(&verdict, &ranks))).as_bytes())?
@@ -110,6 +129,15 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     ranks
 }
 
+/// Reads the states of the processes as [`examine`] does, with the device faults of the kernel log where it can be read.
+fn examine_with_faults(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
+    let mut ranks = examine(found, between);
+    if let Ok(faults) = device_fault::read(None) {
+        device_fault::assign(&faults, &mut ranks);
+    }
+    ranks
+}
+
 /// Returns for each process, by its number, the time in nanoseconds for which it has been stuck: the time since a
 /// step or collective last began or ended. The time is 0 if `tllmprof hang` does not call the process stuck.
 /// Processes without a ring file are left out.
@@ -124,7 +152,7 @@ pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64>
         return times;
     }
     find::add_others(&mut found);
-    let ranks = examine(&mut found, BETWEEN_IF_QUIET);
+    let ranks = examine_with_faults(&mut found, BETWEEN_IF_QUIET);
     let stuck = judge::judge_apart(&ranks).filter(|(_, verdict)| verdict.answer == Answer::Stuck);
     for rank in stuck.flat_map(|(part, _)| part).map(|index| &ranks[index]) {
         if let Some(time) = times.get_mut(&u64::from(rank.pid)) {
@@ -253,6 +281,7 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
         ring,
         threads: Vec::new(),
         gil_holder: None,
+        fault: None,
     };
     if let (Some(pid), Some(before)) = (found.pid.filter(|_| life == Life::Runs), before)
         && let Err(why) = process::look(pid, before, symbols, &mut rank)
@@ -269,12 +298,17 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
 fn quiet(ring: &Ring) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    now.saturating_sub(latest(ring))
+}
+
+/// Returns the time at which the latest step or collective of a ring file began or ended, in nanoseconds of
+/// `CLOCK_MONOTONIC`.
+fn latest(ring: &Ring) -> u64 {
     let steps = ring.steps.iter().map(|step| (step.begin_ns, step.end_ns));
     let calls = ring
         .collectives
         .iter()
         .map(|call| (call.begin_ns, call.end_ns));
     let times = steps.chain(calls).map(|(begin, end)| end.unwrap_or(begin));
-    let latest = times.max().unwrap_or(ring.begin_ns);
-    now.saturating_sub(latest)
+    times.max().unwrap_or(ring.begin_ns)
 }

@@ -17,6 +17,8 @@ pub(super) type CpuTimes = BTreeMap<u32, u64>;
 /// Maximum processor time, in clock ticks of usually 10 ms, that a thread uses between two readings of its state if it
 /// only sleeps and wakes up to look at a condition.
 const MAX_TICKS_ASLEEP: u64 = 1;
+/// Maximum number of threads whose stacks are read to find the host function for which the GPU waits.
+const MAX_THREADS_OF_DRIVER: usize = 256;
 /// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
 /// The value of a glibc mutex's lock word while threads wait for the mutex.
@@ -218,7 +220,40 @@ pub(crate) fn look(
         thread.waits_for_gil = gil.as_ref().is_some_and(waits_at);
     }
     read_stacks(pid, &view, python.as_ref(), &calls, symbols, rank);
+    if rank
+        .main_thread()
+        .is_some_and(|thread| thread.gpu_wait().is_some())
+    {
+        read_stacks_of_drivers_threads(pid, &view, &calls, symbols, rank);
+    }
     Ok(())
+}
+
+/// Reads the native stacks of the threads that the CUDA driver has started. They run the host functions of streams and
+/// graphs, for which the GPU waits. A thread of the driver is known by the names of its functions, so the stacks of all
+/// threads that sleep are read, up to a limit.
+fn read_stacks_of_drivers_threads(
+    pid: u64,
+    view: &ProcessView,
+    calls: &BTreeMap<u32, SystemCallState>,
+    symbols: &Symbols,
+    rank: &mut RankState,
+) {
+    let unread = rank
+        .threads
+        .iter_mut()
+        .filter(|thread| thread.native.is_empty());
+    for thread in unread.take(MAX_THREADS_OF_DRIVER) {
+        if let Some(call) = calls.get(&thread.id) {
+            let frames = view.frames(call.stack_pointer, call.instruction);
+            if frames
+                .iter()
+                .any(|frame| frame.path.contains("/libcuda.so"))
+            {
+                thread.native = symbols.names(pid, &frames);
+            }
+        }
+    }
 }
 
 /// Reads the stacks of the main thread, and of the threads for which the main thread waits.

@@ -3,6 +3,8 @@
 
 use tllmprof_record::Ring;
 
+use super::device_fault::DeviceFault;
+
 /// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
@@ -20,6 +22,8 @@ pub(crate) struct RankState {
     pub threads: Vec<ProcessThread>,
     /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
+    /// A device fault in the kernel log that concerns this rank.
+    pub fault: Option<DeviceFault>,
 }
 
 /// The state of a process: it runs, is stopped, has ended, or is not visible to this command.
@@ -54,6 +58,9 @@ pub(super) struct ProcessThread {
     pub mutex_owner: Option<u32>,
     pub waits_for_gil: bool,
 }
+
+/// Innermost Python functions among which a full queue is looked for: `Queue.put` calls at most this number of functions.
+const FUNCTIONS_OF_PUT: usize = 4;
 
 impl RankState {
     /// Returns the name of the rank for messages, such as `rank 3`.
@@ -153,21 +160,41 @@ impl ProcessThread {
         names.find(|name| is_wait(name))
     }
 
+    /// Returns the Python function that puts an object into a queue, if the thread waits for room in the queue. The
+    /// queue is one of the modules `queue` and `multiprocessing`.
+    pub(crate) fn putter(&self) -> Option<&str> {
+        let inner = &self.python[..self.python.len().min(FUNCTIONS_OF_PUT)];
+        let put = inner.iter().position(|function| {
+            let (name, file) = function.split_once(" (").unwrap_or((function, ""));
+            let file = file.rsplit('/').next().unwrap_or_default();
+            let is_put = name == "put" || name.ends_with(".put");
+            is_put && (file.starts_with("queue.py:") || file.starts_with("queues.py:"))
+        })?;
+        // A thread that is in `put` of the module `queue` itself waits for the queue's lock, not for room.
+        let waits_for_lock = put == 0 && inner[0].contains("queue.py:");
+        let caller = self.python.get(put + 1).or(inner.last())?;
+        (!waits_for_lock && self.call.is_some()).then_some(caller)
+    }
+
+    /// Returns the function that the CUDA driver runs on this thread for a host function of a stream or graph, as its
+    /// name and module. `None` if the thread does not run such a function, or only functions of system libraries.
+    pub(crate) fn host_function(&self) -> Option<&(String, String)> {
+        let is_driver = |module: &str| module.starts_with("libcuda.so");
+        let driver = self
+            .native
+            .iter()
+            .position(|(_, module)| is_driver(module))?;
+        let (_, outer) = self.native.split_at(driver);
+        let is_drivers_own = outer
+            .iter()
+            .all(|(_, module)| is_driver(module) || is_system(module));
+        let called = self.native[..driver].last()?;
+        (is_drivers_own && !is_system(&called.1)).then_some(called)
+    }
+
     /// Returns the function in which the thread is: a Python function if there is one, otherwise a native function that
     /// does not belong to a system library.
     pub(crate) fn function(&self) -> Option<String> {
-        let is_system = |module: &str| {
-            [
-                "libc.",
-                "libc-",
-                "ld-linux",
-                "libpthread",
-                "[vdso]",
-                "libtllmprof",
-            ]
-            .iter()
-            .any(|name| module.starts_with(name))
-        };
         let native = || {
             let mut own = self.native.iter().filter(|(_, module)| !is_system(module));
             own.find(|(name, _)| !name.is_empty())
@@ -175,4 +202,17 @@ impl ProcessThread {
         };
         self.python.first().cloned().or_else(native)
     }
+}
+
+/// Returns true if `module` is the file name of a system library, or of this project's library.
+fn is_system(module: &str) -> bool {
+    const SYSTEM: [&str; 6] = [
+        "libc.",
+        "libc-",
+        "ld-linux",
+        "libpthread",
+        "[vdso]",
+        "libtllmprof",
+    ];
+    SYSTEM.iter().any(|name| module.starts_with(name))
 }

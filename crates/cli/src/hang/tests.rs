@@ -5,6 +5,7 @@ use tllmprof_record::{
     RingDirection, RingStep,
 };
 
+use super::device_fault::{DeviceFault, assign};
 use super::judge::judge;
 use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{Answer, VerdictKind};
@@ -103,6 +104,7 @@ fn rank(number: u32) -> RankState {
         quiet_ns: Some(41 * SECOND),
         threads: vec![waiting(pid), asleep(pid + 1, "helper")],
         gil_holder: None,
+        fault: None,
     }
 }
 
@@ -587,4 +589,166 @@ fn a_process_whose_threads_cannot_be_read_is_not_called_stuck() {
     ranks.iter_mut().for_each(|rank| rank.threads.clear());
     let (answer, kind, ..) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
+}
+
+/// Returns a device fault of this process. The ring files of these tests end at one second.
+fn fault(pid: Option<u32>, time_ns: Option<u64>) -> DeviceFault {
+    DeviceFault {
+        code: 31,
+        device: "0000:4f:00".to_owned(),
+        pid,
+        time_ns,
+    }
+}
+
+#[test]
+fn a_device_fault_in_the_kernel_log_is_named_first() {
+    let mut ranks = without_last(1);
+    ranks[3].threads[0] = asleep(400, "hold_up");
+    assign(&[fault(Some(400), Some(SECOND))], &mut ranks);
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::DeviceFault, vec![3])
+    );
+    let expected = "rank 3 caused Xid 31 (GPU memory page fault) of GPU 0000:4f:00, as the kernel log says after all_reduce";
+    assert!(text.starts_with(expected), "{text}");
+    // The process that had the fault has ended, and later all others.
+    ranks[3].life = Life::Gone;
+    assert_eq!(judged(&ranks).1, VerdictKind::DeviceFault);
+    ranks.iter_mut().for_each(|rank| rank.life = Life::Gone);
+    let (answer, kind, _, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind),
+        (Answer::CannotTell, VerdictKind::DeviceFault)
+    );
+    assert!(text.contains("at their end rank 3 caused Xid 31"), "{text}");
+}
+
+#[test]
+fn a_device_fault_without_a_process_counts_if_the_ranks_stopped_with_it() {
+    let mut ranks = without_last(1);
+    assign(&[fault(None, Some(SECOND))], &mut ranks);
+    let (answer, kind, its, text) = judged(&ranks);
+    let all: Vec<_> = (0..RANKS).collect();
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::DeviceFault, all)
+    );
+    assert!(text.contains("came when the ranks stopped"), "{text}");
+}
+
+#[test]
+fn device_faults_that_did_not_stop_the_ranks_do_not_count() {
+    let mut ranks = without_last(1);
+    change(&mut ranks[3], |ring| {
+        ring.steps[0].end_ns = Some(60 * SECOND);
+    });
+    let mut others = ranks.clone();
+    others.iter_mut().for_each(|rank| {
+        change(rank, |ring| ring.steps[0].end_ns = Some(60 * SECOND));
+    });
+    // These happened long before the ranks stopped, or name a process that runs here and is no rank, or have no time.
+    let own = std::process::id();
+    for fault in [
+        fault(Some(400), Some(SECOND)),
+        fault(None, Some(SECOND)),
+        fault(Some(own), Some(60 * SECOND)),
+        fault(None, None),
+    ] {
+        assign(std::slice::from_ref(&fault), &mut others);
+        assert_ne!(judged(&others).1, VerdictKind::DeviceFault, "{fault:?}");
+    }
+    // A fault is no reason while the ranks make steps.
+    assign(&[fault(Some(400), Some(60 * SECOND))], &mut ranks);
+    assert_eq!(judged(&ranks).1, VerdictKind::DeviceFault);
+    ranks[0].ring.steps_begun += 1;
+    assert_eq!(judged(&ranks).1, VerdictKind::Moves);
+}
+
+#[test]
+fn a_full_queue_is_named_with_the_function_that_puts() {
+    let mut ranks = without_last(1);
+    let thread = |python: &[&str]| ProcessThread {
+        python: python.iter().map(|&name| name.to_owned()).collect(),
+        ..asleep(400, "sem_wait")
+    };
+    let full: [&[&str]; 3] = [
+        &[
+            "Condition.wait (/l/threading.py:327)",
+            "Queue.put (/l/queue.py:140)",
+            "Worker.step (worker.py:7)",
+        ],
+        &[
+            "Queue.put (/l/multiprocessing/queues.py:89)",
+            "Worker.step (worker.py:7)",
+        ],
+        &[
+            "wait (/l/threading.py:302)",
+            "put (/l/queue.py:140)",
+            "Worker.step (worker.py:7)",
+        ],
+    ];
+    for python in full {
+        ranks[3].threads[0] = thread(python);
+        let (answer, kind, its, text) = judged(&ranks);
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, VerdictKind::Queue, vec![3]),
+            "{text}"
+        );
+        let expected = "waits for room in a full queue, in Worker.step (worker.py:7) since";
+        assert!(text.contains(expected), "{text}");
+    }
+    let other: [&[&str]; 3] = [
+        &["Queue.put (/l/queue.py:133)", "Worker.step (worker.py:7)"],
+        &[
+            "Condition.wait (/l/threading.py:327)",
+            "Queue.get (/l/queue.py:180)",
+            "Worker.step (worker.py:7)",
+        ],
+        &["put (mine.py:3)", "Worker.step (worker.py:7)"],
+    ];
+    for python in other {
+        ranks[3].threads[0] = thread(python);
+        assert_eq!(judged(&ranks).1, VerdictKind::NotEntered, "{python:?}");
+    }
+}
+
+#[test]
+fn a_host_function_for_which_the_gpu_waits_is_named() {
+    let mut ranks = ranks();
+    let frames = |names: &[(&str, &str)]| {
+        let owned = |(name, module): &(&str, &str)| ((*name).to_owned(), (*module).to_owned());
+        names.iter().map(owned).collect::<Vec<_>>()
+    };
+    let driver = ("", "libcuda.so.580.159.03");
+    ranks[0].threads[1] = ProcessThread {
+        call: Some("futex".to_owned()),
+        native: frames(&[
+            ("pthread_cond_wait", "libc.so.6"),
+            ("wait_for_copy", "server"),
+            driver,
+            driver,
+            ("start_thread", "libc.so.6"),
+        ]),
+        ..asleep(101, "")
+    };
+    let expected = "which runs the host function wait_for_copy (server): it sleeps in futex since";
+    let (answer, kind, _, text) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu));
+    assert!(text.contains(expected), "{text}");
+    // A thread of the driver that waits for work runs no host function, and neither does one that called the driver.
+    for native in [
+        frames(&[("poll", "libc.so.6"), driver, ("start_thread", "libc.so.6")]),
+        frames(&[
+            ("f", "server"),
+            driver,
+            ("g", "server"),
+            ("start_thread", "libc.so.6"),
+        ]),
+    ] {
+        ranks[0].threads[1].native = native;
+        assert!(!judged(&ranks).3.contains("host function"));
+    }
 }

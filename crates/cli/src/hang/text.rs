@@ -7,6 +7,7 @@ use tllmprof_config::printable;
 use tllmprof_report::Time;
 
 use super::cause::StuckCause;
+use super::device_fault::DeviceFault;
 use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{Answer, HangVerdict};
 use super::wording;
@@ -81,6 +82,15 @@ fn thread(thread: &ProcessThread) -> Value {
     })
 }
 
+fn fault(fault: &DeviceFault) -> Value {
+    json!({
+        "xid": fault.code,
+        "gpu": fault.device,
+        "pid": fault.pid,
+        "time_ns": fault.time_ns,
+    })
+}
+
 fn rank(rank: &RankState) -> Value {
     let ring = &rank.ring;
     let life = match rank.life {
@@ -129,6 +139,7 @@ fn rank(rank: &RankState) -> Value {
         "communicators": communicators.collect::<Vec<_>>(),
         "captured": ring.captured.iter().map(|one| one.times).sum::<u64>(),
         "gil_holder": rank.gil_holder,
+        "fault": rank.fault.as_ref().map(fault),
         "threads": threads.map(thread).collect::<Vec<_>>(),
     })
 }

@@ -29,6 +29,10 @@ pub(crate) enum VerdictKind {
     Deadlock,
     Lock,
     Gil,
+    /// A thread waits for room in a queue that is full.
+    Queue,
+    /// The kernel log has a fault of the GPU that a rank uses.
+    DeviceFault,
     /// The ranks wait for the GPU, which does not finish its work.
     Gpu,
 }

@@ -14,7 +14,7 @@ use super::find::{self, ProcessRing};
 use super::judge;
 use super::state::RankState;
 use super::verdict::{Answer, HangVerdict};
-use super::{BETWEEN, examine, is_elsewhere, quiet, text};
+use super::{BETWEEN, examine_with_faults, is_elsewhere, quiet, text};
 use crate::failure::worded;
 use crate::output;
 
@@ -115,7 +115,7 @@ impl Watcher {
             return None;
         }
         find::add_others(&mut found);
-        let ranks = examine(&mut found, BETWEEN);
+        let ranks = examine_with_faults(&mut found, BETWEEN);
         let verdict = judge::judge(&ranks);
         self.judged = Some((Instant::now(), progress));
         let mut about = verdict
