@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import answers, arrivals, attach, busy, captures, child, inside, layers, ledger, nsys, sources
+from . import answers, arrivals, attach, busy, captures, child, hang, inside, layers, ledger, nsys, sources
 from .kernels import Report
 from .programs import HERE, ROOT
 from .record_file import process_of
@@ -70,6 +70,7 @@ class Run:
         "captures"  captures on demand (captures.py)
         "attach"    attaches to a running server (attach.py)
         "answer"    `tllmprof run` without options (answers.py)
+        "hang"      verdicts on a server that is not stuck (hang.py)
     """
 
     label: str
@@ -162,6 +163,8 @@ ENGINES = {
                    "--random-input-len 256 --random-output-len 128 --num-prompts 160 --request-rate 8 --ignore-eos",
             MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
         Run("answer", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="answer", variables=dict(LONG, ROUNDS=24)),
+        Run("hang", ("serve.py", "vllm", MODEL_8B), "", is_server=True, looks_at="hang",
+            variables=dict(MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
@@ -320,7 +323,7 @@ class Bench:
         os.makedirs(folder)
         return folder
 
-    def made(self, run, label, settings=None, wrap=(), folder=None, **variables):
+    def made(self, run, label, settings=None, wrap=(), folder=None, seconds=SECONDS, **variables):
         """Runs the engine in `folder`. `settings`: the library's variables. If the engine has a server, only the
         server gets them."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
@@ -329,7 +332,7 @@ class Bench:
             more["WRAP"] = " ".join(f"{name}={value}" for name, value in settings.items())
         else:
             more.update(settings or {})
-        ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, folder or self.own)
+        ended = child.run([*wrap, *self.words(run)], self.variables(**more), seconds, folder or self.own)
         return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
     def settings(self, *windows, **more):
@@ -572,7 +575,7 @@ def table(bench, folder, log, names, only, check_router):
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
               "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks,
-              "sources": sources.check_engine}
+              "sources": sources.check_engine, "hang": hang.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

@@ -1,23 +1,37 @@
 """Checks `tllmprof hang` on several ranks of which one hangs. The command must name this rank and the reason within
 seconds."""
+import collections
 import json
 import os
+import re
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 
 from . import child
 from .arrivals import OfRanks
+from .programs import HERE
 from .router_ranks import NO_MULTICAST, free_port
 
 RANKS = 2
 # The reasons for which rank 1 hangs. For each: the kinds of verdict that are right, and a text that the verdict
 # must contain.
-FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (("not-entered",), "hold_up"), "killed": (("dead",), "rank 1"),
-          "stopped": (("stopped",), "rank 1"), "gil": (("gil",), "hold_gil"), "kernel": (("gpu",), "waits for the GPU")}
+LATE = ("not-entered",)
+FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "lock": (LATE, "wait_for_lock"), "mutex": (("lock",), "hold_mutex"),
+          "deadlock": (("deadlock",), "threads wait for each other"), "gil": (("gil",), "hold_gil"), "queue": (("queue",), "fill_queue"),
+          "read": (LATE, "read_config"), "tool": (LATE, "run_tool"), "socket": (LATE, "ask_peer"), "keeps": (LATE, "rank 1 did not enter send"),
+          "host": (("gpu",), "wait_for_copy"), "graph": (("gpu",), "wait_for_copy"), "kernel": (("gpu",), "waits for the GPU"),
+          "assert": (("dead", "device-fault"), "rank 1"), "killed": (("dead",), "rank 1"), "stopped": (("stopped",), "rank 1"),
+          "ends": (("dead",), "rank 1"), "size": (("mismatch",), "all_reduce"), "kind": (("mismatch",), "reduce"),
+          "order": (("order",), "broadcast"), "groups": (("order",), "wait for each other in different calls")}
 # Time limit in seconds, in which NCCL and the ranks must have started and the hang must have begun.
 LONGEST_S = 120
 RULE = "py:__main__:step"
+# Seconds for which a healthy server is asked again and again, the pause between two questions, and the seconds that the
+# server may need in addition, to start and to end.
+SERVED_S, PAUSE_S, START_S = int(os.environ.get("HANG_SECONDS", 480)), 1, 300
 
 
 def judge(fault, answer, took_s):
@@ -96,3 +110,48 @@ class Stuck(OfRanks):
 
 def checks(programs):
     return [Stuck(programs["hang"], fault) for fault in FAULTS]
+
+
+class Asker(threading.Thread):
+    """Asks for the verdict on the run `name` again and again, until `stop` is called."""
+
+    def __init__(self, bench, name, folder):
+        super().__init__(daemon=True)
+        self.bench, self.name_of_run, self.folder = bench, name, folder
+        self.kinds, self.stuck, self.ended = collections.Counter(), [], threading.Event()
+
+    def run(self):
+        while not self.ended.wait(PAUSE_S):
+            ended = child.run([self.bench.command, "hang", "--json", "--run", self.name_of_run], child.variables(), 60, self.folder)
+            try:
+                verdict = json.loads(ended.out)["verdict"]
+            except ValueError:
+                self.kinds["no ring yet"] += 1
+                continue
+            self.kinds[f"{verdict['answer']}: {verdict['kind']}"] += 1
+            if verdict["answer"] == "stuck":
+                self.stuck.append(ended.out)
+
+    def stop(self):
+        self.ended.set()
+        self.join()
+
+
+def check_engine(bench, report, own, run):
+    """Asks for verdicts on a healthy server from its start to its end, under a mixed load. None may call it stuck."""
+    what, folder, name = f"{own.name}, {run.label}", own.records(run), f"hang-{os.getpid()}"
+    asker = Asker(bench, name, folder)
+    asker.start()
+    wrap = f"env TLLMPROF_LIB={bench.shim} TLLMPROF_RUN={name} {bench.command} run --"
+    made = own.made(run, "hang", folder=folder, seconds=SERVED_S + START_S, WRAP=wrap,
+                    CLIENT=f"{os.path.join(HERE, 'mixed_load.py')} {{url}} {SERVED_S}")
+    asker.stop()
+    if made.ended.status != 0:
+        report.raw(what, made.ended)
+    for text in asker.stuck[:3]:
+        print(text, file=sys.stderr)
+    kinds = ", ".join(f"{kind} {count}" for kind, count in asker.kinds.most_common())
+    answered = re.findall(r"ANSWERED (\d+)", made.ended.out)
+    moved = asker.kinds["not-stuck: moves"]
+    report.check(f"{what}: verdicts", f"{sum(asker.kinds.values())} in {SERVED_S} s of load: {kinds}; {' '.join(answered)} requests",
+                 made.ended.status == 0 and not asker.stuck and moved > 0)

@@ -193,14 +193,22 @@ impl ProcessThread {
     }
 
     /// Returns the function in which the thread is: a Python function if there is one, otherwise a native function that
-    /// does not belong to a system library.
+    /// does not belong to a system library. If the Python function belongs to the standard library, the program's
+    /// function that called it is added.
     pub(crate) fn function(&self) -> Option<String> {
         let native = || {
             let mut own = self.native.iter().filter(|(_, module)| !is_system(module));
             own.find(|(name, _)| !name.is_empty())
                 .map(|(name, module)| format!("{name} ({module})"))
         };
-        self.python.first().cloned().or_else(native)
+        let Some(first) = self.python.first() else {
+            return native();
+        };
+        let mut own = self.python.iter().filter(|name| !is_standard(name));
+        match own.next().filter(|own| *own != first) {
+            Some(own) => Some(format!("{first}, called by {own}")),
+            None => Some(first.clone()),
+        }
     }
 }
 
@@ -215,4 +223,11 @@ fn is_system(module: &str) -> bool {
         "libtllmprof",
     ];
     SYSTEM.iter().any(|name| module.starts_with(name))
+}
+
+/// Returns true if a Python function, given as `NAME (FILE:LINE)`, belongs to Python's standard library.
+fn is_standard(function: &str) -> bool {
+    let is_package = ["/site-packages/", "/dist-packages/"];
+    let is_package = is_package.iter().any(|folder| function.contains(folder));
+    function.contains("(<frozen ") || function.contains("/lib/python3") && !is_package
 }

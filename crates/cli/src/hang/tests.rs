@@ -151,6 +151,15 @@ fn a_rank_that_sleeps_before_a_collective_is_named_with_its_function() {
     // If the Python function of the thread is known, the verdict names it, because the user wrote that function.
     ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
     assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
+    // A function of the standard library says little without the program's function that called it.
+    let python = [
+        "Popen._try_wait (/usr/lib/python3.12/subprocess.py:2011)",
+        "run (/usr/lib/python3.12/subprocess.py:550)",
+        "compile (/usr/lib/python3.12/site-packages/jit/a.py:3)",
+    ];
+    ranks[3].threads[0].python = python.map(str::to_owned).to_vec();
+    let expected = "subprocess.py:2011), called by compile (/usr/lib/python3.12/site-packages/jit/a.py:3) since";
+    assert!(judged(&ranks).3.contains(expected));
     // Ranks that have been quiet for only a second are not called stuck.
     ranks
         .iter_mut()
