@@ -14,7 +14,7 @@ use super::MIN_DIFFERENCE;
 use crate::collectives::names::find_row;
 use crate::events::kernel_name;
 use crate::layers::starred;
-use crate::ledger::difference::cause;
+use crate::ledger::difference::{WAITING, cause};
 use crate::ledger::{LedgerKind, LedgerRow};
 use crate::process::Process;
 
@@ -31,6 +31,9 @@ const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
+
+/// Added to the name of a kernel whose time includes the GPU's idle time next to its further runs.
+const WITH_GAPS: &str = ", with the idle time next to it";
 
 /// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
 /// added to the row `other`, because the other run may have counted the same activity there.
@@ -192,6 +195,7 @@ impl RankedCauses {
             });
             parts.extend(layers);
         }
+        move_gaps(&mut parts);
         why.causes = causes(parts);
         let explained: f64 = why.causes.iter().map(|cause| cause.more).sum();
         why.rest = other - base - explained;
@@ -428,6 +432,47 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     Some(rows.collect())
 }
 
+/// Moves idle time of the GPU to the kernels that run more or less often in the other run. Between two kernels the GPU is
+/// idle for a moment while the host already waits, so more kernels also mean more idle time in waits. The moved time is
+/// the number of further kernels times the base's mean idle time for each kernel, and at most the change of that idle
+/// time.
+fn move_gaps(parts: &mut PartAmounts) {
+    let is_kernel = |kind: RankedCauseKind| {
+        matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
+    };
+    let is_wait = |kind, name: &str| kind == RankedCauseKind::Idle && name.starts_with(WAITING);
+    let (mut all, mut idle) = (0.0, [0.0; 2]);
+    let mut changed = Vec::new();
+    for (key, (name, [base, other])) in &*parts {
+        if is_kernel(key.0) {
+            all += base.count;
+            if ["more often", "less often"].contains(&what(key.0, false, *base, *other)) {
+                changed.push((key.clone(), other.count - base.count));
+            }
+        } else if is_wait(key.0, name) {
+            idle[0] += base.ns;
+            idle[1] += other.ns;
+        }
+    }
+    let more: f64 = changed.iter().map(|(_, more)| more).sum();
+    let (expected, change) = (idle[0] / all * more, idle[1] - idle[0]);
+    if all == 0.0 || expected * change <= 0.0 {
+        return;
+    }
+    let moved = expected.abs().min(change.abs()).copysign(change);
+    for (key, count) in changed {
+        if let Some((name, [_, other])) = parts.get_mut(&key) {
+            other.ns += moved * count / more;
+            name.push_str(WITH_GAPS);
+        }
+    }
+    for ((kind, _), (name, [_, other])) in parts {
+        if is_wait(*kind, name) {
+            other.ns -= moved * other.ns / idle[1];
+        }
+    }
+}
+
 /// Returns the parts whose times differ between the runs, each with a word for the kind of
 /// difference. The largest difference comes first.
 fn causes(parts: PartAmounts) -> Vec<RankedCause> {
@@ -515,5 +560,70 @@ fn join_renamed(causes: &mut Vec<RankedCause>) {
     joined.sort_unstable();
     for place in joined.into_iter().rev() {
         causes.remove(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(kind: RankedCauseKind, name: &str, base: (f64, f64), other: (f64, f64)) -> PartAmounts {
+        let amounts = [base, other].map(|(ns, count)| Amount { ns, count });
+        let key = (kind, name.to_owned());
+        PartAmounts::from([(key, (name.to_owned(), amounts))])
+    }
+
+    /// Returns a loop of 32 long kernels and one small kernel, and the same with `small` of them. The GPU is idle for
+    /// `idle` nanoseconds in the wait.
+    fn with_small_kernels(small: f64, idle: f64) -> PartAmounts {
+        let wait = "waiting for the GPU: cudaStreamSynchronize";
+        let mut parts = part(
+            RankedCauseKind::Kernel,
+            "gemm",
+            (960e3, 32.0),
+            (960e3, 32.0),
+        );
+        parts.extend(part(
+            RankedCauseKind::Kernel,
+            "sample",
+            (900.0, 1.0),
+            (small * 900.0, small),
+        ));
+        parts.extend(part(RankedCauseKind::Idle, wait, (33e3, 0.0), (idle, 0.0)));
+        parts
+    }
+
+    #[test]
+    fn idle_time_between_kernels_counts_for_the_kernels_that_run_more_often() {
+        let mut parts = with_small_kernels(19.0, 52e3);
+        move_gaps(&mut parts);
+        let causes = causes(parts);
+        let all: Vec<_> = causes
+            .iter()
+            .map(|cause| (cause.to_string(), cause.more.round()))
+            .collect();
+        let sample = "more often: kernel sample, with the idle time next to it".to_owned();
+        assert_eq!(all[0], (sample, 18.0 * 900.0 + 18e3));
+        let sum: f64 = causes.iter().map(|cause| cause.more).sum();
+        assert_eq!(sum.round(), 18.0 * 900.0 + 19e3, "nothing is lost");
+    }
+
+    #[test]
+    fn idle_time_that_kernels_do_not_explain_stays_where_it_is() {
+        // The kernels are the same, or there is less idle time although there are more kernels.
+        for (small, idle) in [(1.0, 60e3), (19.0, 20e3)] {
+            let mut parts = with_small_kernels(small, idle);
+            move_gaps(&mut parts);
+            let moved = parts.values().any(|(name, _)| name.ends_with(WITH_GAPS));
+            assert!(!moved, "{small} {idle}");
+        }
+        // A pause of 1 ms is far more than the gaps next to 18 kernels.
+        let mut parts = with_small_kernels(19.0, 1033e3);
+        move_gaps(&mut parts);
+        let first = &causes(parts)[0];
+        assert_eq!(
+            (first.kind, first.more.round()),
+            (RankedCauseKind::Idle, 982e3)
+        );
     }
 }
