@@ -331,20 +331,27 @@ fn ranks_that_wait_for_work_are_idle() {
 }
 
 /// Judges a healthy server again and again, while it waits for requests, captures graphs, compiles and makes long
-/// prefills. The verdict must never be that it is stuck. `HANG_ASKS` is the number of times.
+/// prefills. The verdict must never be that it is stuck. Asks 16 times, or for as many minutes as `HANG_MINUTES` says.
 #[test]
 fn a_healthy_server_is_never_called_stuck() {
-    let asks = std::env::var("HANG_ASKS").map_or(16, |asks| asks.parse().unwrap());
+    let minutes: Option<u64> = std::env::var("HANG_MINUTES").map_or(None, |text| text.parse().ok());
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut asks = 0;
     let run = Run::with_fault("none", &[]);
     let (mut kinds, mut steps) = (BTreeSet::new(), BTreeSet::new());
-    for _ in 0..asks {
+    while until.map_or(asks < 16, |until| Instant::now() < until) {
+        asks += 1;
         let (status, json, output) = run.ask();
         let verdict = &json["verdict"];
         assert_ne!(status, STUCK, "{json:#}\n{}", output.err());
+        assert_ne!(verdict["kind"], "dead", "a rank has ended: {json:#}");
         kinds.extend(verdict["kind"].as_str().map(str::to_owned));
         steps.extend(json["ranks"][0]["step"]["number"].as_u64());
     }
-    println!("{asks} verdicts: {kinds:?} up to step {:?}", steps.last());
+    println!(
+        "{asks} verdicts in {minutes:?} minutes: {kinds:?} up to step {:?}",
+        steps.last()
+    );
     assert!(steps.len() > 1, "the server makes steps");
 }
 

@@ -21,7 +21,8 @@ typedef struct {
 } ncclUniqueId;
 
 struct shared {
-    /* For each call of each rank: the collective's type and size, or 0 while the rank has not made the call. */
+    /* The latest calls of each rank: call n is at n % CALLS, as its number, the collective's type and its size. It is 0
+     * while the rank has not made the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
     /* The numbers of sends (first index 0) and of receives (1). The last two indices are the
      * rank that made the call and the rank to or from which it transfers. */
@@ -30,7 +31,8 @@ struct shared {
 
 struct communicator {
     int number, rank, ranks;
-    unsigned made;
+    /* The numbers of calls that this rank has made, and of those of which all ranks have made the same. */
+    unsigned made, done;
 };
 
 static struct shared *shared;
@@ -48,13 +50,14 @@ static int are_transferred(const struct communicator *comm)
     return 1;
 }
 
-static int is_done(const struct communicator *comm)
+static int is_done(struct communicator *comm)
 {
-    for (unsigned call = 0; call < comm->made; call++) {
-        if ((long)call == endless)
+    for (; comm->done < comm->made; comm->done++) {
+        unsigned place = comm->done % CALLS;
+        if ((long)comm->done == endless)
             return 0;
         for (int rank = 0; rank < comm->ranks; rank++)
-            if (shared->calls[comm->number][rank][call] != shared->calls[comm->number][comm->rank][call])
+            if (shared->calls[comm->number][rank][place] != shared->calls[comm->number][comm->rank][place])
                 return 0;
     }
     return are_transferred(comm);
@@ -99,14 +102,15 @@ int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank)
     if (shared == NULL)
         begin();
     int number = id.internal[0];
-    made[number] = (struct communicator){number, rank, ranks, 0};
+    made[number] = (struct communicator){.number = number, .rank = rank, .ranks = ranks};
     *comm = &made[number];
     return 0;
 }
 
 static int call(struct communicator *comm, uint64_t kind, size_t count)
 {
-    shared->calls[comm->number][comm->rank][comm->made++ % CALLS] = kind << 56 | count;
+    uint64_t number = comm->made + 1;
+    shared->calls[comm->number][comm->rank][comm->made++ % CALLS] = kind << 56 | number << 24 | (count & 0xffffff);
     return 0;
 }
 

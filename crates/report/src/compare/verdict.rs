@@ -9,8 +9,9 @@ use crate::numbers::bootstrap::{Change, Statistic};
 
 /// Default for the limit below which a difference counts as equality, as a fraction of the rate.
 pub(crate) const WITHIN: f64 = 0.02;
-/// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. A
-/// smaller change is ignored even if it is certain.
+/// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. The whole 95 % confidence
+/// interval of the change has to lie beyond it. Equal runs of one program differ by some tenths of a per cent, for
+/// example by the clock rate of the GPU, and the confidence interval only contains the differences that these runs show.
 pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
 /// Half width of a 99.95 % confidence interval divided by the half width of a 95 % interval, for the normal
@@ -92,7 +93,8 @@ impl Outcome {
         let (low, high) = interval;
         let sure = |bound: f64| change + (bound - change) * VERDICT_WIDTH_RATIO;
         let is_sure = sure(low) > 0.0 || sure(high) < 0.0;
-        if is_sure && change.abs() >= MIN_DIFFERENCE {
+        let is_clear = low >= MIN_DIFFERENCE || high <= -MIN_DIFFERENCE;
+        if is_sure && is_clear {
             return match change > 0.0 {
                 true => Self::Faster(change, interval),
                 false => Self::Slower(-change, (-high, -low)),
