@@ -100,9 +100,9 @@ def measured(bench, words, fault, ranks, shimmed):
 class Stuck(OfRanks):
     """A check with ranks of which the second hangs for a given reason."""
 
-    def __init__(self, program, fault):
+    def __init__(self, program, fault, ranks=RANKS):
         self.fault = fault
-        super().__init__(program, RANKS, f", {fault}", RULE, f"the verdict is {' or '.join(FAULTS[fault][0])}")
+        super().__init__(program, ranks, f", {fault}", RULE, f"the verdict is {' or '.join(FAULTS[fault][0])}")
 
     def measure(self, bench):
         return self.row(*measured(bench, self.program.command, self.fault, self.ranks, bench.shimmed))

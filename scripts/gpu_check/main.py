@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, engine_router, engines, first, host, inside, kernels, layers, pairs, programs, record, records,
+from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, eight, engine_router, engines, first, host, inside, kernels, layers, pairs, programs, record, records,
                sampled, sources, suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
@@ -140,7 +140,7 @@ def main(doc):
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
         print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, answers.NAME, captures.NAME, attach.NAME, counting.NAME, inside.NAME, armed.NAME, sampled.NAME, sources.NAME, pairs.NAME] + [f"suite {name}" for name in suites.NAMES] +
-                        [f"{first.NAME}: {one.name}" for one in first.table_of_programs()] +
+                        [f"{first.NAME}: {one.name}" for one in first.table_of_programs()] + [f"{eight.NAME}: {part}" for part in eight.PARTS] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -171,7 +171,8 @@ def main(doc):
         parts = [part for part in (consumers, kernels, layers, diagnosis, busy, answers, captures, attach, counting, sources, *(() if given.no_throughput else (inside, armed, sampled, pairs)))
                  if wants(given, part.NAME)]
         parts += first.parts(given.only)
-        if not (packed or given.records or given.docs or checks or loops or recorded or parts or wants_suites
+        of_eight = eight.parts(given.only)
+        if not (packed or of_eight or given.records or given.docs or checks or loops or recorded or parts or wants_suites
                 or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)
             return 2
@@ -202,6 +203,10 @@ def main(doc):
         elif packed:
             log(engines.NAME)
             lines, right, wrong = engines.table(bench, os.path.abspath(given.engines), log, packed, given.runs, engine_router.check)
+            page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
+        if of_eight:
+            log(eight.NAME)
+            lines, right, wrong = eight.table(bench, os.path.abspath(given.engines), log, given.only)
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")

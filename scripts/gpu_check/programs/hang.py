@@ -186,7 +186,7 @@ def pass_on(is_faulty):
         dist.recv(y, 1)
     elif is_faulty:
         hold_up()
-    else:
+    elif rank == 1:
         dist.send(y, 0)
     synchronize()
 
