@@ -25,7 +25,7 @@ FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "
           "host": (("gpu",), "wait_for_copy"), "graph": (("gpu",), "wait_for_copy"), "kernel": (("gpu",), "waits for the GPU"),
           "assert": (("dead", "device-fault"), "rank 1"), "killed": (("dead",), "rank 1"), "stopped": (("stopped",), "rank 1"),
           "ends": (("dead",), "rank 1"), "size": (("mismatch",), "all_reduce"), "kind": (("mismatch",), "reduce"),
-          "order": (("order",), "broadcast"), "groups": (("order",), "wait for each other in different calls")}
+          "order": (("order", "mismatch"), "broadcast"), "groups": (("order",), "wait for each other in different calls")}
 # Time limit in seconds, in which NCCL and the ranks must have started and the hang must have begun.
 LONGEST_S = 120
 RULE = "py:__main__:step"

@@ -7,6 +7,8 @@ use super::verdict::VerdictKind;
 pub(crate) struct StuckCause {
     pub kind: VerdictKind,
     pub text: String,
+    /// True if the GPU waits for a function of the program that runs on the host.
+    pub is_host_function: bool,
 }
 
 impl StuckCause {
@@ -51,7 +53,15 @@ impl StuckCause {
             named(last),
             holder.text
         );
-        Some(Self { kind, text })
+        Some(Self::new(kind, text))
+    }
+
+    const fn new(kind: VerdictKind, text: String) -> Self {
+        Self {
+            kind,
+            text,
+            is_host_function: false,
+        }
     }
 
     fn deadlock(threads: &[&ProcessThread]) -> Self {
@@ -74,10 +84,7 @@ impl StuckCause {
                 each.collect::<Vec<_>>().join(", ")
             ),
         };
-        Self {
-            kind: VerdictKind::Deadlock,
-            text,
-        }
+        Self::new(VerdictKind::Deadlock, text)
     }
 
     /// Adds the host function that a thread of the CUDA driver runs, if the rank waits for the GPU.
@@ -88,6 +95,7 @@ impl StuckCause {
                 threads.find_map(|thread| Some((thread, thread.host_function()?)))
         {
             let call = thread.call.as_deref().unwrap_or("an unknown system call");
+            self.is_host_function = true;
             self.text = format!(
                 "{}, which runs the host function {name} ({module}): it sleeps in {call}",
                 self.text
@@ -118,7 +126,7 @@ impl StuckCause {
             let text = format!("sleeps in an unknown system call{function}");
             (VerdictKind::Unclear, text)
         };
-        Self { kind, text }
+        Self::new(kind, text)
     }
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::latest;
 use super::state::RankState;
-use super::{latest, process};
 
 /// The device from which the kernel log is read, one message per read.
 const KERNEL_LOG: &CStr = c"/dev/kmsg";
@@ -84,21 +84,16 @@ impl DeviceFault {
         })
     }
 
-    /// Returns true if the fault came when the rank stopped, or if that is not known.
-    fn is_near_end_of(&self, rank: &RankState) -> bool {
+    /// Returns true if the fault may have stopped the rank. A fault that names a process stops only this process. A fault
+    /// that names none, such as that of a GPU that has fallen off the bus, must have come when the rank stopped.
+    fn may_stop(&self, rank: &RankState) -> bool {
         let stopped_ns = latest(&rank.ring);
         let is_near = |time_ns: u64| time_ns + MAX_TIME_TO_STOP_NS >= stopped_ns;
-        rank.quiet_ns.is_some() && self.time_ns.is_none_or(is_near)
-    }
-
-    /// Returns true if the fault names the process `pid`, or, at a known time, a process that is none of the ranks `pids`
-    /// and does not run here: inside a container, processes have other numbers than in the kernel log.
-    fn concerns(&self, pid: u32, pids: &[u32]) -> bool {
-        let runs = |pid: u32| process::state(pid.into()).is_some();
-        match self.pid {
-            Some(named) if pids.contains(&named) || runs(named) => named == pid,
-            _ => self.time_ns.is_some(),
-        }
+        let is_its = match self.pid {
+            Some(pid) => pid == rank.pid && self.time_ns.is_none_or(is_near),
+            None => self.time_ns.is_some_and(is_near),
+        };
+        is_its && rank.quiet_ns.is_some()
     }
 
     /// Returns a text that describes the fault: `Xid 31 (GPU memory page fault) of GPU 0000:4f:00`.
@@ -110,10 +105,8 @@ impl DeviceFault {
 
 /// Notes for each rank the earliest device fault that may have stopped it.
 pub(crate) fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
-    let pids: Vec<_> = ranks.iter().map(|rank| rank.pid).collect();
     for rank in ranks {
-        let mut its = faults.iter().filter(|fault| fault.is_near_end_of(rank));
-        rank.fault = its.find(|fault| fault.concerns(rank.pid, &pids)).cloned();
+        rank.fault = faults.iter().find(|fault| fault.may_stop(rank)).cloned();
     }
 }
 

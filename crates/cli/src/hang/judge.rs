@@ -281,7 +281,10 @@ fn waiting_for_gpu(
     if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
         return verdict;
     }
-    let first = of_kind(VerdictKind::Gpu).next();
+    // The other ranks wait for the rank whose GPU waits for a function on the host.
+    let mut in_host_function =
+        of_kind(VerdictKind::Gpu).filter(|(_, cause)| cause.is_host_function);
+    let first = in_host_function.next().or(of_kind(VerdictKind::Gpu).next());
     let text = first.map_or_else(String::new, |(index, cause)| {
         cause_since(&ranks[*index], cause)
     });

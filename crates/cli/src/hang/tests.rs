@@ -657,12 +657,11 @@ fn device_faults_that_did_not_stop_the_ranks_do_not_count() {
     others.iter_mut().for_each(|rank| {
         change(rank, |ring| ring.steps[0].end_ns = Some(60 * SECOND));
     });
-    // These happened long before the ranks stopped, or name a process that runs here and is no rank, or have no time.
-    let own = std::process::id();
+    // These happened long before the ranks stopped, or name another process, which may have ended, or have no time.
     for fault in [
         fault(Some(400), Some(SECOND)),
         fault(None, Some(SECOND)),
-        fault(Some(own), Some(60 * SECOND)),
+        fault(Some(7), Some(60 * SECOND)),
         fault(None, None),
     ] {
         assign(std::slice::from_ref(&fault), &mut others);
@@ -732,7 +731,7 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
         names.iter().map(owned).collect::<Vec<_>>()
     };
     let driver = ("", "libcuda.so.580.159.03");
-    ranks[0].threads[1] = ProcessThread {
+    ranks[3].threads[1] = ProcessThread {
         call: Some("futex".to_owned()),
         native: frames(&[
             ("pthread_cond_wait", "libc.so.6"),
@@ -746,7 +745,10 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
     let expected = "which runs the host function wait_for_copy (server): it sleeps in futex since";
     let (answer, kind, _, text) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu));
-    assert!(text.contains(expected), "{text}");
+    assert!(
+        text.contains(expected) && text.starts_with("rank 3: "),
+        "{text}"
+    );
     // A thread of the driver that waits for work runs no host function, and neither does one that called the driver.
     for native in [
         frames(&[("poll", "libc.so.6"), driver, ("start_thread", "libc.so.6")]),
@@ -757,7 +759,7 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
             ("start_thread", "libc.so.6"),
         ]),
     ] {
-        ranks[0].threads[1].native = native;
+        ranks[3].threads[1].native = native;
         assert!(!judged(&ranks).3.contains("host function"));
     }
 }
