@@ -117,6 +117,13 @@ macro_rules! cuda_calls {
             CtxSynchronize = CallPurpose::Wait(Wait::Context),
                 [cuCtxSynchronize cuCtxSynchronize_v2]
                 [cudaDeviceSynchronize] {};
+            EventQuery = CallPurpose::Query(Wait::Event),
+                [cuEventQuery]
+                [cudaEventQuery] {};
+            StreamQuery = CallPurpose::Query(Wait::Stream),
+                [cuStreamQuery cuStreamQuery_ptsz]
+                [cudaStreamQuery cudaStreamQuery_ptsz]
+                { stream: [Word(0); 2] };
             StreamBeginCapture = CaptureBegin,
                 [cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
                  cuStreamBeginCapture cuStreamBeginCapture_ptsz]

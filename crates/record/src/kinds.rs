@@ -266,7 +266,7 @@ impl From<CallPurpose> for CallKind {
             CallPurpose::AsyncCopy(_) | CallPurpose::DeviceWork(DeviceWork::Copy) => {
                 Self::AsyncCopy
             }
-            CallPurpose::Wait(_) => Self::Wait,
+            CallPurpose::Wait(_) | CallPurpose::Query(_) => Self::Wait,
             CallPurpose::CaptureBegin | CallPurpose::CaptureEnd => Self::Capture,
             CallPurpose::DeviceWork(DeviceWork::Set)
             | CallPurpose::Memory
