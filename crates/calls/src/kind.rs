@@ -25,6 +25,8 @@ pub enum CallPurpose {
     CaptureEnd,
     /// Allocates or frees memory, which may wait until the device is idle. `TLLMPROF_STEP` cannot name the call.
     Memory,
+    /// Loads code into a context or compiles it, which may take long. `TLLMPROF_STEP` cannot name the call.
+    Compilation,
     /// Starts or stops a profiler, such as `cuProfilerStart`.
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.

@@ -1,8 +1,8 @@
 //! The table of the CUDA calls that tllmprof knows.
 
 use crate::kind::CallPurpose::{
-    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, DeviceWork as Within, Graph, GraphLaunch,
-    KernelLaunch, Memory, Profiler,
+    AsyncCopy, CaptureBegin, CaptureEnd, Compilation, Destroys, DeviceWork as Within, Graph,
+    GraphLaunch, KernelLaunch, Memory, Profiler,
 };
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -149,6 +149,16 @@ macro_rules! cuda_calls {
             MemFreeHost = Memory,
                 [cuMemFreeHost]
                 [cudaFreeHost] {};
+            ModuleLoadData = Compilation,
+                [cuModuleLoadData cuModuleLoadDataEx] [] {};
+            ModuleLoad = Compilation,
+                [cuModuleLoad] [] {};
+            LibraryLoadData = Compilation,
+                [cuLibraryLoadData]
+                [cudaLibraryLoadData] {};
+            LibraryLoadFromFile = Compilation,
+                [cuLibraryLoadFromFile]
+                [cudaLibraryLoadFromFile] {};
             ProfilerStart = Profiler,
                 [cuProfilerStart]
                 [cudaProfilerStart] {};
@@ -321,6 +331,16 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
             "cudaMallocManaged",
             "cudaMallocMipmappedArray",
             "cudaMallocPitch",
+        ],
+    ),
+    (
+        Compilation,
+        &[
+            "cuLinkAddData",
+            "cuLinkAddFile",
+            "cuLinkComplete",
+            "cuModuleLoadFatBinary",
+            "nvrtcCompileProgram",
         ],
     ),
 ];

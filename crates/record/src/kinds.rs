@@ -270,6 +270,7 @@ impl From<CallPurpose> for CallKind {
             CallPurpose::CaptureBegin | CallPurpose::CaptureEnd => Self::Capture,
             CallPurpose::DeviceWork(DeviceWork::Set)
             | CallPurpose::Memory
+            | CallPurpose::Compilation
             | CallPurpose::Profiler
             | CallPurpose::Destroys(_)
             | CallPurpose::Graph(_) => Self::Other,

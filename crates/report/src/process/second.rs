@@ -92,6 +92,7 @@ impl<'a> SecondPass<'a> {
                     qualified: &known.qualified,
                     kinds: &known.kinds,
                     allocates: &known.allocates,
+                    compiles: &known.compiles,
                     requests: &known.requests,
                     strings: &known.strings,
                 },
