@@ -8,7 +8,7 @@
 //   CALL  launch   launch a graph
 //         wait     synchronize a stream
 //         step     one launch and one wait
-//         query    query a stream; no profiler counts this call (not for runtime)
+//         query    query a stream that has no work; no profiler counts this call (not for runtime)
 //         range    push and pop a range (only for nvtx)
 //         decode   31 kernel launches and a wait, like an iteration of an inference engine; each thread has its own stream.
 //                  The first thread waits for its stream, the others for an event (only for getproc)

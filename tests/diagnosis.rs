@@ -304,6 +304,7 @@ programs! {
     small_copies: "small_copies.c",
     a_pageable_copy: "pageable_copy.c",
     a_graph_captured_anew: "graph_recapture.c",
+    code_that_is_loaded: "module_loads.c",
     host_code: "host_code.c",
     a_sampler: "cpu_sampler.py 80",
     a_native_sleep: "native_sleep.c",

@@ -4,6 +4,8 @@
 mod common;
 #[path = "windows/demo.rs"]
 mod demo;
+#[path = "windows/polls.rs"]
+mod polls;
 #[path = "windows/said.rs"]
 mod said;
 #[path = "windows/steady.rs"]

@@ -13,6 +13,7 @@ enum { BLOCKS = 128, THREADS = 1024 };
 
 typedef int CUresult;
 
+static CUresult (*module_load)(void **, const void *);
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, void *, void **, void **);
 static CUresult (*stream_synchronize)(void *);
@@ -80,9 +81,9 @@ static void gpu_start(int number)
     FUNCTION(cuDeviceGet, int *, int);
     FUNCTION(cuDevicePrimaryCtxRetain, void **, int);
     FUNCTION(cuCtxSetCurrent, void *);
-    FUNCTION(cuModuleLoadData, void **, const void *);
     FUNCTION(cuModuleGetFunction, void **, void *, const char *);
     FUNCTION(cuStreamCreate, void **, unsigned);
+    module_load = find(driver, "cuModuleLoadData");
     launch_kernel = find(driver, "cuLaunchKernel");
     stream_synchronize = find(driver, "cuStreamSynchronize");
     mem_alloc = find(driver, "cuMemAlloc_v2");
@@ -104,10 +105,17 @@ static void gpu_start(int number)
     check("cuDeviceGet", cuDeviceGet(&device, count > 0 ? number % count : 0));
     check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));
     check("cuCtxSetCurrent", cuCtxSetCurrent(context));
-    check("cuModuleLoadData", cuModuleLoadData(&module, PTX));
+    check("cuModuleLoadData", module_load(&module, PTX));
     check("cuModuleGetFunction", cuModuleGetFunction(&kernel, module, "spin"));
     check("cuStreamCreate", cuStreamCreate(&stream, 1 /* non-blocking */));
     check("cuMemAlloc_v2", mem_alloc(&state, 64));
+}
+
+/* Loads the code of the kernel once more. */
+static inline void gpu_load(void)
+{
+    void *module;
+    check("cuModuleLoadData", module_load(&module, PTX));
 }
 
 /* Launches a kernel that keeps the GPU busy for `ns` nanoseconds, after the work that is already in the stream. */

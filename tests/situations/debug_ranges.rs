@@ -49,7 +49,9 @@ fn every_call_of_the_program_has_one_and_counts_as_before() {
         let ran = with_tool(program, "1");
         let pushes = counted(&ran, "pushes");
         assert_eq!(counted(&ran, "pops"), pushes, "{program}");
-        let unlogged = pushes.checked_sub(calls(&ran));
+        // A program that uses the driver loads its kernel itself, which is not in the log either.
+        let loads = usize::from(program.starts_with("steps_driver"));
+        let unlogged = pushes.checked_sub(calls(&ran) + loads);
         assert!(unlogged.is_some(), "{program}");
         assert_eq!(*copies.get_or_insert(unlogged), unlogged, "{program}");
         let edges = [

@@ -152,8 +152,10 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
     return CUDA_SUCCESS;
 }
 
-static CUresult query(CUstream stream)
+/* Not inlined, so that the functions below begin with instructions that can be moved. */
+__attribute__((noinline)) static CUresult query(CUstream handle, bool per_thread)
 {
+    CUstream stream = stream_of(handle, per_thread);
     driver_lock();
     CUresult result = done_at(NULL, stream) > now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     driver_unlock();
@@ -162,12 +164,12 @@ static CUresult query(CUstream stream)
 
 CUresult cuStreamQuery(CUstream stream)
 {
-    return query(stream_of(stream, false));
+    return query(stream, false);
 }
 
 CUresult cuStreamQuery_ptsz(CUstream stream)
 {
-    return query(stream_of(stream, true));
+    return query(stream, true);
 }
 
 static CUresult wait(const char *function, const void *first, CUstream stream, enum need need)

@@ -16,12 +16,17 @@ pub enum CallPurpose {
     DeviceWork(DeviceWork),
     /// Waits for the device. If `TLLMPROF_STEP` names the call, an iteration ends when the call returns.
     Wait(Wait),
+    /// Asks whether work is done, without waiting for it. A program that repeats the call until it succeeds waits for
+    /// the device by polling. `TLLMPROF_STEP` cannot name the call.
+    Query(Wait),
     /// Begins a stream capture. The first argument is the stream.
     CaptureBegin,
     /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
     /// Allocates or frees memory, which may wait until the device is idle. `TLLMPROF_STEP` cannot name the call.
     Memory,
+    /// Loads code into a context or compiles it, which may take long. `TLLMPROF_STEP` cannot name the call.
+    Compilation,
     /// Starts or stops a profiler, such as `cuProfilerStart`.
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.
@@ -144,12 +149,19 @@ impl CallPurpose {
         matches!(self, Self::Wait(_))
     }
 
-    /// Returns the work that the call waits for, or `None` if it does not wait.
+    /// Returns true if the call asks whether work is done.
+    #[must_use]
+    #[inline]
+    pub const fn queries(self) -> bool {
+        matches!(self, Self::Query(_))
+    }
+
+    /// Returns the work that the call, or a series of such queries, waits for. Returns `None` if it does not wait.
     #[must_use]
     #[inline]
     pub const fn waits_for(self) -> Option<Wait> {
         match self {
-            Self::Wait(wait) => Some(wait),
+            Self::Wait(wait) | Self::Query(wait) => Some(wait),
             _ => None,
         }
     }

@@ -1,8 +1,8 @@
 //! The table of the CUDA calls that tllmprof knows.
 
 use crate::kind::CallPurpose::{
-    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, DeviceWork as Within, Graph, GraphLaunch,
-    KernelLaunch, Memory, Profiler,
+    AsyncCopy, CaptureBegin, CaptureEnd, Compilation, Destroys, DeviceWork as Within, Graph,
+    GraphLaunch, KernelLaunch, Memory, Profiler,
 };
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -117,6 +117,13 @@ macro_rules! cuda_calls {
             CtxSynchronize = CallPurpose::Wait(Wait::Context),
                 [cuCtxSynchronize cuCtxSynchronize_v2]
                 [cudaDeviceSynchronize] {};
+            EventQuery = CallPurpose::Query(Wait::Event),
+                [cuEventQuery]
+                [cudaEventQuery] {};
+            StreamQuery = CallPurpose::Query(Wait::Stream),
+                [cuStreamQuery cuStreamQuery_ptsz]
+                [cudaStreamQuery cudaStreamQuery_ptsz]
+                { stream: [Word(0); 2] };
             StreamBeginCapture = CaptureBegin,
                 [cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz
                  cuStreamBeginCapture cuStreamBeginCapture_ptsz]
@@ -142,6 +149,16 @@ macro_rules! cuda_calls {
             MemFreeHost = Memory,
                 [cuMemFreeHost]
                 [cudaFreeHost] {};
+            ModuleLoadData = Compilation,
+                [cuModuleLoadData cuModuleLoadDataEx] [] {};
+            ModuleLoad = Compilation,
+                [cuModuleLoad] [] {};
+            LibraryLoadData = Compilation,
+                [cuLibraryLoadData]
+                [cudaLibraryLoadData] {};
+            LibraryLoadFromFile = Compilation,
+                [cuLibraryLoadFromFile]
+                [cudaLibraryLoadFromFile] {};
             ProfilerStart = Profiler,
                 [cuProfilerStart]
                 [cudaProfilerStart] {};
@@ -314,6 +331,16 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
             "cudaMallocManaged",
             "cudaMallocMipmappedArray",
             "cudaMallocPitch",
+        ],
+    ),
+    (
+        Compilation,
+        &[
+            "cuLinkAddData",
+            "cuLinkAddFile",
+            "cuLinkComplete",
+            "cuModuleLoadFatBinary",
+            "nvrtcCompileProgram",
         ],
     ),
 ];

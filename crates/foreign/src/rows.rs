@@ -50,7 +50,10 @@ impl CallRows {
         CallRow {
             number,
             name,
-            kind: kind_of(name).map_or(CallKind::Other, CallKind::from),
+            // Other profilers record each query, also those that are not part of a wait.
+            kind: kind_of(name)
+                .filter(|kind| !kind.queries())
+                .map_or(CallKind::Other, CallKind::from),
         }
     }
 }

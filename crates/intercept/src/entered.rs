@@ -14,8 +14,9 @@ use tllmprof_calls::{Call, CallPurpose, Destroyed, Library, Stream};
 
 use super::followed::{is_followed, is_nested};
 use super::frame::{CallFrame, TimingRole};
+use super::gpu_times::{is_timing, waited_for};
 use super::thunk::{Does, Role, Thunk};
-use super::{collectives, communicators, scoped, watched};
+use super::{collectives, communicators, polls, scoped, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
@@ -65,6 +66,10 @@ fn comes_back(frame: &CallFrame) -> bool {
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
         Role::Driver(call) => {
             driver(call, &frame.args) || recorder::is_keeping() || scoped::is_followed(call)
+        }
+        Role::Runtime(call) | Role::Front(call) if call.kind().queries() => {
+            polls::choose_handler(thunk, call);
+            false
         }
         Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
@@ -302,12 +307,6 @@ fn wait_begins() -> bool {
     is_asked || recorder::watch::is_watching()
 }
 
-/// Returns true if GPU times are being measured and no stream is being captured.
-#[inline(always)]
-fn is_timing() -> bool {
-    gpu::is_timing() && !session::is_any_capturing()
-}
-
 /// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in this measurement.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> TimingRole {
@@ -315,15 +314,6 @@ fn enqueues(target: StreamArgument) -> TimingRole {
         TimingRole::LAST
     } else {
         TimingRole::COUNTED
-    }
-}
-
-/// Returns the work that a wait waits for, in the form that the measurement of GPU times uses.
-fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wait {
-    match target {
-        Some(target) => Wait::Stream(target),
-        None if wait == tllmprof_calls::Wait::Event => Wait::Event,
-        None => Wait::All,
     }
 }
 

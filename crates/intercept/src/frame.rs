@@ -176,8 +176,7 @@ impl CallFrame {
     /// mark, and the chain of the callers' frame pointers does not lead past it. If that chain is broken, only the
     /// return address decides.
     pub(crate) fn is_within(&self, outer: Outer) -> bool {
-        let here = from_ref(&self.return_address).addr();
-        if here >= outer.place || above(outer.place) != outer.return_address {
+        if !is_below(from_ref(&self.return_address).addr(), outer) {
             return false;
         }
         cfg!(target_arch = "x86_64")
@@ -202,6 +201,12 @@ impl CallFrame {
         }
         false
     }
+}
+
+/// Returns true if the stack address `place` of a running call lies below `outer`, and that call's return address is
+/// still where it was. Returns false if there is no outer call.
+pub(crate) fn is_below(place: usize, outer: Outer) -> bool {
+    place < outer.place && above(outer.place) == outer.return_address
 }
 
 /// Returns the word at the stack address `place`, which must lie above the frame of a running call, and not above the

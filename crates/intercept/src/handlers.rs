@@ -16,6 +16,8 @@ pub(crate) struct Handlers {
     pub count: Handler,
     pub record: Handler,
     pub missing: Handler,
+    /// The handler of calls that ask whether work is done.
+    pub query: Handler,
     pub first_argument: Noting,
     pub second_argument: Noting,
     pub graph: Noting,

@@ -20,6 +20,7 @@ pub mod export;
 mod fed;
 mod followed;
 mod frame;
+mod gpu_times;
 mod handlers;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_jumps.rs")]
 pub mod jumps;
@@ -27,6 +28,7 @@ pub mod jumps;
 mod made;
 mod named;
 pub mod nvtx;
+mod polls;
 mod proc_address;
 mod returned;
 mod scoped;

@@ -296,6 +296,12 @@ impl Thunk {
         }
     }
 
+    /// Makes the stub of this thunk jump to the handler of calls that ask whether work is done.
+    pub(crate) fn watch_queries(&self) {
+        let handler = handlers().query as *mut c_void;
+        self.handler.store(handler, Ordering::Release);
+    }
+
     /// Makes the stub of this thunk jump directly to the real function from now on, so that calls have nearly no cost
     /// and are not counted.
     pub(crate) fn make_transparent(&self) {

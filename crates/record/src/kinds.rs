@@ -266,10 +266,11 @@ impl From<CallPurpose> for CallKind {
             CallPurpose::AsyncCopy(_) | CallPurpose::DeviceWork(DeviceWork::Copy) => {
                 Self::AsyncCopy
             }
-            CallPurpose::Wait(_) => Self::Wait,
+            CallPurpose::Wait(_) | CallPurpose::Query(_) => Self::Wait,
             CallPurpose::CaptureBegin | CallPurpose::CaptureEnd => Self::Capture,
             CallPurpose::DeviceWork(DeviceWork::Set)
             | CallPurpose::Memory
+            | CallPurpose::Compilation
             | CallPurpose::Profiler
             | CallPurpose::Destroys(_)
             | CallPurpose::Graph(_) => Self::Other,

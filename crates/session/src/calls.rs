@@ -28,6 +28,7 @@ pub fn entered(call: Call) {
         CallPurpose::CaptureEnd
         | CallPurpose::DeviceWork(_)
         | CallPurpose::Memory
+        | CallPurpose::Compilation
         | CallPurpose::Destroys(_)
         | CallPurpose::Graph(_) => return,
         CallPurpose::Profiler => {

@@ -470,6 +470,19 @@ pub(crate) unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
+/// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
+/// number. The handler passes it on to [`crate::polls::queried`], with the thunk and the stack pointer.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn query() {
+    naked_asm!(
+        "hint #34",
+        "mov x1, x16",
+        "mov x2, sp",
+        "b {queried}",
+        queried = sym crate::polls::queried,
+    )
+}
+
 /// Calls a function of this library with the arguments of a symbol look-up, after running the instructions in `$added`.
 /// The result is in `x16`.
 macro_rules! ask {

@@ -24,6 +24,7 @@ static OURS: Handlers = Handlers {
     count: doors::count,
     record: doors::record,
     missing: doors::missing,
+    query: doors::query,
     first_argument: noting::FIRST_ARGUMENT,
     second_argument: noting::SECOND_ARGUMENT,
     graph: noting::GRAPH,

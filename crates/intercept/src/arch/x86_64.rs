@@ -425,6 +425,18 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
+/// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
+/// number. The handler passes it on to [`crate::polls::queried`], with the thunk and the address of the return address.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn query() {
+    naked_asm!(
+        "mov rsi, r11",
+        "mov rdx, rsp",
+        "jmp {queried}",
+        queried = sym crate::polls::queried,
+    )
+}
+
 /// The stub of an exported function. It compares the caller's address with the first module that the function's
 /// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
 #[doc(hidden)]

@@ -50,6 +50,9 @@ impl CallUses {
 
     /// Returns the handler for the thunks of the driver's functions for `call`.
     pub(crate) fn handler(self, call: Call) -> Handler {
+        if call.kind().queries() {
+            return handlers().query;
+        }
         if self.ranges {
             return handlers().slow;
         }
@@ -73,7 +76,8 @@ impl CallUses {
 
     /// Returns true if `call` only needs to be counted.
     pub(crate) fn is_counted_only(self, call: Call) -> bool {
-        !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
+        let is_examined = self.ranges || self.is_timed(call) || call.kind().queries();
+        !(is_examined || self.learnt && noting(call).is_some())
     }
 }
 
@@ -110,8 +114,23 @@ mod tests {
     };
 
     #[test]
+    fn a_query_always_has_its_own_handler() {
+        for row in CALLS.iter().filter(|row| row.kind.queries()) {
+            let ranges = CallUses {
+                ranges: true,
+                ..NONE
+            };
+            for uses in [NONE, ranges] {
+                let handler = uses.handler(row.call) as usize;
+                assert_eq!(handler, handlers().query as usize, "{}", row.call);
+                assert!(!uses.is_counted_only(row.call), "{}", row.call);
+            }
+        }
+    }
+
+    #[test]
     fn a_handler_does_what_is_wanted_and_no_more() {
-        for row in CALLS {
+        for row in CALLS.iter().filter(|row| !row.kind.queries()) {
             let of = |wanted: CallUses| wanted.handler(row.call) as usize;
             let both = |wanted: CallUses| {
                 let recorded = true;

@@ -1264,7 +1264,9 @@ export type LedgerKind =
     | "capture"
     /** Host: CUDA calls that allocate or free memory. */
     | "allocation"
-    /** Host: CUDA calls that do not wait, launch, copy, capture or allocate. */
+    /** Host: calls that load code into a context or compile it. */
+    | "compilation"
+    /** Host: CUDA calls that do not wait, launch, copy, capture, allocate or compile. */
     | "call"
     /** Host: Python's garbage collection on the iteration's thread. */
     | "gc"

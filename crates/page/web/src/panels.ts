@@ -41,7 +41,7 @@ function windowsLine(process: Process): string {
 
 /** The colour of each kind of cause, as the name of a CSS variable. */
 const COLOURS: Record<LedgerKind, string> = {
-    wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
+    wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", compilation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
     function: "python", requests: "idle", code: "host", python: "python", native: "call", blocked: "gil-hold",
     delayed: "metric", span: "gpu-line", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };

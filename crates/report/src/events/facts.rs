@@ -164,6 +164,11 @@ impl CallCount {
     pub fn allocates(&self) -> bool {
         kind_of(&self.name) == Some(CallPurpose::Memory)
     }
+
+    /// Returns true if the call loads code into a context or compiles it.
+    pub fn compiles(&self) -> bool {
+        kind_of(&self.name) == Some(CallPurpose::Compilation)
+    }
 }
 
 /// Data about the process that were read from the record so far, with ids in place of strings.

@@ -138,6 +138,9 @@ pub struct Iteration {
     /// Number of the calls in `calls` that begin or end a stream capture, or that are captured instead of executed.
     #[serde(skip)]
     pub captures: u32,
+    /// Number of the calls in `calls` that load or compile code.
+    #[serde(skip)]
+    pub compilations: u32,
     /// The wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls; `None` if
     /// there was no such wait.
     #[serde(skip)]

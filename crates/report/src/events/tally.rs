@@ -46,6 +46,8 @@ pub(crate) struct InIteration {
     /// Number of calls that begin or end a stream capture, or that were captured into a graph
     /// instead of executed.
     pub captures: u32,
+    /// Number of calls that load or compile code.
+    pub compilations: u32,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
@@ -116,6 +118,8 @@ pub(crate) struct TallyInputs<'a> {
     pub kinds: &'a [CallKind; 256],
     /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
     pub allocates: &'a [bool; 256],
+    /// For each row of the table of CUDA calls, true if its function loads or compiles code.
+    pub compiles: &'a [bool; 256],
     pub requests: &'a Requests,
     pub strings: &'a Strings,
 }
@@ -254,6 +258,8 @@ impl<'a> Tally<'a> {
             iteration.calls = iteration.calls.saturating_add(1);
             let captures = stream.is_none() || kind == CallKind::Capture;
             iteration.captures = iteration.captures.saturating_add(u32::from(captures));
+            let compiles = self.known.compiles[usize::from(row)];
+            iteration.compilations = iteration.compilations.saturating_add(u32::from(compiles));
             let is_own = self.threads.get(place) == Some(&thread);
             if is_own && kind == CallKind::Wait && iteration.launches > 0 {
                 iteration.waited = Some(row);

@@ -1,9 +1,15 @@
 //! GPU work: kernels, copies and memory sets. Only this module converts the times in events of GPU
 //! work.
 
-use tllmprof_record::{Clock, CopyKind, Event, StringId, What};
+use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 
 use super::spans::Span;
+
+/// Names of kernels with which the driver copies memory, mostly inside CUDA graphs. They count as copies, as nsys shows
+/// them. Their sizes and directions are not known.
+const COPYING_KERNELS: [&str; 3] = ["memcpy32", "memcpy32_post", "memcpy128"];
+/// Names of kernels with which the driver sets memory. They count as memory sets.
+const SETTING_KERNELS: [&str; 2] = ["memset32", "memset32_post"];
 
 /// A piece of GPU work: a kernel, a copy or a memory set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +68,24 @@ impl GpuWork {
             // nanoseconds.
             ns: event.duration,
         })
+    }
+
+    /// Returns the work as the analyses count it: a kernel that the driver runs for a copy or a memory set is that copy
+    /// or memory set.
+    #[must_use]
+    pub(crate) fn as_counted(self, strings: &Strings) -> Self {
+        let GpuWorkKind::Kernel { name, .. } = self.what else {
+            return self;
+        };
+        let what = match strings.get(name) {
+            name if COPYING_KERNELS.contains(&name) => GpuWorkKind::Copy {
+                kind: CopyKind::DeviceToDevice,
+                bytes: 0,
+            },
+            name if SETTING_KERNELS.contains(&name) => GpuWorkKind::Set { bytes: 0 },
+            _ => self.what,
+        };
+        Self { what, ..self }
     }
 
     /// Returns the time span in which the work ran, in nanoseconds.

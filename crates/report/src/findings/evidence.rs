@@ -270,26 +270,32 @@ impl<'a> Evidence<'a> {
     /// Returns the time lost to a cause. `part` returns the nanoseconds that the cause takes in a given iteration.
     /// Time for which the host would wait for the GPU anyway is not lost.
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
-        // Skip iterations in which a graph is captured, because the capture makes them slow. If
-        // most iterations capture graphs, skip none.
-        let captured = self.iterations().filter(|iteration| iteration.captures > 0);
-        let few = captured.count() * 2 <= self.iterations().count();
+        // Skip iterations in which a graph is captured or code is compiled, because that makes them slow. If
+        // most iterations do so, skip none.
+        let is_slow = |iteration: &Iteration| iteration.captures > 0 || iteration.compilations > 0;
+        let slow = self.iterations().filter(|iteration| is_slow(iteration));
+        let few = slow.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
             let host = iteration.busy().saturating_sub(iteration.wait);
-            match few && iteration.captures > 0 {
+            match few && is_slow(iteration) {
                 true => 0,
                 false => part(iteration).min(host),
             }
         })
     }
 
-    /// Returns the time by which iterations with a graph capture exceed the median of iterations
-    /// without a capture. Iterations with recorded kernels are compared only with each other.
+    /// Returns the time by which iterations with a graph capture exceed the median of iterations without a capture.
     pub(crate) fn captures(&self) -> Lost {
+        self.longer(|iteration| iteration.captures > 0)
+    }
+
+    /// Returns the time by which the iterations for which `is_one` returns true exceed the median of the others.
+    /// Iterations with recorded kernels are compared only with each other.
+    pub(crate) fn longer(&self, is_one: impl Fn(&Iteration) -> bool) -> Lost {
         let usual = |taken: bool| {
-            let like = self.iterations().filter(|iteration| {
-                iteration.captures == 0 && iteration.gpu_busy.is_some() == taken
-            });
+            let like = self
+                .iterations()
+                .filter(|iteration| !is_one(iteration) && iteration.gpu_busy.is_some() == taken);
             Quantiles::from_values(like.map(Iteration::busy)).map(|times| times.p50)
         };
         let (with, without) = (usual(true), usual(false));
@@ -298,9 +304,9 @@ impl<'a> Evidence<'a> {
                 Some(_) => with,
                 None => without,
             };
-            match iteration.captures {
-                0 => 0,
-                _ => usual.map_or(0, |usual| iteration.busy().saturating_sub(usual)),
+            match is_one(iteration) {
+                false => 0,
+                true => usual.map_or(0, |usual| iteration.busy().saturating_sub(usual)),
             }
         })
     }

@@ -342,7 +342,7 @@ pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
 
 /// Returns text about the function in which the host's code spends its time, according to stack
 /// samples: its share, caller, callees and native code.
-fn within(path: &Path, paths: &Paths) -> String {
+pub(super) fn within(path: &Path, paths: &Paths) -> String {
     let mut text = format!("{} of that in {}", Share(path.share), path.function);
     if let Some(caller) = &path.caller {
         text += &format!(", called by {caller}");

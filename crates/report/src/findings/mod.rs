@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod claims;
+mod compilation;
 mod definition;
 mod evidence;
 mod gpu;

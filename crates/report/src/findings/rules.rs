@@ -2,7 +2,7 @@
 
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
-use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule, state};
+use super::{arrivals, compilation, gpu, host, ledger, python, ranks, routing, rule, state};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
@@ -108,6 +108,19 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::Host(&[LedgerKind::Capture]),
         data: STEPS,
         judge: Judge::Each(ledger::recapture),
+    },
+    Rule {
+        name: "compilation",
+        kind: FindingKind::Cause,
+        evidence: "calls that load or compile code, and how much longer the iterations take in which they are made",
+        threshold: compilation::when,
+        advice: "compile in the warm-up: run each shape and each kernel once before the first request, keep the compilers' caches \
+                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER",
+        to_know: "record with a library that counts such calls",
+        needs: "a newer library",
+        claims: ClaimRule::Host(&[LedgerKind::Compilation]),
+        data: STEPS,
+        judge: Judge::Each(compilation::judge),
     },
     Rule {
         name: ledger::CODE_RULE,

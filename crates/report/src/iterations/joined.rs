@@ -45,6 +45,7 @@ pub(crate) fn whole(
                 launching: ns(inside.launching),
                 calls: inside.calls,
                 captures: inside.captures,
+                compilations: inside.compilations,
                 launched_after: inside.launched_after,
                 wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
                 idle: ns(raw.idle),

@@ -8,7 +8,7 @@ pub(crate) mod text;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use tllmprof_record::{Clock, CopyKind, Edge, Event, StringId, Strings, What};
+use tllmprof_record::{Clock, Edge, Event, StringId, Strings, What};
 
 use crate::events::busy::{Busy, COPIES, DeviceActivity, IterationActivity, KINDS, SET, copy_name};
 use crate::events::iteration::InKernels;
@@ -21,10 +21,6 @@ use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
 pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub(crate) use sums::{DeviceSum, Kernels, Tallied};
-
-/// Names of kernels that the driver runs for copies inside CUDA graphs. They count as copies, as nsys shows them. Their
-/// sizes are not known.
-const COPYING_KERNELS: [&str; 1] = ["memcpy32_post"];
 
 /// Maximum number of kernel names whose times are added up separately. The same maximum applies to the number of
 /// threads, and to the number of windows that sample kernels periodically.
@@ -244,7 +240,7 @@ impl<'a> KernelTally<'a> {
     /// Returns the results. `edges` contains the openings and closings of the windows in which
     /// kernels were recorded.
     pub(crate) fn finish(
-        mut self,
+        self,
         raw: &[RawIteration],
         edges: Vec<WindowEdge>,
         strings: &Strings,
@@ -294,16 +290,7 @@ impl<'a> KernelTally<'a> {
                 .fold(0, |sum, (_, more)| more.saturating_add(sum)),
             samples,
         };
-        let (driver, program): (Vec<_>, Vec<_>) = self
-            .kernels
-            .into_iter()
-            .partition(|(id, _)| COPYING_KERNELS.contains(&strings.get(*id)));
-        for (_, total) in driver {
-            let copies = &mut self.copies[CopyKind::DeviceToDevice as usize];
-            copies.0 += total.count;
-            copies.1 = copies.1.saturating_add(total.ns);
-        }
-        let totals = totals(program.into_iter(), strings, steps);
+        let totals = totals(self.kernels.into_iter(), strings, steps);
         Tallied {
             kernels: Kernels {
                 time: (totals.iter()).fold(0, |sum, kernel| kernel.total.saturating_add(sum)),

@@ -14,6 +14,7 @@ pub enum Claim {
     Copy,
     Capture,
     Allocation,
+    Compilation,
     /// The host is in a CUDA call that is none of the calls above.
     Call,
     Gc,

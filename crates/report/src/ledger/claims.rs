@@ -40,6 +40,8 @@ pub struct Claims {
     pub ran: BTreeMap<Claim, Claimed>,
     /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
+    /// The functions that load or compile code, according to samples.
+    pub compiling_in: Paths,
 }
 
 /// An amount of time that a finding may explain ("claim"); usually idle time of the GPU.
@@ -223,6 +225,8 @@ impl Groups {
         claims.waited = claims.waited.sorted();
         claims.fit(self.idle_of(&of_gpu, named));
         claims.code_in = sums.paths(&of_gpu, |spent| named.is_code(spent), named);
+        let compiles = |spent| named.claim(spent) == Claim::Compilation;
+        claims.compiling_in = sums.paths(&self.hosts(None), compiles, named);
         claims
     }
 }

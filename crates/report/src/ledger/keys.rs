@@ -221,6 +221,7 @@ impl NameSources<'_> {
             LedgerKind::Copy => Claim::Copy,
             LedgerKind::Capture => Claim::Capture,
             LedgerKind::Allocation => Claim::Allocation,
+            LedgerKind::Compilation => Claim::Compilation,
             LedgerKind::Gc => Claim::Gc,
             LedgerKind::GilWait => Claim::Gil,
             LedgerKind::Requests => Claim::Requests,
@@ -339,6 +340,10 @@ fn called(row: &CallCount) -> (LedgerKind, String) {
         CallKind::AsyncCopy => (LedgerKind::Copy, "copies"),
         CallKind::Other if copies => (LedgerKind::Copy, "copies"),
         CallKind::Other if row.allocates() => (LedgerKind::Allocation, "allocation"),
+        CallKind::Other if row.compiles() => {
+            let cause = format!("compilation: {}", row.name);
+            return (LedgerKind::Compilation, cause);
+        }
         CallKind::Other => {
             let cause = format!("other CUDA calls: {}", row.name);
             return (LedgerKind::Call, cause);

@@ -161,7 +161,9 @@ pub enum LedgerKind {
     Capture,
     /// Host: CUDA calls that allocate or free memory.
     Allocation,
-    /// Host: CUDA calls that do not wait, launch, copy, capture or allocate.
+    /// Host: calls that load code into a context or compile it.
+    Compilation,
+    /// Host: CUDA calls that do not wait, launch, copy, capture, allocate or compile.
     Call,
     /// Host: Python's garbage collection on the iteration's thread.
     Gc,

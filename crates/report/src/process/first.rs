@@ -148,6 +148,8 @@ pub(crate) struct FirstResults {
     pub kinds: [CallKind; 256],
     /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
     pub allocates: [bool; 256],
+    /// For each row of the record's table of CUDA functions, true if the function loads or compiles code.
+    pub compiles: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
     /// Histogram of the times of iterations that lie outside windows and before the last window:
@@ -207,6 +209,7 @@ impl FirstPass {
             sampled: self.stacks.finish(&facts, &strings),
             kinds: by_row(&facts, CallKind::Other, |row| row.kind),
             allocates: by_row(&facts, false, CallCount::allocates),
+            compiles: by_row(&facts, false, CallCount::compiles),
             stretches: pairs(edges.kernels.clone()),
             outside: self.outside,
             gpu: self.gpu.times(),

@@ -1,6 +1,6 @@
 //! The second pass over a record, in which each analysis adds up its events.
 
-use tllmprof_record::{CallKind, Clock, Counter, Entry, Header, What};
+use tllmprof_record::{CallKind, Clock, Counter, Entry, Header, Strings, What};
 
 use super::first::{Edges, FirstResults};
 use crate::collectives::{CollectiveTally, Collectives};
@@ -27,6 +27,7 @@ pub(crate) struct SecondPass<'a> {
     clock: &'a Clock,
     tally: Tally<'a>,
     kernels: KernelTally<'a>,
+    strings: &'a Strings,
     layers: Option<(LayerTally, LaunchTally<'a>)>,
     collectives: CollectiveTally<'a>,
     samples: RecordedSamples,
@@ -91,6 +92,7 @@ impl<'a> SecondPass<'a> {
                     qualified: &known.qualified,
                     kinds: &known.kinds,
                     allocates: &known.allocates,
+                    compiles: &known.compiles,
                     requests: &known.requests,
                     strings: &known.strings,
                 },
@@ -98,6 +100,7 @@ impl<'a> SecondPass<'a> {
                 Turnarounds::new(&known.facts.calls),
             ),
             kernels: KernelTally::new(clock, iterations, &known.qualified),
+            strings: &known.strings,
             layers,
             collectives: CollectiveTally::new(clock, &known.strings, records),
             samples: RecordedSamples::default(),
@@ -133,12 +136,14 @@ impl<'a> SecondPass<'a> {
 
     /// Passes a piece of GPU work to the analyses that add up GPU work.
     fn work(&mut self, thread: u32, work: &GpuWork) {
-        self.collectives.add_work(work);
+        let counted = work.as_counted(self.strings);
+        self.collectives.add_work(&counted);
         if let Some((layers, launches)) = &mut self.layers {
-            layers.add_work(thread, work, self.kernels.counted(work));
+            layers.add_work(thread, &counted, self.kernels.counted(work));
+            // A launch enqueues the kernel, whatever it is for.
             launches.add_work(work);
         }
-        self.kernels.add_work(thread, work);
+        self.kernels.add_work(thread, &counted);
     }
 
     /// Ends the second pass and returns the results of each analysis.

@@ -189,11 +189,11 @@ fn lost_edges_of_kernel_windows_lose_no_kernels() {
 #[test]
 fn a_kernel_that_the_driver_copies_with_is_a_copy() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
-    let names = ["gemm", "memcpy32_post"].map(|name| builder.string(7, name));
+    let names = ["gemm", "memcpy32_post", "memset32"].map(|name| builder.string(7, name));
     let mut put = |at, long, what| builder.push(7, &Event::new(at, long, what));
     for n in 0..10 {
         put(1000 * n, 900, What::Iteration { n, excluded: false });
-        for (name, start) in names.into_iter().zip([100, 300]) {
+        for (name, start) in names.into_iter().zip([100, 300, 500]) {
             let kernel = What::GpuKernel {
                 device: 0,
                 stream: 0,
@@ -212,12 +212,18 @@ fn a_kernel_that_the_driver_copies_with_is_a_copy() {
         (&"gemm".into(), &10.into())
     );
     let copies = found["copies"].as_array().unwrap();
-    assert_eq!(copies.len(), 1);
+    assert_eq!(copies.len(), 2);
+    for (copy, kind) in copies.iter().zip(["DtoD", "memset"]) {
+        assert_eq!((&copy["kind"], &copy["count"]), (&kind.into(), &10.into()));
+    }
+    let window = &found["kernel_window"];
     assert_eq!(
-        (&copies[0]["kind"], &copies[0]["count"]),
-        (&"DtoD".into(), &10.into())
+        (&window["busy_ns"], &window["kernels"]),
+        (&3000.into(), &10.into())
     );
-    assert_eq!(found["kernel_window"]["busy_ns"], 2000);
+    let gpu = &found["gpus"][0];
+    let times = (&gpu["kernel_ns"], &gpu["busy_ns"]);
+    assert_eq!(times, (&1000.into(), &3000.into()));
 }
 
 #[test]

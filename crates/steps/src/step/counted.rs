@@ -47,9 +47,11 @@ impl Counted {
         matches!(self, Self::Named | Self::Python)
     }
 
-    /// Returns true if the event can open or close an iteration.
+    /// Returns true if the event can open or close an iteration. The end of a wait by polling can do that only if the
+    /// rule is learnt.
     pub fn counts(self) -> bool {
-        self.kind().is_none_or(CallPurpose::counts)
+        self.kind()
+            .is_none_or(|kind| kind.counts() || kind.queries())
     }
 
     /// Returns true if the event is a call that launches work (a kernel or a graph).

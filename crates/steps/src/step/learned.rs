@@ -98,7 +98,7 @@ struct Pass {
 const fn is_followed(kind: CallPurpose) -> bool {
     matches!(
         kind,
-        CallPurpose::AsyncCopy(Direction::ToHost) | CallPurpose::Wait(_)
+        CallPurpose::AsyncCopy(Direction::ToHost) | CallPurpose::Wait(_) | CallPurpose::Query(_)
     )
 }
 
@@ -112,7 +112,7 @@ pub fn note(trail: &Trail, call: Call, args: &[usize]) {
         CallPurpose::GraphLaunch => trail.note_graph(),
         CallPurpose::AsyncCopy(Direction::ToHost) => trail.note(Trail::COPY_TO_HOST),
         CallPurpose::AsyncCopy(Direction::ToDevice) => trail.note(Trail::COPY_TO_DEVICE),
-        CallPurpose::Wait(wait) => trail.note(Trail::wait(wait)),
+        CallPurpose::Wait(wait) | CallPurpose::Query(wait) => trail.note(Trail::wait(wait)),
         _ => {}
     }
 }

@@ -12,6 +12,7 @@ pub mod learned;
 pub mod ledger;
 pub mod numbering;
 pub mod open;
+pub mod polls;
 pub mod threads;
 
 use tllmprof_calls::{Call, CallSet};

@@ -8,10 +8,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_calls::CallPurpose;
+use tllmprof_calls::{CALLS, CallPurpose};
 
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
+use super::polls::{CallsMade, Polls};
 
 /// The limit of a cell (call counter) at which the thread never has to ask: no count exceeds it.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -63,6 +64,42 @@ pub const fn cell_offset(what: Counted) -> usize {
     what.row() * size_of::<Cell>()
 }
 
+/// The rows of the calls that give the GPU work and do not wait for it.
+const WORK_ROWS: [usize; count_rows(false)] = rows_of(false);
+/// The rows of the calls that wait for the GPU.
+const WAIT_ROWS: [usize; count_rows(true)] = rows_of(true);
+
+/// Returns true if calls of this row wait for the GPU (if `waits`), or else if they only give it work.
+const fn belongs(row: usize, waits: bool) -> bool {
+    let kind = CALLS[row].kind;
+    match waits {
+        true => kind.waits(),
+        false => kind.gives_work() && !kind.waits(),
+    }
+}
+
+const fn count_rows(waits: bool) -> usize {
+    let (mut row, mut count) = (0, 0);
+    while row < CALLS.len() {
+        count += belongs(row, waits) as usize;
+        row += 1;
+    }
+    count
+}
+
+const fn rows_of<const N: usize>(waits: bool) -> [usize; N] {
+    let mut rows = [0; N];
+    let (mut row, mut count) = (0, 0);
+    while row < CALLS.len() {
+        if belongs(row, waits) {
+            rows[count] = row;
+            count += 1;
+        }
+        row += 1;
+    }
+    rows
+}
+
 /// The counting state of a thread. Only one thread at a time uses a slot.
 #[repr(C)]
 pub struct Slot {
@@ -77,6 +114,7 @@ pub struct Slot {
     /// yet.
     begins: AtomicBool,
     open: OpenRanges,
+    polls: Polls,
     /// The index of this slot among the slots of the process.
     thread: u32,
     /// The address of the thread's block (its record in this library), through which the thread finds its
@@ -110,6 +148,7 @@ impl Slot {
             taken: AtomicBool::new(true),
             begins: AtomicBool::new(false),
             open: OpenRanges::new(),
+            polls: Polls::default(),
             thread,
             block: AtomicUsize::new(0),
         }
@@ -185,6 +224,20 @@ impl Slot {
         &self.open
     }
 
+    /// Returns the thread's polling state.
+    pub fn polls(&self) -> &Polls {
+        &self.polls
+    }
+
+    /// Returns the numbers of calls that gave work, and that waited, outside stream captures.
+    pub fn calls_made(&self) -> CallsMade {
+        let sum = |rows: &[usize]| rows.iter().map(|&row| self.live[row].count()).sum();
+        CallsMade {
+            work: sum(&WORK_ROWS),
+            waits: sum(&WAIT_ROWS),
+        }
+    }
+
     /// Returns true if a call of the thread has a number but has not continued to the real function yet.
     pub fn is_beginning(&self) -> bool {
         self.begins.load(Ordering::Acquire)
@@ -216,6 +269,19 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_and_waits_are_added_up() {
+        let slot = Slot::new(0, |_| 7);
+        let mut expected = CallsMade::default();
+        for row in CALLS {
+            slot.live(row.call).add();
+            expected.waits += u64::from(row.kind.waits());
+            expected.work += u64::from(row.kind.gives_work() && !row.kind.waits());
+        }
+        assert!(expected.waits > 3 && expected.work > 5, "{expected:?}");
+        assert_eq!(slot.calls_made(), expected);
+    }
 
     #[test]
     fn cells_lie_where_the_assembler_looks() {

@@ -217,6 +217,41 @@ fn graphs_that_are_captured_anew() {
 }
 
 #[test]
+fn code_that_is_loaded_in_the_steady_state() {
+    let made = SyntheticLoop {
+        iterations: 80,
+        compiles: |n| if n % 20 == 3 { 3 * MS } else { 0 },
+        ..SyntheticLoop::default()
+    };
+    let evidence = finds(made.clone(), &["compilation"]);
+    assert_eq!(
+        evidence,
+        "2 calls of cuModuleLoadData in 2 of 80 iterations (43, 63), which take 3.00 ms longer each than the others: 0.7 % of \
+         the time"
+    );
+    // Code that is loaded in the first iterations belongs to the start.
+    let at_the_start = SyntheticLoop {
+        compiles: |n| if n < 3 { 50 * MS } else { 0 },
+        ..made.clone()
+    };
+    says(at_the_start, "compilation", Verdict::No);
+    let cheap = SyntheticLoop {
+        compiles: |n| if n == 50 { 10 * US } else { 0 },
+        ..made.clone()
+    };
+    says(cheap, "compilation", Verdict::No);
+    let each = SyntheticLoop {
+        compiles: |_| MS,
+        ..made
+    };
+    let evidence = finds(each, &["compilation"]);
+    assert!(
+        evidence.contains("in 48 of 80 iterations (32, 33, 34, 35, …), for 9.1 % of"),
+        "{evidence}"
+    );
+}
+
+#[test]
 fn small_copies() {
     let mut calls = times(20, 100 * US, &[(COPY_ASYNC, 0, 50 * US)]);
     calls.extend([(LAUNCH, 2 * MS, 2005 * US), (WAIT, 2010 * US, 9500 * US)]);

@@ -28,6 +28,7 @@ pub(crate) const ALLOCATE: u8 = 3;
 pub(crate) const EVENT_WAIT: u8 = 4;
 pub(crate) const CAPTURE: u8 = 5;
 pub(crate) const COPY_ASYNC: u8 = 6;
+pub(crate) const COMPILE: u8 = 7;
 
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
@@ -65,6 +66,8 @@ pub(crate) struct SyntheticLoop {
     pub longer: fn(u64) -> u64,
     /// Returns true for iterations in which a graph is captured.
     pub captures: fn(u64) -> bool,
+    /// Returns the time in which an iteration loads code, which makes it longer, in nanoseconds.
+    pub compiles: fn(u64) -> u64,
     /// Values that the operating system counted for the thread in each iteration: times in
     /// nanoseconds, and numbers.
     pub used: Vec<(Used, u64, u32)>,
@@ -110,6 +113,7 @@ impl Default for SyntheticLoop {
             gil: |_| 0,
             longer: |_| 0,
             captures: |_| false,
+            compiles: |_| 0,
             used: vec![(Used::Ran, LENGTH, 1)],
             prompts: |_| false,
             tokens: None,
@@ -151,7 +155,8 @@ impl SyntheticLoop {
         let mut now = START;
         for n in 0..self.iterations {
             let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
-            let more = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + u64::from(slowed) * LENGTH;
+            let fast = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + (self.compiles)(n);
+            let more = fast + u64::from(slowed) * LENGTH;
             self.iteration(&mut writer, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
@@ -198,6 +203,7 @@ impl SyntheticLoop {
             (ALLOCATE, CallKind::Other, "cuMemAlloc_v2"),
             (CAPTURE, CallKind::Capture, "cuStreamEndCapture"),
             (COPY_ASYNC, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
+            (COMPILE, CallKind::Other, "cuModuleLoadData"),
         ] {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
@@ -259,6 +265,15 @@ impl SyntheticLoop {
         }
         // Spend the additional time at the end of the iteration.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));
+        let compiles = (self.compiles)(n);
+        if compiles > 0 {
+            let what = What::Call {
+                row: COMPILE,
+                capturing: false,
+                stream: 0,
+            };
+            writer.put(MAIN, start + LENGTH, compiles, what);
+        }
         if gc > 0 {
             let (generation, collected) = (2, 1);
             let what = What::Gc {

@@ -1,0 +1,105 @@
+//! The finding `compilation`: code is loaded or compiled in the steady state.
+
+use super::Judgement;
+use super::evidence::Evidence;
+use super::ledger::within;
+use crate::events::facts::CallCount;
+use crate::events::iteration::Iteration;
+use crate::ledger::LedgerKind;
+use crate::numbers::units::{Share, Time};
+
+/// Number of iterations at the beginning of a process in which compilation is part of the start.
+const START_UP: u64 = 32;
+/// Minimum share of the time that compilation must cost for a finding, as a fraction.
+const MIN_SHARE: f64 = 0.005;
+/// Minimum share of the time that compilation must cost for a finding, as a fraction, if it explains at least
+/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
+const MIN_EXPLAINING_SHARE: f64 = 0.001;
+/// Minimum share of compilation in the time by which slow iterations exceed the median, as a fraction.
+const MIN_SHARE_OF_SLOW: f64 = 0.5;
+/// Maximum number of iterations, and of functions, that the text of the finding names.
+const MAX_NAMED: usize = 4;
+
+pub(super) fn when() -> String {
+    format!(
+        "iterations from {START_UP} on in which code is loaded or compiled take over {} of the time longer than the others; or over \
+         {}, and that is over {} of what slow iterations (1.5 times the median) take beyond it",
+        Share(MIN_SHARE),
+        Share(MIN_EXPLAINING_SHARE),
+        Share(MIN_SHARE_OF_SLOW)
+    )
+}
+
+pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
+    let process = one.process;
+    if process.facts.origin.is_own() && !process.facts.calls.iter().any(CallCount::compiles) {
+        return Judgement::Unknown("the record does not have them".to_owned());
+    }
+    let compiles = |iteration: &Iteration| iteration.n >= START_UP && iteration.compilations > 0;
+    let steps: Vec<_> = one
+        .iterations()
+        .filter(|iteration| compiles(iteration))
+        .collect();
+    if steps.is_empty() {
+        return Judgement::No("no code is loaded or compiled after the start".to_owned());
+    }
+    let all = one.iterations().count();
+    // If most iterations compile, there are too few others to compare them with.
+    let (share, of_slow, cost) = if steps.len() * 2 > all {
+        let share = process.ledger.host_share(LedgerKind::Compilation);
+        (share, 0.0, format!("for {} of the time", Share(share)))
+    } else {
+        let longer = one.longer(compiles);
+        let share = one.share(longer.total);
+        let each = Time(longer.total / steps.len() as u64);
+        let cost = format!(
+            "which take {each} longer each than the others: {} of the time",
+            Share(share)
+        );
+        (share, longer.of_slow, cost)
+    };
+    let calls: u32 = steps.iter().map(|iteration| iteration.compilations).sum();
+    let evidence = format!(
+        "{calls} calls of {} in {} of {all} iterations ({}), {cost}{}",
+        functions(one),
+        steps.len(),
+        numbers(&steps),
+        called_in(one)
+    );
+    let explains = share >= MIN_EXPLAINING_SHARE && of_slow >= MIN_SHARE_OF_SLOW;
+    match share >= MIN_SHARE || explains {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
+    }
+}
+
+/// Returns the names of the functions that load or compile code, the one with the most time first.
+fn functions(one: &Evidence<'_>) -> String {
+    let rows = &one.process.facts.calls;
+    let mut calls: Vec<_> = (one.process.calls.calls.iter())
+        .filter(|call| {
+            rows.iter()
+                .any(|row| row.compiles() && row.name == call.name)
+        })
+        .collect();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.total));
+    let names = calls.iter().take(MAX_NAMED).map(|call| &*call.name);
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the numbers of the first iterations of `steps`.
+fn numbers(steps: &[&Iteration]) -> String {
+    let numbers = steps.iter().take(MAX_NAMED);
+    let mut numbers: Vec<_> = numbers.map(|iteration| iteration.n.to_string()).collect();
+    if steps.len() > MAX_NAMED {
+        numbers.push("…".to_owned());
+    }
+    numbers.join(", ")
+}
+
+/// Returns text about the function in which the calls are made, if samples show it.
+fn called_in(one: &Evidence<'_>) -> String {
+    let paths = &one.process.ledger.details.claims.compiling_in;
+    let path = paths.python.as_ref().or(paths.native.as_ref());
+    path.map_or_else(String::new, |path| format!("; {}", within(path, paths)))
+}

@@ -1,0 +1,155 @@
+//! A thread's waits by polling: it asks again and again whether work is done, and makes no other call meanwhile.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Numbers of calls that a thread has made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CallsMade {
+    /// The number of calls that gave the GPU work.
+    pub work: u64,
+    /// The number of calls that waited for the GPU.
+    pub waits: u64,
+}
+
+/// The result of a query whether work is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueryResult {
+    Done,
+    NotReady,
+    /// The query failed, so it does not show whether the work is done.
+    Failed,
+}
+
+/// The effect of a query on the thread's wait by polling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Polled {
+    /// The query is neither the first nor the last one of a wait.
+    Nothing,
+    /// The query is the first one of a series: the wait has begun.
+    Begins,
+    /// The query has found that the work is done, so the wait has ended. `since` is the time at which the first query
+    /// of the series began; `None` if this query is the only one of the wait.
+    Ends { since: Option<u64> },
+}
+
+/// The polling state of a thread. Only that thread uses it.
+#[derive(Debug, Default)]
+pub struct Polls {
+    is_polling: AtomicU64,
+    /// The time at which the first query of the series began.
+    since: AtomicU64,
+    /// The calls that the thread had made when the series began.
+    began: AtomicCallsMade,
+    /// The calls that the thread had made at its latest query that found work done.
+    done: AtomicCallsMade,
+}
+
+#[derive(Debug, Default)]
+struct AtomicCallsMade {
+    work: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl AtomicCallsMade {
+    fn load(&self) -> CallsMade {
+        CallsMade {
+            work: self.work.load(Ordering::Relaxed),
+            waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+
+    fn store(&self, made: CallsMade) {
+        self.work.store(made.work, Ordering::Relaxed);
+        self.waits.store(made.waits, Ordering::Relaxed);
+    }
+}
+
+impl Polls {
+    /// Notes a query that began at `since` and returned `result`. `made` are the calls that the thread has made so far.
+    ///
+    /// A series of queries ends when the thread makes another call. A single query that finds work done is a wait if
+    /// the thread has given the GPU work since its latest wait. The order of work and blocking waits is not known
+    /// here, so a blocking wait since the latest query counts as the wait for all work before this query.
+    pub fn note(&self, result: QueryResult, since: u64, made: CallsMade) -> Polled {
+        let is_series = self.is_polling.load(Ordering::Relaxed) != 0 && self.began.load() == made;
+        match result {
+            QueryResult::NotReady if is_series => Polled::Nothing,
+            QueryResult::NotReady => {
+                self.is_polling.store(1, Ordering::Relaxed);
+                self.since.store(since, Ordering::Relaxed);
+                self.began.store(made);
+                Polled::Begins
+            }
+            QueryResult::Failed => {
+                self.is_polling.store(0, Ordering::Relaxed);
+                Polled::Nothing
+            }
+            QueryResult::Done => {
+                let done = self.done.load();
+                self.is_polling.store(0, Ordering::Relaxed);
+                self.done.store(made);
+                let is_wait = made.work != done.work && made.waits == done.waits;
+                match is_series {
+                    true => Polled::Ends {
+                        since: Some(self.since.load(Ordering::Relaxed)),
+                    },
+                    false if is_wait => Polled::Ends { since: None },
+                    false => Polled::Nothing,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::QueryResult::{Done, Failed, NotReady};
+    use super::*;
+
+    const fn made(work: u64, waits: u64) -> CallsMade {
+        CallsMade { work, waits }
+    }
+
+    #[test]
+    fn a_series_of_queries_is_one_wait_from_its_first_query_on() {
+        let polls = Polls::default();
+        assert_eq!(polls.note(NotReady, 10, made(1, 0)), Polled::Begins);
+        for since in 11..20 {
+            let polled = polls.note(NotReady, since, made(1, 0));
+            assert_eq!(polled, Polled::Nothing);
+        }
+        let ends = Polled::Ends { since: Some(10) };
+        assert_eq!(polls.note(Done, 20, made(1, 0)), ends);
+        assert_eq!(polls.note(Done, 21, made(1, 0)), Polled::Nothing);
+    }
+
+    #[test]
+    fn a_single_query_is_a_wait_only_after_new_work() {
+        let polls = Polls::default();
+        assert_eq!(polls.note(Done, 1, made(0, 0)), Polled::Nothing);
+        let ends = Polled::Ends { since: None };
+        assert_eq!(polls.note(Done, 2, made(3, 0)), ends);
+        assert_eq!(polls.note(Done, 3, made(3, 0)), Polled::Nothing);
+        assert_eq!(polls.note(Done, 4, made(4, 0)), ends);
+        // A blocking wait has come in between, and may have waited for the work.
+        assert_eq!(polls.note(Done, 5, made(5, 1)), Polled::Nothing);
+        assert_eq!(polls.note(Done, 6, made(6, 1)), ends);
+    }
+
+    #[test]
+    fn another_call_or_an_error_ends_a_series() {
+        let polls = Polls::default();
+        assert_eq!(polls.note(NotReady, 1, made(1, 0)), Polled::Begins);
+        assert_eq!(polls.note(NotReady, 2, made(2, 0)), Polled::Begins);
+        assert_eq!(
+            polls.note(Done, 3, made(3, 0)),
+            Polled::Ends { since: None },
+            "the thread has launched work meanwhile"
+        );
+        assert_eq!(polls.note(NotReady, 4, made(4, 0)), Polled::Begins);
+        assert_eq!(polls.note(Failed, 5, made(4, 0)), Polled::Nothing);
+        assert_eq!(polls.note(NotReady, 6, made(4, 0)), Polled::Begins);
+        let ends = Polled::Ends { since: Some(6) };
+        assert_eq!(polls.note(Done, 7, made(4, 0)), ends);
+    }
+}
