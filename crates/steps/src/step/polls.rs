@@ -32,10 +32,19 @@ pub enum Polled {
     Ends { since: Option<u64> },
 }
 
+/// A thread counts as one that polls after this number of series in a row. Then a single query that finds new work done
+/// is a wait, too. Memory allocators, for example, also make single queries, and do not wait by them.
+const SERIES_OF_POLLER: u64 = 3;
+
 /// The polling state of a thread. Only that thread uses it.
 #[derive(Debug, Default)]
 pub struct Polls {
     is_polling: AtomicU64,
+    /// The event or stream that the queries of the series ask about.
+    handle: AtomicU64,
+    /// The number of series in a row without a single query between them that found new work done, up to
+    /// [`SERIES_OF_POLLER`].
+    series: AtomicU64,
     /// The time at which the first query of the series began.
     since: AtomicU64,
     /// The calls that the thread had made when the series began.
@@ -65,17 +74,21 @@ impl AtomicCallsMade {
 }
 
 impl Polls {
-    /// Notes a query that began at `since` and returned `result`. `made` are the calls that the thread has made so far.
+    /// Notes a query about `handle` that began at `since` and returned `result`. `made` are the calls that the thread has
+    /// made so far.
     ///
-    /// A series of queries ends when the thread makes another call. A single query that finds work done is a wait if
-    /// the thread has given the GPU work since its latest wait. The order of work and blocking waits is not known
+    /// A series of queries asks about one event or stream, and ends when the thread makes another call. A single query
+    /// that finds work done is a wait if the thread has given the GPU work since its latest wait, and is known to poll. The order of work and blocking waits is not known
     /// here, so a blocking wait since the latest query counts as the wait for all work before this query.
-    pub fn note(&self, result: QueryResult, since: u64, made: CallsMade) -> Polled {
-        let is_series = self.is_polling.load(Ordering::Relaxed) != 0 && self.began.load() == made;
+    pub fn note(&self, handle: u64, result: QueryResult, since: u64, made: CallsMade) -> Polled {
+        let is_series = self.is_polling.load(Ordering::Relaxed) != 0
+            && self.handle.load(Ordering::Relaxed) == handle
+            && self.began.load() == made;
         match result {
             QueryResult::NotReady if is_series => Polled::Nothing,
             QueryResult::NotReady => {
                 self.is_polling.store(1, Ordering::Relaxed);
+                self.handle.store(handle, Ordering::Relaxed);
                 self.since.store(since, Ordering::Relaxed);
                 self.began.store(made);
                 Polled::Begins
@@ -88,12 +101,21 @@ impl Polls {
                 let done = self.done.load();
                 self.is_polling.store(0, Ordering::Relaxed);
                 self.done.store(made);
-                let is_wait = made.work != done.work && made.waits == done.waits;
+                let is_new = made.work != done.work && made.waits == done.waits;
+                let series = self.series.load(Ordering::Relaxed);
+                let polls = series >= SERIES_OF_POLLER;
                 match is_series {
-                    true => Polled::Ends {
-                        since: Some(self.since.load(Ordering::Relaxed)),
-                    },
-                    false if is_wait => Polled::Ends { since: None },
+                    true => {
+                        self.series
+                            .store(series + u64::from(!polls), Ordering::Relaxed);
+                        let since = Some(self.since.load(Ordering::Relaxed));
+                        Polled::Ends { since }
+                    }
+                    false if is_new && polls => Polled::Ends { since: None },
+                    false if is_new => {
+                        self.series.store(0, Ordering::Relaxed);
+                        Polled::Nothing
+                    }
                     false => Polled::Nothing,
                 }
             }
@@ -110,46 +132,73 @@ mod tests {
         CallsMade { work, waits }
     }
 
-    #[test]
-    fn a_series_of_queries_is_one_wait_from_its_first_query_on() {
+    const EVENT: u64 = 7;
+
+    /// Returns the state of a thread that is known to poll. Its last series was at `made`.
+    fn of_poller(last: CallsMade) -> Polls {
         let polls = Polls::default();
-        assert_eq!(polls.note(NotReady, 10, made(1, 0)), Polled::Begins);
-        for since in 11..20 {
-            let polled = polls.note(NotReady, since, made(1, 0));
-            assert_eq!(polled, Polled::Nothing);
+        for _ in 0..SERIES_OF_POLLER {
+            polls.note(EVENT, NotReady, 1, last);
+            polls.note(EVENT, Done, 2, last);
         }
-        let ends = Polled::Ends { since: Some(10) };
-        assert_eq!(polls.note(Done, 20, made(1, 0)), ends);
-        assert_eq!(polls.note(Done, 21, made(1, 0)), Polled::Nothing);
+        polls
     }
 
     #[test]
-    fn a_single_query_is_a_wait_only_after_new_work() {
+    fn a_series_of_queries_is_one_wait_from_its_first_query_on() {
         let polls = Polls::default();
-        assert_eq!(polls.note(Done, 1, made(0, 0)), Polled::Nothing);
+        assert_eq!(polls.note(EVENT, NotReady, 10, made(1, 0)), Polled::Begins);
+        for since in 11..20 {
+            let polled = polls.note(EVENT, NotReady, since, made(1, 0));
+            assert_eq!(polled, Polled::Nothing);
+        }
+        let ends = Polled::Ends { since: Some(10) };
+        assert_eq!(polls.note(EVENT, Done, 20, made(1, 0)), ends);
+        assert_eq!(polls.note(EVENT, Done, 21, made(1, 0)), Polled::Nothing);
+    }
+
+    #[test]
+    fn a_single_query_of_a_poller_is_a_wait_only_after_new_work() {
+        let polls = of_poller(made(0, 0));
+        assert_eq!(polls.note(EVENT, Done, 1, made(0, 0)), Polled::Nothing);
         let ends = Polled::Ends { since: None };
-        assert_eq!(polls.note(Done, 2, made(3, 0)), ends);
-        assert_eq!(polls.note(Done, 3, made(3, 0)), Polled::Nothing);
-        assert_eq!(polls.note(Done, 4, made(4, 0)), ends);
+        assert_eq!(polls.note(EVENT, Done, 2, made(3, 0)), ends);
+        assert_eq!(polls.note(EVENT, Done, 3, made(3, 0)), Polled::Nothing);
+        assert_eq!(polls.note(EVENT, Done, 4, made(4, 0)), ends);
         // A blocking wait has come in between, and may have waited for the work.
-        assert_eq!(polls.note(Done, 5, made(5, 1)), Polled::Nothing);
-        assert_eq!(polls.note(Done, 6, made(6, 1)), ends);
+        assert_eq!(polls.note(EVENT, Done, 5, made(5, 1)), Polled::Nothing);
+        assert_eq!(polls.note(EVENT, Done, 6, made(6, 1)), ends);
+    }
+
+    #[test]
+    fn an_allocator_that_asks_between_launches_does_not_wait() {
+        let polls = Polls::default();
+        for step in 0..100 {
+            // It asks about the oldest event of each of two streams, before it gives memory to a kernel.
+            let before = made(3 * step, 0);
+            let first = polls.note(EVENT, NotReady, step, before);
+            assert_eq!(first, Polled::Begins);
+            let other = polls.note(EVENT + 1, Done, step, before);
+            assert_eq!(other, Polled::Nothing);
+            let later = polls.note(EVENT, Done, step, made(3 * step + 1, 0));
+            assert_eq!(later, Polled::Nothing);
+        }
     }
 
     #[test]
     fn another_call_or_an_error_ends_a_series() {
-        let polls = Polls::default();
-        assert_eq!(polls.note(NotReady, 1, made(1, 0)), Polled::Begins);
-        assert_eq!(polls.note(NotReady, 2, made(2, 0)), Polled::Begins);
+        let polls = of_poller(made(0, 0));
+        assert_eq!(polls.note(EVENT, NotReady, 1, made(1, 0)), Polled::Begins);
+        assert_eq!(polls.note(EVENT, NotReady, 2, made(2, 0)), Polled::Begins);
         assert_eq!(
-            polls.note(Done, 3, made(3, 0)),
+            polls.note(EVENT, Done, 3, made(3, 0)),
             Polled::Ends { since: None },
             "the thread has launched work meanwhile"
         );
-        assert_eq!(polls.note(NotReady, 4, made(4, 0)), Polled::Begins);
-        assert_eq!(polls.note(Failed, 5, made(4, 0)), Polled::Nothing);
-        assert_eq!(polls.note(NotReady, 6, made(4, 0)), Polled::Begins);
+        assert_eq!(polls.note(EVENT, NotReady, 4, made(4, 0)), Polled::Begins);
+        assert_eq!(polls.note(EVENT, Failed, 5, made(4, 0)), Polled::Nothing);
+        assert_eq!(polls.note(EVENT, NotReady, 6, made(4, 0)), Polled::Begins);
         let ends = Polled::Ends { since: Some(6) };
-        assert_eq!(polls.note(Done, 7, made(4, 0)), ends);
+        assert_eq!(polls.note(EVENT, Done, 7, made(4, 0)), ends);
     }
 }
