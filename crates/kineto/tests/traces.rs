@@ -494,12 +494,22 @@ fn what_is_no_trace_is_one_clear_line() {
         r#"{{"traceEvents":[{{"name":"{}"}}]}}"#,
         "x".repeat(17 << 20)
     );
-    let cases: [(&str, Vec<u8>, &str); 14] = [
+    let cases: [(&str, Vec<u8>, &str); 16] = [
         ("cut", cut.to_vec(), "the trace is truncated"),
         (
             "cut gzip",
             zipped[..zipped.len() / 2].to_vec(),
             "the trace is truncated",
+        ),
+        (
+            "text after gzip",
+            [&zipped[..], b"text"].concat(),
+            "other bytes follow the compressed text",
+        ),
+        (
+            "zeros after gzip",
+            [&zipped[..], &[0; 100]].concat(),
+            "other bytes follow the compressed text",
         ),
         ("empty", Vec::new(), "the trace is truncated"),
         (
@@ -548,6 +558,14 @@ fn what_is_no_trace_is_one_clear_line() {
             "{what}: {said}"
         );
     }
+}
+
+#[test]
+fn a_trace_may_be_compressed_in_parts() {
+    let text = two_steps().to_string();
+    let (first, second) = text.as_bytes().split_at(text.len() / 2);
+    let parts = [compressed(first), compressed(second)].concat();
+    assert_eq!(iterations(&read(&parts).unwrap()).len(), 2);
 }
 
 #[test]
