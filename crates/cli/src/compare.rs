@@ -46,7 +46,7 @@ pub(crate) struct CompareArguments {
     baseline: Option<PathBuf>,
     /// With --baseline: number of runs to keep in the folder, after which the oldest are removed; 0 adds none and
     /// removes none
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline")]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline", value_parser = parse_runs)]
     keep: usize,
     /// Treat the records of several runs in a folder as one run
     #[arg(long)]
@@ -72,6 +72,11 @@ enum ComparisonFormat {
     Csv,
     Markdown,
     Junit,
+}
+
+fn parse_runs(text: &str) -> Result<usize, &'static str> {
+    text.parse()
+        .map_err(|_| "wanted: a number of runs, such as 5")
 }
 
 /// Parses a percentage, such as `2%`, into a fraction (0.02).

@@ -382,6 +382,15 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     }
     assert_eq!(names(&scratch.path("base")), ["a.tllmprof"]);
     assert!(!scratch.path("empty").exists());
+    for keep in ["x", "-1", "1.5", "99999999999999999999"] {
+        let option = format!("--keep={keep}");
+        let wrong = compare(
+            &scratch,
+            &["--baseline", "base", &option, "broken.tllmprof"],
+        );
+        let said = format!("tllmprof: --keep \"{keep}\": wanted: a number of runs, such as 5\n");
+        assert_eq!((wrong.code(), wrong.stderr), (Some(2), said));
+    }
     let alone = compare(&scratch, &["--keep", "2", "base", "base"]);
     assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
     let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
