@@ -433,7 +433,7 @@ fn any_prefix_has_a_report() {
 #[test]
 fn the_recorders_share_is_of_all_windows_or_not_known() {
     let shown = |windows| {
-        let (mut builder, _) = Server::rank(0).record();
+        let (builder, _) = Server::rank(0).record();
         builder.header().set(Counter::Windows, windows);
         let report = Report::new(vec![process("x", &builder.bytes())]);
         let share = json(&report)["processes"][0]["recorder_share"].clone();
