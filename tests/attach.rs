@@ -357,6 +357,32 @@ fn the_variables_of_the_process_are_not_those_of_the_library() {
 }
 
 #[test]
+fn a_record_that_could_not_be_written_is_refused_before_the_library_is_loaded() {
+    if !can_attach() {
+        return;
+    }
+    let mut host = Host::start(LINKED[0], "0", &[]);
+    for (trace, why) in [
+        ("/nope/x", "there is no folder /nope"),
+        ("/proc/x", "no file can be written to /proc"),
+        ("/usr", "it is a folder (wanted: a file's name)"),
+    ] {
+        let refused = host.tllmprof(&format!(
+            "attach PID --step cudaGraphLaunch --trace {trace}"
+        ));
+        let said = refused.err();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("--trace {trace}: {why}")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // The library was not loaded, so it still takes another place for the record.
+    let attached =
+        host.tllmprof("attach PID --step cudaGraphLaunch --steps 3 --trace other.tllmprof");
+    assert!(attached.status.success(), "{}", attached.err());
+    host.end();
+}
+
+#[test]
 fn a_program_under_load_is_attached_at_any_moment() {
     if !can_attach() {
         return;

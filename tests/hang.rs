@@ -611,6 +611,8 @@ fn what_cannot_be_used_is_said_and_the_rest_is_judged() {
     let folder = scratch.folder();
     let own = std::process::id().to_string();
     std::fs::write(folder.join("x.ring"), "nothing").unwrap();
+    let begins = &tllmprof_record::RING_MAGIC[..3];
+    std::fs::write(folder.join("cut.ring"), begins).unwrap();
     for (arguments, status, line) in [
         (
             &["4194305"][..],
@@ -619,6 +621,11 @@ fn what_cannot_be_used_is_said_and_the_rest_is_judged() {
         ),
         (&[&own], 1, "it runs without the library"),
         (&["x.ring"], 1, "x.ring: it is not a ring of tllmprof"),
+        (
+            &["cut.ring"],
+            1,
+            "cut.ring: the ring was cut: it has 3 bytes (wanted: all 65536 bytes of the file)",
+        ),
         (&["no.ring"], 1, "no.ring: there is no such file"),
         (
             &["--run", "none"],
@@ -661,4 +668,19 @@ fn what_cannot_be_used_is_said_and_the_rest_is_judged() {
     );
     let said = ask(&["--run", &run.name], folder);
     assert_eq!(said.status.code(), Some(STUCK), "{}", said.err());
+    // A ring that was found by its folder, by its own name, through a link, as a copy, and by its process.
+    let rings = run.scratch.folder();
+    std::os::unix::fs::symlink(rings, folder.join("link")).unwrap();
+    let ring = rings.join(format!("{}.ring", pids[0]));
+    std::fs::copy(&ring, folder.join("copy.ring")).unwrap();
+    let (rings, ring) = (rings.to_str().unwrap(), ring.to_str().unwrap());
+    for arguments in [
+        &[rings, ring, "link", "copy.ring", &pids[0]][..],
+        &["copy.ring", &pids[0], ring, rings],
+    ] {
+        let said = ask(arguments, folder);
+        assert_eq!(said.status.code(), Some(STUCK), "{}", said.err());
+        let processes = said.out().lines().count() - 1;
+        assert_eq!(processes, RANKS as usize, "{arguments:?}: {}", said.out());
+    }
 }

@@ -498,6 +498,62 @@ fn what_was_started_by_run_listens_and_has_its_run() {
 }
 
 #[test]
+fn a_process_without_a_record_fails_the_capture_of_all() {
+    let place = Place::new();
+    let mut with = place.start(&mut place.server("500"));
+    let mut without = place.start(place.server("500").env("TLLMPROF_TRACE", ""));
+    with.connect();
+    without.connect();
+    let both = format!("capture {} {} --steps 4", with.pid(), without.pid());
+    let captured = place.tllmprof(&both);
+    assert_eq!(captured.status.code(), Some(1), "{}", captured.err());
+    assert!(
+        captured.out().contains(": 4 iterations in"),
+        "{}",
+        captured.out()
+    );
+    with.end();
+    without.end();
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_is_not_left_behind() {
+    let place = Place::new();
+    let mut server = place.start(&mut place.server("500"));
+    server.connect();
+    // The limit on the size of files stands for a full disk.
+    let limited = "ulimit -f 8; exec \"$0\" \"$@\"";
+    let whole = place.command(&format!("capture {} --steps 4 -o copies", server.pid()));
+    let mut command = common::command("sh");
+    command
+        .args(["-c", limited])
+        .arg(whole.get_program())
+        .args(whole.get_args())
+        .envs(
+            whole
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .current_dir(place.0.folder());
+    let captured = run(&mut command, TEST_TIMEOUT);
+    assert_eq!(captured.status.code(), Some(1), "{}", captured.err());
+    let said = captured.err();
+    assert!(said.contains(": -o copies: no copy of "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // The report is of the record itself.
+    assert!(
+        captured.out().contains(": 4 iterations in"),
+        "{}",
+        captured.out()
+    );
+    assert!(
+        !place.path("copies").exists(),
+        "the command made the folder, and it is empty"
+    );
+    server.end();
+}
+
+#[test]
 fn a_record_that_nobody_named_begins_with_the_first_capture() {
     let place = Place::new();
     let mut command = place.server("500");
@@ -525,10 +581,13 @@ fn a_record_that_nobody_named_begins_with_the_first_capture() {
     server.connect();
     let captured = place.tllmprof(&format!("capture {} --steps 4", server.pid()));
     assert!(
-        captured.err().contains("the process makes no record"),
+        captured
+            .err()
+            .contains("the process makes no record (wanted: "),
         "{}",
         captured.err()
     );
+    assert_eq!(captured.status.code(), Some(1));
     server.end();
     assert_eq!(records(), 1);
     let taken = switches(&place.path("calls"), server.pid());

@@ -7,9 +7,11 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use tllmprof_report::{Data, State};
 
 use crate::failure::usage;
+use crate::repeated::ReadRun;
 use crate::{output, processes};
 
 /// Minimum number of digits of `NUMBER` in the name `NUMBER-NAME` of a run's folder. Shorter numbers are padded with
@@ -72,6 +74,36 @@ pub(crate) fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Checks that the new runs can become the baseline: their records are not damaged and have iterations.
+///
+/// # Errors
+/// A run is not fit, so later runs could not be compared with it.
+pub(crate) fn check_fit(folder: &Path, runs: &[ReadRun]) -> Result<()> {
+    for run in runs {
+        if let Some(why) = find_fault(run) {
+            bail!(
+                "{}: {}: {why} (wanted: a whole run with iterations; --keep 0 only compares)",
+                option(folder),
+                run.path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns the reason why a run cannot become the baseline; `None` if it can.
+fn find_fault(run: &ReadRun) -> Option<String> {
+    let mut processes = run.processes.iter();
+    let damaged = processes.find(|process| process.state() == State::Damaged);
+    if let Some(process) = damaged {
+        return process.condition();
+    }
+    let mut processes = run.processes.iter();
+    let has_iterations = processes
+        .any(|process| process.sum.is_some() && !process.facts.origin.lacks(Data::Iterations));
+    (!has_iterations).then(|| "it has no iterations".to_owned())
 }
 
 /// Copies the runs `new` into the folder. Then removes the oldest of the runs that were copied there, now or earlier,
@@ -155,10 +187,12 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
     }
 }
 
+/// Copies a file. The copy is on the disk when this function returns, so that a run that another run replaces is not
+/// removed before.
 fn copy(file: &Path, to: &Path) -> Result<()> {
     match processes::is_foreign(file)? {
         true => fs::copy(file, to).map(drop)?,
         false => tllmprof_record::copy(file, to)?,
     }
-    Ok(())
+    Ok(fs::File::open(to)?.sync_all()?)
 }

@@ -7,10 +7,11 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tllmprof_config::Step;
 use tllmprof_config::error::shown;
-use tllmprof_report::{Comparison, ComparisonOptions, Condition, Met, Process, Report};
+use tllmprof_report::{Comparison, ComparisonOptions, Condition, Met, Report};
 
 use crate::failure::usage;
 use crate::processes::ReadOptions;
+use crate::repeated::{KnownRuns, ReadRun, RunFiles};
 use crate::{baseline, manners, output, processes, runs};
 
 /// The exit status of the command if a condition of `--fail-if` holds.
@@ -45,7 +46,7 @@ pub(crate) struct CompareArguments {
     baseline: Option<PathBuf>,
     /// With --baseline: number of runs to keep in the folder, after which the oldest are removed; 0 adds none and
     /// removes none
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline")]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline", value_parser = parse_runs)]
     keep: usize,
     /// Treat the records of several runs in a folder as one run
     #[arg(long)]
@@ -73,6 +74,11 @@ enum ComparisonFormat {
     Junit,
 }
 
+fn parse_runs(text: &str) -> Result<usize, &'static str> {
+    text.parse()
+        .map_err(|_| "wanted: a number of runs, such as 5")
+}
+
 /// Parses a percentage, such as `2%`, into a fraction (0.02).
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
@@ -80,44 +86,67 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
         .parse::<f64>()
         .ok()
         .filter(|percent| *percent > 0.0 && *percent <= 100.0);
-    let percent = percent.ok_or("wanted: a percentage above 0, such as 2%")?;
+    let percent = percent.ok_or("wanted: a percentage above 0 and at most 100, such as 2%")?;
     Ok(percent / 100.0)
 }
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
-    let Some(folder) = &arguments.baseline else {
-        let (base, other) = sides(arguments)?;
-        return show(base, other, arguments);
+    let wanted = CompareRequest {
+        step: arguments.step.as_ref(),
+        merge: arguments.merge,
+        asked: ComparisonOptions {
+            within: arguments.within,
+            conditions: arguments.fail_if.clone(),
+        },
     };
+    if let Some(folder) = &arguments.baseline {
+        return run_with_baseline(folder, arguments, &wanted);
+    }
+    let (base, other) = sides(arguments)?;
+    match compare(base, other, &wanted)? {
+        Some(compared) => show(&compared, arguments),
+        None => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// Compares the new runs with those of the baseline folder, and copies the new runs there if no condition failed.
+fn run_with_baseline(
+    folder: &Path,
+    arguments: &CompareArguments,
+    wanted: &CompareRequest<'_>,
+) -> Result<ExitCode> {
     let new = &arguments.base[..];
     baseline::check_apart(folder, new)?;
     let kept = baseline::runs(folder)?;
-    let status = match &kept[..] {
-        [] => {
-            output::say(format_args!(
-                "--baseline {}: it has no run yet, so there is nothing to compare with",
-                folder.display()
-            ));
-            check_readable(new, arguments)?
-        }
-        kept => show(kept, new, arguments)?,
+    // The new runs are read first. So a run that the folder has already is left out of the folder's runs.
+    let Some(read) = read_sides([new, &kept], wanted)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let [new, kept] = read.sides;
+    if arguments.keep > 0 {
+        baseline::check_fit(folder, &new)?;
+    }
+    // A new run that the folder has already is not copied there again.
+    let added = new.iter().map(|run| run.path.clone());
+    let added: Vec<_> = added.filter(|path| !read.repeated.contains(path)).collect();
+    let status = if kept.is_empty() {
+        let which = if added.len() < new.len() {
+            "no other run"
+        } else {
+            "no run yet"
+        };
+        output::say(format_args!(
+            "--baseline {}: it has {which}, so there is nothing to compare with",
+            folder.display()
+        ));
+        processes::status(false, new.iter().flat_map(|run| &run.processes))
+    } else {
+        show(&Compared::new(kept, new, &wanted.asked), arguments)?
     };
     if status == ExitCode::SUCCESS && arguments.keep > 0 {
-        baseline::keep(folder, new, arguments.keep)?;
+        baseline::keep(folder, &added, arguments.keep)?;
     }
     Ok(status)
-}
-
-/// Returns the exit status for new runs while the baseline folder is still empty: success if the new runs can be read.
-fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
-    for run in runs {
-        let files = processes::find_files(run)?;
-        let reading = ReadOptions::with_step(arguments.step.as_ref(), &files)?;
-        if read(run, &files, reading, arguments.merge)?.is_none() {
-            return Ok(ExitCode::FAILURE);
-        }
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the runs of both sides of the comparison: the base runs, and the runs that are compared with them.
@@ -140,19 +169,9 @@ fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     }
 }
 
-/// Compares the base runs with the other runs, prints the comparison, and returns the exit status.
-fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
-    let wanted = CompareRequest {
-        step: arguments.step.as_ref(),
-        merge: arguments.merge,
-        asked: ComparisonOptions {
-            within: arguments.within,
-            conditions: arguments.fail_if.clone(),
-        },
-    };
-    let Some(Compared { comparison, status }) = compare(base, other, &wanted)? else {
-        return Ok(ExitCode::FAILURE);
-    };
+/// Prints the comparison, and returns the exit status.
+fn show(compared: &Compared, arguments: &CompareArguments) -> Result<ExitCode> {
+    let Compared { comparison, status } = compared;
     let format = arguments.format.unwrap_or(match arguments.json {
         true => ComparisonFormat::Json,
         false => ComparisonFormat::Text,
@@ -168,7 +187,7 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
     Ok(match results.max() {
         Some(Met::Exceeded) => ExitCode::from(EXCEEDED),
         Some(Met::CannotTell) => ExitCode::from(CANNOT_TELL),
-        Some(Met::Kept) | None => status,
+        Some(Met::Kept) | None => *status,
     })
 }
 
@@ -187,45 +206,80 @@ pub(crate) struct Compared {
     pub status: ExitCode,
 }
 
+impl Compared {
+    fn new(base: Vec<ReadRun>, other: Vec<ReadRun>, asked: &ComparisonOptions) -> Self {
+        let [base, other] = [base, other].map(|side| {
+            let runs = side.into_iter().map(|run| run.processes);
+            runs.collect::<Vec<_>>()
+        });
+        Self {
+            comparison: Comparison::of_runs(&base, &other, asked),
+            status: processes::status(false, base.iter().chain(&other).flatten()),
+        }
+    }
+}
+
 /// Compares the runs of two sides. Returns `None` if a file cannot be read; the error has then been logged.
 ///
 /// # Errors
-/// A folder has no record, a folder has records of several runs, or the rule of `--step` cannot be used.
+/// A folder has no record, a folder has records of several runs, the rule of `--step` cannot be used, or every run of
+/// `other` is also a run of `base`.
 pub(crate) fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
     wanted: &CompareRequest<'_>,
 ) -> Result<Option<Compared>> {
-    let files_of = |runs: &[PathBuf]| -> Result<Vec<_>> {
-        runs.iter().map(|run| processes::find_files(run)).collect()
-    };
-    let files = [files_of(base)?, files_of(other)?];
-    let all: Vec<_> = files.iter().flatten().flatten().cloned().collect();
-    let reading = ReadOptions::with_step(wanted.step, &all)?;
-    let read_all = |runs: &[PathBuf], files: &[Vec<PathBuf>]| -> Result<Option<Vec<_>>> {
-        let runs = runs.iter().zip(files);
-        runs.map(|(run, files)| read(run, files, reading, wanted.merge))
-            .collect()
-    };
-    let (Some(base), Some(other)) = (read_all(base, &files[0])?, read_all(other, &files[1])?)
-    else {
+    let Some(read) = read_sides([base, other], wanted)? else {
         return Ok(None);
     };
-    Ok(Some(Compared {
-        comparison: Comparison::of_runs(&base, &other, &wanted.asked),
-        status: processes::status(false, base.iter().chain(&other).flatten()),
+    let [base, other] = read.sides;
+    if let ([], [.., last]) = (&other[..], &read.repeated[..]) {
+        return Err(usage(format_args!(
+            "{}: there is no run to compare it with (wanted: two different runs)",
+            last.display()
+        )));
+    }
+    Ok(Some(Compared::new(base, other, &wanted.asked)))
+}
+
+/// The runs of both sides of a comparison, each run once.
+struct ReadSides {
+    sides: [Vec<ReadRun>; 2],
+    /// For each run that was left out, the path of the same run that counts.
+    repeated: Vec<PathBuf>,
+}
+
+/// Reads the runs of two sides. A run that occurs several times is left out where it occurs again; one line says so.
+/// Returns `None` if a file cannot be read; the error has then been logged.
+fn read_sides(sides: [&[PathBuf]; 2], wanted: &CompareRequest<'_>) -> Result<Option<ReadSides>> {
+    let mut known = KnownRuns::default();
+    let [first, second] = sides;
+    let sides = [known.find_files(first)?, known.find_files(second)?];
+    let all = sides.iter().flatten().flat_map(|run| &run.files);
+    let all: Vec<_> = all.cloned().collect();
+    let reading = ReadOptions::with_step(wanted.step, &all)?;
+    let read_all = |runs: Vec<RunFiles>| -> Result<Option<Vec<_>>> {
+        let runs = runs.into_iter();
+        runs.map(|run| read(run, reading, wanted.merge)).collect()
+    };
+    let [first, second] = sides;
+    let (Some(first), Some(second)) = (read_all(first)?, read_all(second)?) else {
+        return Ok(None);
+    };
+    let sides = [first, second].map(|side| known.leave_out_copies(side));
+    Ok(Some(ReadSides {
+        sides,
+        repeated: known.repeated,
     }))
 }
 
 /// Reads the processes of a run. Returns `None` if one of the run's files cannot be read, after logging the error.
-fn read(
-    path: &Path,
-    files: &[PathBuf],
-    reading: ReadOptions<'_>,
-    merge: bool,
-) -> Result<Option<Vec<Process>>> {
-    let (processes, failed) = processes::read_all(files, reading);
+fn read(run: RunFiles, reading: ReadOptions<'_>, merge: bool) -> Result<Option<ReadRun>> {
+    let (processes, failed) = processes::read_all(&run.files, reading);
     let groups = runs::apart(processes, merge);
-    let processes = runs::expect_one(groups, &path.display().to_string())?;
-    Ok((!failed).then(|| Report::new(processes).processes))
+    let processes = runs::expect_one(groups, &run.path.display().to_string())?;
+    Ok((!failed).then(|| ReadRun {
+        path: run.path,
+        processes: Report::new(processes).processes,
+    }))
 }

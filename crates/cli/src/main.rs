@@ -33,6 +33,7 @@ mod profiler;
 mod progress;
 mod query;
 mod records;
+mod repeated;
 mod report;
 mod run;
 mod runs;

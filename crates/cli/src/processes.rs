@@ -313,13 +313,21 @@ pub(crate) fn activity(verb: &str, path: &Path) -> String {
     format!("{verb} {}", name.display())
 }
 
-/// Returns the first bytes of a file, which show the file's type.
+/// Returns the first bytes of a file, which show the file's type. There are none if the file is a folder.
+///
+/// # Errors
+/// The file cannot be read, or is a pipe or a device, which cannot be read twice.
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;
+    let status = fs::metadata(file)?;
     // Opening a FIFO would block until a process writes to it, so only regular files are opened.
-    if fs::metadata(file)?.is_file() {
+    if status.is_file() {
         File::open(file)?.take(length).read_to_end(&mut bytes)?;
+    } else if !status.is_dir() {
+        return Err(io::Error::other(
+            "it is a pipe or a device (wanted: a file, because it is read more than once)",
+        ));
     }
     Ok(bytes)
 }

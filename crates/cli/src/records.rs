@@ -17,7 +17,7 @@ use tllmprof_config::{PathTemplate, Placeholders, RunId, Settings};
 use tllmprof_record::Reader;
 
 use crate::failure::{usage, worded};
-use crate::{output, runs};
+use crate::{beyond, output, runs};
 
 /// The default template for the file names of records in the run's folder.
 pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
@@ -149,23 +149,45 @@ impl Records {
     pub(crate) fn begin(by: &str, given: OsString) -> Result<Self> {
         let typed = PathBuf::from(&given);
         let records = Self::new(given)?;
-        if typed.is_dir() {
+        records.check((by, &typed), std::process::id(), Path::to_owned)?;
+        Ok(records)
+    }
+
+    /// Checks that a running process can write its record to a path template that the user chose. `given` is the
+    /// template, and `by` is the option that set it.
+    ///
+    /// # Errors
+    /// The errors of [`Records::begin`].
+    pub(crate) fn check_for_process(by: &str, given: OsString, pid: u32) -> Result<()> {
+        let typed = PathBuf::from(&given);
+        let reach = |path: &Path| beyond::path_of(pid.into(), path);
+        Self::new(given)?.check((by, &typed), pid, reach)
+    }
+
+    /// Checks that process `pid` can create its record. `typed` is the option or variable that set the path, and its
+    /// value. `reach` returns the path with which this process can open the file that the other process calls `path`.
+    fn check(
+        &self,
+        (by, typed): (&str, &Path),
+        pid: u32,
+        reach: impl Fn(&Path) -> PathBuf,
+    ) -> Result<()> {
+        if reach(typed).is_dir() {
             return Err(usage(format_args!(
                 "{by} {}: it is a folder (wanted: a file's name)",
                 typed.display()
             )));
         }
-        let name = records.path_of_process(std::process::id(), 0);
-        let other = records.path_of_process(std::process::id() + 1, 1);
+        let name = self.path_of_process(pid, 0);
+        let other = self.path_of_process(pid.wrapping_add(1), 1);
         let folder = name.parent().unwrap_or(Path::new("/"));
         let is_same = other.parent() == Some(folder);
         let folder = if is_same {
             folder.to_owned()
         } else {
-            records.folder()
+            self.folder()
         };
-        check_can_create((by, &typed), &folder, is_same, &name)?;
-        Ok(records)
+        check_can_create((by, typed), &reach(&folder), is_same, &reach(&name))
     }
 
     /// Returns the path of the record of a process with this number and rank, on this machine.
@@ -221,6 +243,16 @@ impl Records {
         self.search(&self.template.folder(), self.template.depth(), &mut found);
         found.sort();
         found
+    }
+
+    /// Returns the records of the run that were begun by these processes.
+    pub(crate) fn written_by(&self, numbers: impl Iterator<Item = u64>) -> Vec<PathBuf> {
+        let numbers: Vec<_> = numbers.collect();
+        let is_of_them = |path: &PathBuf| {
+            let reader = Reader::open(path);
+            reader.is_ok_and(|reader| numbers.contains(&reader.header().pid.into()))
+        };
+        self.written().into_iter().filter(is_of_them).collect()
     }
 
     fn search(&self, folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {

@@ -398,10 +398,14 @@ fn report_left(left: &[Left], records: &Records) {
         [_] => ("runs", "Its record"),
         _ => ("run", "Their records"),
     };
+    let begun = records.written_by(left.iter().map(|left| left.number));
+    let place = match &begun[..] {
+        [one] if left.len() == 1 => format!("is {}", one.display()),
+        _ => format!("will be in {}", records.place().display()),
+    };
     output::say(format_args!(
-        "the program went to the background: {} still {runs}. {its} will be in {}",
+        "the program went to the background: {} still {runs}. {its} {place}",
         shown.join(", "),
-        records.place().display()
     ));
 }
 

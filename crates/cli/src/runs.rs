@@ -130,6 +130,18 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
+/// The identity of a process: its boot, host and number, and the number and start of its first iteration in a window.
+pub(crate) type ProcessKey = (String, String, u32, u64, u64);
+
+/// Returns the identity of a process, which all copies of its record share. `None` if the process recorded no
+/// iteration, or if its boot is not known.
+pub(crate) fn key(process: &Process) -> Option<ProcessKey> {
+    let facts = &process.facts;
+    let start = process.windows.first()?.iterations.first()?;
+    let (boot, host) = (facts.boot.clone(), facts.host.clone());
+    (!facts.boot.is_empty()).then_some((boot, host, process.pid, start.n, start.start))
+}
+
 /// Returns the records without copies of the same file. For each original, one line with its copies is logged.
 pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
@@ -138,13 +150,7 @@ pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Proces
     let mut kept = Vec::new();
     for record in records {
         let process = process(&record);
-        let facts = &process.facts;
-        let first = process.windows.first();
-        if let Some(start) = first.and_then(|window| window.iterations.first())
-            && !facts.boot.is_empty()
-        {
-            let (boot, host) = (facts.boot.clone(), facts.host.clone());
-            let key = (boot, host, process.pid, start.n, start.start);
+        if let Some(key) = key(process) {
             let file = process.file.clone();
             match known.get(&key) {
                 Some(place) => {

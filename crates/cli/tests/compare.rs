@@ -22,10 +22,23 @@ fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
     )
 }
 
+/// Writes the record of a rank. The record is a run of its own.
 fn record(path: &Path, rank: u64) {
+    record_with(path, rank, &[(Info::Boot, &path.display().to_string())]);
+}
+
+/// Writes the record of a rank, with these further facts.
+fn record_with(path: &Path, rank: u64, facts: &[(Info, &str)]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut file = fs::File::create(path).unwrap();
-    Server::rank(rank).record().0.write_to(&mut file).unwrap();
+    let (mut builder, truth) = Server::rank(rank).record();
+    for (key, text) in facts {
+        let value = builder.string(1, text).into();
+        let key = Some(*key);
+        builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
+    }
+    builder
+        .write_to(&mut fs::File::create(path).unwrap())
+        .unwrap();
 }
 
 #[test]
@@ -53,13 +66,13 @@ fn two_records_give_a_verdict() {
 #[test]
 fn a_folder_is_the_ranks_of_a_run() {
     let scratch = Scratch::new();
-    for rank in 0..3 {
-        record(&scratch.path(&format!("run/{rank}.tllmprof")), rank);
+    for folder in ["run", "other"] {
+        for rank in 0..3 {
+            let path = scratch.path(&format!("{folder}/{rank}.tllmprof"));
+            record_with(&path, rank, &[(Info::Boot, folder)]);
+        }
     }
     scratch.write("run/notes", "no record");
-    for rank in 0..3 {
-        record(&scratch.path(&format!("other/{rank}.tllmprof")), rank);
-    }
     let json = compare(&scratch, &["run", "other", "--json"]);
     assert_eq!((json.code(), json.stderr.as_str()), (Some(0), ""));
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
@@ -78,25 +91,13 @@ fn a_folder_is_the_ranks_of_a_run() {
     );
 }
 
-/// Writes the record of a rank, with the identifier of a run.
-fn record_of(path: &Path, run: &str, rank: u64) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let (mut builder, truth) = Server::rank(rank).record();
-    let value = builder.string(1, run).into();
-    let key = Some(Info::Run);
-    builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
-    builder
-        .write_to(&mut fs::File::create(path).unwrap())
-        .unwrap();
-}
-
 #[test]
 fn a_folder_of_several_runs_is_one_side_only_if_that_is_asked_for() {
     let scratch = Scratch::new();
     for (folder, runs) in [("base", ["one", "two"]), ("other", ["three", "three"])] {
         for (rank, run) in (0..).zip(runs) {
             let path = scratch.path(&format!("{folder}/{rank}.tllmprof"));
-            record_of(&path, run, rank);
+            record_with(&path, rank, &[(Info::Run, run), (Info::Boot, run)]);
         }
     }
     let refused = compare(&scratch, &["base", "other"]);
@@ -162,8 +163,15 @@ fn conditions_decide_the_status() {
     for (option, value) in [
         ("--fail-if", "p51 > +2%"),
         ("--fail-if", ""),
+        ("--fail-if", "p50 > nan%"),
+        ("--fail-if", "p50 > +1e999%"),
+        ("--fail-if", "p50 > +99999999999999999999%"),
+        ("--fail-if", "rate < -200%"),
         ("--within", "0"),
         ("--within", "-1"),
+        ("--within", "nan"),
+        ("--within", "1e999"),
+        ("--within", "101%"),
         ("--format", "xml"),
     ] {
         let option = format!("{option}={value}");
@@ -334,15 +342,17 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     // A run that the user put into the baseline folder (`release.tllmprof`) is compared with too, but never removed.
     record(&baseline.join("release.tllmprof"), 3);
     let alike = ["--baseline", "base", "--keep", "2", "good"];
-    for expected in [
-        ["0001-good", "0002-good", "release.tllmprof"],
-        ["0002-good", "0003-good", "release.tllmprof"],
-        ["0003-good", "0004-good", "release.tllmprof"],
+    for (boot, expected) in [
+        ("second", ["0001-good", "0002-good", "release.tllmprof"]),
+        ("third", ["0002-good", "0003-good", "release.tllmprof"]),
+        ("fourth", ["0003-good", "0004-good", "release.tllmprof"]),
     ] {
+        record_with(&scratch.path("good/a.tllmprof"), 3, &[(Info::Boot, boot)]);
         let ended = compare(&scratch, &alike);
         assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
         assert_eq!(names(&baseline), expected);
     }
+    record(&scratch.path("good/a.tllmprof"), 3);
     let runs = compare(
         &scratch,
         &["--baseline", "base", "--keep", "0", "good", "--json"],
@@ -372,6 +382,15 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     }
     assert_eq!(names(&scratch.path("base")), ["a.tllmprof"]);
     assert!(!scratch.path("empty").exists());
+    for keep in ["x", "-1", "1.5", "99999999999999999999"] {
+        let option = format!("--keep={keep}");
+        let wrong = compare(
+            &scratch,
+            &["--baseline", "base", &option, "broken.tllmprof"],
+        );
+        let said = format!("tllmprof: --keep \"{keep}\": wanted: a number of runs, such as 5\n");
+        assert_eq!((wrong.code(), wrong.stderr), (Some(2), said));
+    }
     let alone = compare(&scratch, &["--keep", "2", "base", "base"]);
     assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
     let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
@@ -379,4 +398,132 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     // The path for the baseline folder is that of a file, so the folder cannot be created.
     let file = compare(&scratch, &["--baseline", "broken.tllmprof", "base"]);
     assert_eq!(file.code(), Some(1), "{}", file.stderr);
+}
+
+#[test]
+fn a_run_counts_once_however_often_it_is_given() {
+    let scratch = Scratch::new();
+    record(&scratch.path("b/0.tllmprof"), 2);
+    record(&scratch.path("c.tllmprof"), 3);
+    std::os::unix::fs::symlink("b", scratch.path("link")).unwrap();
+    fs::create_dir(scratch.path("copy")).unwrap();
+    fs::copy(
+        scratch.path("b/0.tllmprof"),
+        scratch.path("copy/x.tllmprof"),
+    )
+    .unwrap();
+    // A later copy of a record has the same process, and further events.
+    let boot = scratch.path("b/0.tllmprof").display().to_string();
+    let facts = [(Info::Boot, &*boot), (Info::Gpu, "another")];
+    record_with(&scratch.path("later.tllmprof"), 2, &facts);
+    let once = compare(&scratch, &["--json", "b", "--", "c.tllmprof"]);
+    assert_eq!((once.code(), once.stderr.as_str()), (Some(0), ""));
+    for (again, said) in [
+        ("b", "b: it is given twice, and counts once"),
+        ("link", "link: it is the same run as b, and is left out"),
+        ("copy", "copy: it is the same run as b, and is left out"),
+        (
+            "b/0.tllmprof",
+            "b/0.tllmprof: it is the same run as b, and is left out",
+        ),
+        (
+            "later.tllmprof",
+            "later.tllmprof: it is the same run as b, and is left out",
+        ),
+    ] {
+        for arguments in [
+            ["--json", "b", again, "--", "c.tllmprof"],
+            ["--json", "b", "--", "c.tllmprof", again],
+        ] {
+            let ended = compare(&scratch, &arguments);
+            assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+            assert_eq!(ended.stderr, format!("tllmprof: {said}\n"));
+            assert_eq!(ended.stdout, once.stdout, "{arguments:?}");
+        }
+    }
+    let alone = compare(&scratch, &["b", "copy"]);
+    assert_eq!((alone.code(), alone.stdout.as_str()), (Some(2), ""));
+    let why = "tllmprof: b: there is no run to compare it with (wanted: two different runs)\n";
+    assert!(alone.stderr.ends_with(why), "{}", alone.stderr);
+}
+
+#[test]
+fn a_run_that_the_baseline_has_already_is_not_compared_with_itself() {
+    let scratch = Scratch::new();
+    record(&scratch.path("one.tllmprof"), 3);
+    record(&scratch.path("two.tllmprof"), 2);
+    let gate = |run: &str| {
+        let condition = "--fail-if=mean > +50%";
+        compare(&scratch, &["--baseline", "base", run, "--json", condition])
+    };
+    assert_eq!(gate("one.tllmprof").code(), Some(0));
+    let again = gate("one.tllmprof");
+    assert_eq!((again.code(), again.stdout.as_str()), (Some(0), ""));
+    let lines: Vec<_> = again.stderr.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "tllmprof: base/0001-one: it is the same run as one.tllmprof, and is left out",
+            "tllmprof: --baseline base: it has no other run, so there is nothing to compare with",
+        ]
+    );
+    assert_eq!(gate("two.tllmprof").code(), Some(0));
+    let third = gate("one.tllmprof");
+    let json: Value = serde_json::from_str(&third.stdout).unwrap();
+    assert_eq!(json["runs"], serde_json::json!([1, 1]), "{}", third.stderr);
+    assert_eq!(names(&scratch.path("base")), ["0001-one", "0002-two"]);
+}
+
+#[test]
+fn a_run_that_later_runs_cannot_be_compared_with_is_no_baseline() {
+    let scratch = Scratch::new();
+    record(&scratch.path("good.tllmprof"), 3);
+    record(&scratch.path("whole.tllmprof"), 3);
+    let mut bytes = fs::read(scratch.path("whole.tllmprof")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes.drain(middle..middle + 4096);
+    fs::write(scratch.path("damaged.tllmprof"), bytes).unwrap();
+    let empty = tllmprof_record::builder::Builder::new(7, tllmprof_record::ClockKind::Monotonic);
+    let mut file = fs::File::create(scratch.path("empty.tllmprof")).unwrap();
+    empty.write_to(&mut file).unwrap();
+    for baseline in ["new", "base"] {
+        for (run, why) in [
+            ("damaged.tllmprof", "damaged: "),
+            ("empty.tllmprof", "it has no iterations (wanted: "),
+        ] {
+            let refused = compare(&scratch, &["--baseline", baseline, run]);
+            assert_eq!((refused.code(), refused.stdout.as_str()), (Some(1), ""));
+            let said = format!("tllmprof: --baseline {baseline}: {run}: {why}");
+            assert!(refused.stderr.starts_with(&said), "{}", refused.stderr);
+            assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+        }
+        assert_eq!(scratch.path(baseline).exists(), baseline == "base");
+        let kept = compare(&scratch, &["--baseline", "base", "good.tllmprof"]);
+        assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
+    }
+    // If nothing is kept, any record may be compared.
+    let alone = ["--baseline", "base", "--keep", "0", "empty.tllmprof"];
+    let compared = compare(&scratch, &alone);
+    assert_eq!(compared.code(), Some(0), "{}", compared.stderr);
+    assert_eq!(names(&scratch.path("base")), ["0001-good"]);
+}
+
+#[test]
+fn a_baseline_keeps_its_runs_if_a_new_one_cannot_be_written() {
+    let scratch = Scratch::new();
+    record(&scratch.path("old.tllmprof"), 3);
+    record(&scratch.path("new.tllmprof"), 3);
+    let gate = ["--baseline", "base", "--keep", "1"];
+    let first = compare(&scratch, &[&gate[..], &["old.tllmprof"]].concat());
+    assert_eq!(first.code(), Some(0), "{}", first.stderr);
+    // The limit on the size of files stands for a full disk.
+    let mut limited = plain("sh".as_ref());
+    let command = "ulimit -f 8; exec \"$0\" compare --baseline base --keep 1 new.tllmprof";
+    limited.args(["-c", command, env!("CARGO_BIN_EXE_tllmprof")]);
+    let full = finish(limited.current_dir(scratch.path("")));
+    assert_eq!(full.code(), Some(1), "{}", full.stderr);
+    assert_eq!(full.stderr.lines().count(), 1, "{}", full.stderr);
+    let said = "tllmprof: --baseline base: new.tllmprof: ";
+    assert!(full.stderr.starts_with(said), "{}", full.stderr);
+    assert_eq!(names(&scratch.path("base")), ["0001-old"]);
 }

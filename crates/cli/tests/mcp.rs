@@ -374,7 +374,7 @@ fn runs_are_compared_and_conditions_judged() {
     let scratch = records();
     let mut session = Session::new(&scratch.path(""), &[]);
     let asked =
-        json!({"base": [STACKS], "other": [STACKS], "fail_if": ["launches > +2%"], "within": "5%"});
+        json!({"base": [STACKS], "other": [LAYERS], "fail_if": ["launches > +2%"], "within": "5%"});
     let text = session.call("compare", asked).unwrap();
     assert!(
         text.contains("iterations a second") && text.contains("launches > +2%"),
@@ -500,6 +500,11 @@ fn wrong_input_is_an_error_of_one_line() {
             "within \"0\": wanted: a percentage above 0",
         ),
         (
+            "compare",
+            json!({"base": [LAYERS], "other": [LAYERS]}),
+            "standin-layers.tllmprof: there is no run to compare it with",
+        ),
+        (
             "capture",
             json!({"steps": 0}),
             "steps 0: wanted: 1 to 10000",
@@ -564,7 +569,7 @@ fn the_protocols_own_client_drives_every_tool() {
         ["brief", {"files": files}],
         ["finding", {"files": files, "id": "gpu-idle"}],
         ["table", {"files": files, "table": "kernels", "top": 3}],
-        ["compare", {"base": files, "other": files}],
+        ["compare", {"base": files, "other": [STACKS]}],
         ["layer", {"files": files, "name": "model/layers.1"}],
         ["slow_iterations", {"files": files}],
         ["live_processes", {}],

@@ -214,7 +214,7 @@ fn what_is_called_a_record_and_is_none_is_named_and_nobody_waits_for_a_fifo() {
     let folder = report(&scratch, &["--json", "."]);
     assert_eq!((folder.code(), folder.stderr.as_str()), (Some(0), ""));
     let ended = report(&scratch, &["fifo"]);
-    let said = "tllmprof: fifo: not a tllmprof record\n";
+    let said = "tllmprof: fifo: it is a pipe or a device (wanted: a file, because it is read more than once)\n";
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), said));
 }
 

@@ -236,7 +236,12 @@ const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],
         2,
-        "--window \"-5\": \"-5\" has no start: iterations start at 0",
+        "--window \"-5\": \"-5\" has no start: numbers start at 0",
+    ),
+    (
+        &["--ranks", "-1", "--", "echo", "started"],
+        2,
+        "--ranks \"-1\": \"-1\" has no start: numbers start at 0 (wanted: a comma list of ranks such as 0,2-3, or all)",
     ),
     (
         &["--kernels", "5", "--", "echo", "started"],

@@ -49,7 +49,7 @@ impl IterationRange {
         };
         if first.trim().is_empty() {
             return Err(Problem::new(
-                format!("{} has no start: iterations start at 0", quoted(text)),
+                format!("{} has no start: numbers start at 0", quoted(text)),
                 wanted,
             ));
         }
@@ -343,8 +343,8 @@ mod tests {
             (",", "an item of the list is empty"),
             ("5,", "an item of the list is empty"),
             ("9-5", "\"9-5\" ends before it starts"),
-            ("-3", "\"-3\" has no start: iterations start at 0"),
-            ("-", "\"-\" has no start: iterations start at 0"),
+            ("-3", "\"-3\" has no start: numbers start at 0"),
+            ("-", "\"-\" has no start: numbers start at 0"),
             ("5-9-12", "\"5-9-12\" has more than two ends"),
             ("5--9", "\"5--9\" has more than two ends"),
             ("5 9", "\"5 9\" is not a number"),

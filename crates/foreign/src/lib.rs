@@ -20,9 +20,11 @@ mod auto;
 mod batch;
 mod calls;
 mod finder;
+mod left_out;
 mod python;
 mod ranges;
 mod rows;
+mod streams;
 
 use std::fmt;
 use std::path::Path;
@@ -32,7 +34,9 @@ use tllmprof_record::{Batch, CopyKind};
 
 pub use batch::is_step_range;
 pub use finder::Finder;
+pub use left_out::{LONGEST_EVENT_NS, LeftOut, LeftOutReason, check_times};
 pub use rows::{CallRow, CallRows};
+pub use streams::StreamNumbers;
 
 /// A moment: nanoseconds on the trace's clock.
 pub type Moment = i64;

@@ -5,6 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 use tllmprof_foreign::rank_of_file;
 
+/// Maximum number of GPUs whose names are kept: the number that a recording can distinguish.
+const GPUS: usize = 256;
+
 /// Maximum number of process groups to keep.
 const GROUPS: usize = 256;
 /// Maximum number of ranks of a process group to keep.
@@ -75,11 +78,11 @@ impl Metadata {
         for device in value.as_array().into_iter().flatten() {
             let id = device["id"].as_u64().and_then(|id| u8::try_from(id).ok());
             let name = device["name"].as_str().filter(|name| !name.is_empty());
-            if let (Some(id @ 0..16), Some(name)) = (id, name) {
+            if let (Some(id), Some(name)) = (id, name) {
                 self.gpus.push((id, name.to_owned()));
             }
         }
-        self.gpus.truncate(16);
+        self.gpus.truncate(GPUS);
     }
 
     fn distributed(&mut self, value: &Value) {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
 use std::rc::Rc;
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 /// Maximum length in bytes of the JSON of one value, such as an event. The limit bounds memory,
 /// because parts of a value may be kept as a whole.
@@ -229,12 +229,43 @@ pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budg
     Ok((text, budget))
 }
 
+/// A reader of the content of a file that gzip wrote. The file may consist of several members, one after the other.
+struct Gunzip<R> {
+    /// The member that is being read. `None` after the last one.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Gunzip<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let length = member.read(to)?;
+            if length > 0 || to.is_empty() {
+                return Ok(length);
+            }
+            let Some(mut rest) = self.member.take().map(GzDecoder::into_inner) else {
+                break;
+            };
+            let next = rest.fill_buf()?;
+            if next.starts_with(GZIP) {
+                self.member = Some(GzDecoder::new(rest));
+            } else if !next.is_empty() {
+                return Err(io::Error::other(
+                    "other bytes follow the compressed text (wanted: the whole file as gzip wrote it)",
+                ));
+            }
+        }
+        Ok(0)
+    }
+}
+
 /// Returns a reader of the file's content. A file that begins with gzip's first bytes is
 /// decompressed.
 fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut file = BufReader::with_capacity(BUFFER, file);
     Ok(match file.fill_buf()?.starts_with(GZIP) {
-        true => Box::new(MultiGzDecoder::new(file)),
+        true => Box::new(Gunzip {
+            member: Some(GzDecoder::new(file)),
+        }),
         false => Box::new(file),
     })
 }

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
-    Call, Finder, FoundIterations, Method, NotFound, Range, RangeSource, Span, Trace as Whole, Work,
+    Call, Finder, FoundIterations, LeftOut, LeftOutReason, Method, NotFound, Range, RangeSource,
+    Span, Trace as Whole, Work,
 };
 use tllmprof_record::{Batch, StringId};
 
@@ -30,7 +31,8 @@ pub struct Iterations {
     pub why: String,
     /// True if no iterations were found. The whole trace then counts as one iteration.
     pub is_whole: bool,
-    pub left_out: u64,
+    /// The events that were left out in the search for iterations.
+    pub left_out: LeftOut,
     /// Names of the ranges that may be iterations of the program.
     pub step_names: HashSet<StringId>,
 }
@@ -77,7 +79,7 @@ impl Iterations {
             rule: "tllmprof's iterations".to_owned(),
             why: String::new(),
             is_whole: false,
-            left_out: trace.own.left_out,
+            left_out: trace.own.left_out.clone(),
             step_names: HashSet::new(),
         }
     }
@@ -90,13 +92,15 @@ impl Iterations {
             end: one.end,
             batch: one.batch,
         });
+        let mut left_out = LeftOut::default();
+        left_out.add_all(LeftOutReason::TooMany, found.left_out);
         Self {
             all: all.collect(),
             windows: Vec::new(),
             rule: found.rule,
             why: found.why,
             is_whole: found.method == Method::Whole,
-            left_out: found.left_out,
+            left_out,
             step_names,
         }
     }

@@ -46,6 +46,7 @@ pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TracePr
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {
         return Err(TraceError::Several);
     }
+    trace.leave_out_far_events();
     trace.keep_one_process();
     trace.gpu.sort_unstable_by_key(|work| work.start);
     let mut iterations = Iterations::find(&trace, asked)?;

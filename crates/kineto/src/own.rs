@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use tllmprof_foreign::{LeftOut, LeftOutReason};
+
 use crate::event::{RawEvent, Scalar};
 
 /// Maximum number of iterations to keep; the same maximum applies to windows.
@@ -31,7 +33,7 @@ pub struct Own {
     /// The process ids in the trace that stand for GPUs instead of processes. A trace has one such id for each
     /// recorded process.
     pub gpus: HashSet<Scalar>,
-    pub left_out: u64,
+    pub left_out: LeftOut,
 }
 
 impl Own {
@@ -41,17 +43,19 @@ impl Own {
             .iteration
             .and_then(|number| u64::try_from(number).ok());
         match number {
+            None => self.left_out.add(LeftOutReason::NoNumber),
             Some(number) if self.iterations.len() < LIMIT => {
                 let end = start.saturating_add_unsigned(ns);
                 self.iterations.push((number, start, end));
             }
-            _ => self.left_out += 1,
+            Some(_) => self.left_out.add(LeftOutReason::TooMany),
         }
     }
 
     /// Adds a window. `line` is the name of the timeline row that shows the window.
     pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
         match numbers(&raw.name) {
+            None => self.left_out.add(LeftOutReason::NoNumber),
             Some((first, last)) if self.windows.len() < LIMIT => {
                 self.windows.push(OwnWindow {
                     first,
@@ -61,7 +65,7 @@ impl Own {
                     has_kernels: line == TAKEN,
                 });
             }
-            _ => self.left_out += 1,
+            Some(_) => self.left_out.add(LeftOutReason::TooMany),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use tllmprof_foreign::CallRows;
+use tllmprof_foreign::{CallRows, LeftOut};
 use tllmprof_record::{
     Anchor, CallKind, ClockKind, CommunicatorId, Damage, Edge, Entry, Event, GraphState, Header,
     Info, Member, NO_STRING, RangeKind, StringId, What,
@@ -129,11 +129,14 @@ impl TraceProcess {
         let used = |device: u8| self.trace.gpu.iter().any(|work| work.device == device);
         let known = self.trace.metadata.gpus.iter().filter(|(id, _)| used(*id));
         let known: Vec<_> = known.cloned().collect();
-        let count = known.iter().map(|(id, _)| id + 1).max().unwrap_or(0);
-        (0..count).map(move |device| {
-            let name = known.iter().find(|(id, _)| *id == device);
-            name.map_or_else(String::new, |(_, name)| name.clone())
-        })
+        let last = known.iter().map(|(id, _)| *id).max();
+        let count = last.map_or(0, |last| u16::from(last) + 1);
+        (0..count)
+            .map(move |device| device as u8)
+            .map(move |device| {
+                let name = known.iter().find(|(id, _)| *id == device);
+                name.map_or_else(String::new, |(_, name)| name.clone())
+            })
     }
 
     /// Returns warnings about properties of the trace that make its figures less reliable.
@@ -144,35 +147,30 @@ impl TraceProcess {
                 .host
                 .iter()
                 .any(|event| matches!(event.kind, HostKind::Function | HostKind::Module));
-        let flaws = trace.flaws;
-        let counted = |count: u64, one: &str, many: &str| match count {
+        let of_others = match trace.of_others {
             0 => None,
-            1 => Some(format!("1 event {one}")),
-            _ => Some(format!("{count} events {many}")),
+            1 => Some("1 event of another process is left out".to_owned()),
+            count => Some(format!("{count} events of other processes are left out")),
         };
+        let left_out = self.left_out();
+        let left_out: Vec<_> = left_out.texts().collect();
         [
             (has_functions || trace.metadata.has_stacks).then(|| {
                 "the profiler followed Python functions (with_stack): the host took longer than without it".to_owned()
             }),
             trace.gpu.is_empty().then(|| "the trace has no GPU work".to_owned()),
-            counted(
-                flaws.negative,
-                "ends before it begins: it counts with no duration",
-                "end before they begin: they count with no duration",
-            ),
-            counted(
-                flaws.timeless,
-                "without a time is left out",
-                "without a time are left out",
-            ),
-            counted(
-                trace.of_others,
-                "of another process is left out",
-                "of other processes are left out",
-            ),
+            of_others,
         ]
         .into_iter()
         .flatten()
+        .chain(left_out)
+    }
+
+    /// Returns the numbers of events that were left out, by reason.
+    fn left_out(&self) -> LeftOut {
+        let mut all = self.trace.left_out.clone();
+        all.merge(&self.iterations.left_out);
+        all
     }
 
     /// Converts a time of the trace, in nanoseconds, to ticks. A tick is a nanosecond too, but
@@ -300,7 +298,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             let (row, name, kind) = (*row, *name, Some(*kind));
             self.fact(What::CallName { row, kind, name });
         }
-        let missing = process.trace.flaws.left_out + process.iterations.left_out;
+        let missing = process.left_out().total();
         if missing > 0 {
             self.fact(What::Dropped { events: missing });
         }

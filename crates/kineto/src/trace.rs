@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use tllmprof_foreign::is_step_range;
+use tllmprof_foreign::{
+    LONGEST_EVENT_NS, LeftOut, LeftOutReason, StreamNumbers, check_times, is_step_range,
+};
 use tllmprof_record::{CopyKind, StringId};
 
 use crate::event::{RawEvent, Scalar};
@@ -15,10 +17,7 @@ use crate::own::{self, Own};
 /// Maximum number of host events to keep; the same maximum applies to GPU events.
 const LIMIT: usize = 6 << 20;
 
-/// Number of GPUs that a recording can distinguish.
-const DEVICES: i64 = 16;
-
-/// Maximum number of processes to distinguish; the same maximum applies to threads and to streams.
+/// Maximum number of processes to distinguish; the same maximum applies to threads.
 const MANY: usize = 1 << 14;
 
 /// An activity of the host: a call, an operator, a range, a function or a module.
@@ -84,24 +83,14 @@ impl GpuEvent {
     }
 }
 
-/// Numbers of events in the trace that are invalid or were dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Flaws {
-    /// Number of events whose duration is negative. They are kept with a duration of 0.
-    pub negative: u64,
-    /// Number of events without a start or a duration. They are dropped.
-    pub timeless: u64,
-    /// Number of events that were dropped because `LIMIT` or `MANY` was reached.
-    pub left_out: u64,
-}
-
 /// The events of a PyTorch trace, and data about its process, as they are kept in memory.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub names: StringTable,
     pub host: Vec<HostEvent>,
     pub gpu: Vec<GpuEvent>,
-    pub flaws: Flaws,
+    /// The events that were left out.
+    pub left_out: LeftOut,
     pub metadata: Metadata,
     pub own: Own,
     /// Ids of the processes that have host events, in the order of their first events.
@@ -113,7 +102,7 @@ pub struct Trace {
     /// Number of host events that were dropped because only one process is kept.
     pub of_others: u64,
     threads: HashMap<Scalar, u32>,
-    streams: HashMap<Scalar, u16>,
+    streams: StreamNumbers<Scalar>,
     /// True if at least one event has a category of the PyTorch profiler.
     pub is_of_profiler: bool,
 }
@@ -162,7 +151,8 @@ impl Category {
             | "cuda_sync"
             | "cuda_profiler_range"
             | "overhead"
-            | "cpu_instant_event" => Self::Other,
+            | "cpu_instant_event"
+            | "Trace" => Self::Other,
             _ => return None,
         })
     }
@@ -181,19 +171,27 @@ impl Trace {
             true => Category::of_own(&raw.category),
             false => Category::parse(&raw.category),
         };
+        let is_span = raw.phase == b'X';
         let Some(category) = category else {
+            if is_span && !self.metadata.is_own && !raw.category.is_empty() {
+                self.left_out.add(LeftOutReason::UnknownKind);
+            }
             return;
         };
         self.is_of_profiler = true;
-        if raw.phase != b'X' || matches!(category, Category::Other) {
+        if !is_span || matches!(category, Category::Other) {
             return;
         }
-        let (Some(start), Some(duration)) = (raw.start, raw.duration) else {
-            self.flaws.timeless += 1;
-            return;
+        let end = raw.start.zip(raw.duration);
+        let end = end.map(|(start, duration)| start.saturating_add(duration));
+        let (start, ns) = match (raw.start, check_times(raw.start, end)) {
+            (Some(start), Ok(ns)) => (start, ns),
+            (_, checked) => {
+                self.left_out
+                    .add(checked.err().unwrap_or(LeftOutReason::NoTime));
+                return;
+            }
         };
-        self.flaws.negative += u64::from(duration < 0);
-        let ns = u64::try_from(duration).unwrap_or(0);
         match category {
             Category::Host(kind) => self.host(raw, kind, start, ns),
             Category::Gpu(kind) => self.gpu(raw, kind, start, ns),
@@ -208,7 +206,7 @@ impl Trace {
 
     fn host(&mut self, raw: &RawEvent, kind: HostKind, start: i64, ns: u64) {
         if self.host.len() >= LIMIT {
-            self.flaws.left_out += 1;
+            self.left_out.add(LeftOutReason::TooMany);
             return;
         }
         let (kind, name) = match (kind, raw.name.strip_prefix(MODULE)) {
@@ -242,15 +240,12 @@ impl Trace {
     }
 
     fn gpu(&mut self, raw: &RawEvent, kind: GpuKind, start: i64, ns: u64) {
-        let (device, stream) = self.place(raw);
-        let device = device.filter(|device| (0..DEVICES).contains(device));
-        let stream = self.stream(&stream);
-        let (Some(device), Some(stream)) = (device, stream) else {
-            self.flaws.left_out += 1;
-            return;
+        let (device, stream) = match self.place(raw) {
+            Ok(place) => place,
+            Err(reason) => return self.left_out.add(reason),
         };
         if self.gpu.len() >= LIMIT {
-            self.flaws.left_out += 1;
+            self.left_out.add(LeftOutReason::TooMany);
             return;
         }
         let (kind, name) = match kind {
@@ -265,7 +260,7 @@ impl Trace {
             name: self.names.number(name),
             correlation: correlation(raw),
             stream,
-            device: device as u8,
+            device,
             kind,
         };
         self.gpu.push(event);
@@ -279,7 +274,24 @@ impl Trace {
     }
 
     /// Returns the number of the GPU and the stream on which a piece of GPU work ran.
-    fn place(&mut self, raw: &RawEvent) -> (Option<i64>, Scalar) {
+    ///
+    /// # Errors
+    /// Returns the reason why the work has no place in a recording.
+    fn place(&mut self, raw: &RawEvent) -> Result<(u8, u16), LeftOutReason> {
+        let (device, stream) = self.names_of_place(raw);
+        let device = device.ok_or(LeftOutReason::NoStream)?;
+        let device = u8::try_from(device).map_err(|_| LeftOutReason::UnknownGpu)?;
+        let number = match &stream {
+            Scalar::None => return Err(LeftOutReason::NoStream),
+            Scalar::Number(number) => Some(*number),
+            Scalar::Text(_) => None,
+        };
+        let stream = self.streams.get(&stream, number);
+        Ok((device, stream.ok_or(LeftOutReason::TooManyStreams)?))
+    }
+
+    /// Returns the GPU and the stream of a piece of GPU work as the trace names them.
+    fn names_of_place(&mut self, raw: &RawEvent) -> (Option<i64>, Scalar) {
         if self.metadata.is_own {
             self.own.gpus.insert(raw.pid.clone());
             let place = own::place(&self.line(raw));
@@ -306,6 +318,26 @@ impl Trace {
             }
             _ => (),
         }
+    }
+
+    /// Leaves out events whose start is far from those of the other events: more than a day from the median start. The
+    /// report would otherwise show a trace that lasts for days.
+    pub fn leave_out_far_events(&mut self) {
+        let starts = self.host.iter().map(|event| event.start);
+        let mut starts: Vec<_> = starts
+            .chain(self.gpu.iter().map(|work| work.start))
+            .collect();
+        let middle = starts.len() / 2;
+        if starts.is_empty() {
+            return;
+        }
+        let median = *starts.select_nth_unstable(middle).1;
+        let before = self.host.len() + self.gpu.len();
+        let is_near = |start: i64| start.abs_diff(median) <= LONGEST_EVENT_NS;
+        self.host.retain(|event| is_near(event.start));
+        self.gpu.retain(|work| is_near(work.start));
+        let left = before - self.host.len() - self.gpu.len();
+        self.left_out.add_all(LeftOutReason::FarAway, left as u64);
     }
 
     /// Keeps only the host events of one process: the process with the most GPU calls or, without
@@ -360,30 +392,7 @@ impl Trace {
             None => u32::MAX,
         }
     }
-
-    /// Returns the number of a stream. A stream whose number is too large gets an unused number
-    /// from the top of the range. Returns `None` if these numbers are used up.
-    fn stream(&mut self, stream: &Scalar) -> Option<u16> {
-        if let Scalar::Number(number) = stream
-            && let Ok(number) = u16::try_from(*number)
-            && number < STREAMS
-        {
-            return Some(number);
-        }
-        let next = u16::MAX - self.streams.len() as u16;
-        match self.streams.get(stream) {
-            Some(known) => Some(*known),
-            None if self.streams.len() < MANY => {
-                Some(*self.streams.entry(stream.clone()).or_insert(next))
-            }
-            None => None,
-        }
-    }
 }
-
-/// Streams with a number below this limit keep the trace's number. Other streams get numbers from
-/// this limit up to `u16::MAX`.
-const STREAMS: u16 = u16::MAX - MANY as u16;
 
 /// Returns the name of a module with its index as a separate component: `Linear.3` for `Linear_3`,
 /// the fourth module of its class. In this form, layers whose names differ only in such numbers can

@@ -8,7 +8,7 @@ use std::path::Path;
 use common::{PID, document, event, read, read_json, reported, step, two_steps, work};
 use serde_json::{Value, json};
 use tllmprof_config::Step;
-use tllmprof_report::{Process, Report};
+use tllmprof_report::{Process, Report, Style};
 
 /// Returns `text` compressed by gzip.
 fn compressed(text: &[u8]) -> Vec<u8> {
@@ -134,14 +134,64 @@ fn events_that_end_before_they_begin_or_have_no_time_are_counted() {
     timeless.as_object_mut().unwrap().remove("dur");
     events.push(timeless);
     let process = read_json(&document(events));
-    let warned = process.facts.asked.refused.join("\n");
-    assert!(warned.contains("1 event ends before it begins"), "{warned}");
-    assert!(
-        warned.contains("1 event without a time is left out"),
-        "{warned}"
-    );
+    let warned = &process.facts.asked.refused;
+    for line in [
+        "1 event that ends before it begins is left out",
+        "1 event without a time is left out",
+    ] {
+        assert!(warned.iter().any(|warned| warned == line), "{warned:?}");
+    }
     let report = reported(vec![process]);
     assert_eq!(report["processes"][0]["gpus"][0]["busy_ns"], 75_000);
+}
+
+#[test]
+fn impossible_events_are_left_out_for_reasons_that_are_given() {
+    const DAY: f64 = 86_400_000_000.0;
+    let mut events = step(5, 1000.0);
+    let mut add = |event: Value| events.push(event);
+    // A kernel of 28 years, and one that ends days after the trace.
+    add(work("kernel", "long", 0, (1050.0, 9e14), 9));
+    add(work("kernel", "days", 0, (1051.0, 3.0 * DAY), 9));
+    add(work("kernel", "far", 0, (1052.0 + 2.0 * DAY, 1.0), 9));
+    add(event(
+        "cpu_op",
+        "early",
+        1,
+        (1000.0 - 2.0 * DAY, 1.0),
+        json!({}),
+    ));
+    add(event("satellite", "unknown", 1, (1010.0, 1.0), json!({})));
+    add(work("kernel", "device", 256, (1053.0, 1.0), 9));
+    let mut nowhere = work("kernel", "nowhere", 0, (1054.0, 1.0), 9);
+    for key in ["pid", "tid", "args"] {
+        nowhere.as_object_mut().unwrap().remove(key);
+    }
+    add(nowhere);
+    let process = read_json(&document(events));
+    let warned = &process.facts.asked.refused;
+    for line in [
+        "2 events that last over a day are left out",
+        "2 events that are over a day away from the others are left out",
+        "1 event of an unknown kind is left out",
+        "1 event of a GPU with a number over 255 is left out",
+        "1 event of the GPU without a GPU or a stream is left out",
+    ] {
+        assert!(
+            warned.iter().any(|warned| warned == line),
+            "{line}: {warned:?}"
+        );
+    }
+    let text = Report::new(vec![process]).styled(Style::whole());
+    assert!(!text.contains("the record was full"), "{text}");
+    let mut events = step(5, 1000.0);
+    events.push(work("kernel", "long", 0, (1050.0, 9e14), 9));
+    let report = reported(vec![read_json(&document(events))]);
+    let process = &report["processes"][0];
+    assert_eq!(process["dropped"], 1);
+    assert_eq!(process["gpus"][0]["busy_ns"], 75_000);
+    let share = process["gpu_busy_share"].as_f64().unwrap();
+    assert!(share <= 1.0, "{process}");
 }
 
 #[test]
@@ -361,6 +411,9 @@ fn each_gpu_has_its_own_times() {
     let mut events = two_steps()["traceEvents"].as_array().unwrap().clone();
     events.push(work("kernel", "other", 3, (1010.0, 20.0), 99));
     events.push(work("gpu_memset", "Memset (Device)", 3, (1025.0, 10.0), 98));
+    // GPUs are kept apart whatever their numbers are.
+    events.push(work("kernel", "far", 19, (1030.0, 7.0), 97));
+    events.push(work("kernel", "last", 255, (1030.0, 5.0), 96));
     let report = reported(vec![read_json(&document(events))]);
     let gpus = report["processes"][0]["gpus"].as_array().unwrap();
     let times = |gpu: &Value| {
@@ -374,6 +427,8 @@ fn each_gpu_has_its_own_times() {
     let expected = [
         (json!(0), json!(101_000), json!(150_000)),
         (json!(3), json!(20_000), json!(25_000)),
+        (json!(19), json!(7_000), json!(7_000)),
+        (json!(255), json!(5_000), json!(5_000)),
     ];
     assert_eq!(used.map(times).collect::<Vec<_>>(), expected);
 }
@@ -439,12 +494,22 @@ fn what_is_no_trace_is_one_clear_line() {
         r#"{{"traceEvents":[{{"name":"{}"}}]}}"#,
         "x".repeat(17 << 20)
     );
-    let cases: [(&str, Vec<u8>, &str); 14] = [
+    let cases: [(&str, Vec<u8>, &str); 16] = [
         ("cut", cut.to_vec(), "the trace is truncated"),
         (
             "cut gzip",
             zipped[..zipped.len() / 2].to_vec(),
             "the trace is truncated",
+        ),
+        (
+            "text after gzip",
+            [&zipped[..], b"text"].concat(),
+            "other bytes follow the compressed text",
+        ),
+        (
+            "zeros after gzip",
+            [&zipped[..], &[0; 100]].concat(),
+            "other bytes follow the compressed text",
         ),
         ("empty", Vec::new(), "the trace is truncated"),
         (
@@ -493,6 +558,14 @@ fn what_is_no_trace_is_one_clear_line() {
             "{what}: {said}"
         );
     }
+}
+
+#[test]
+fn a_trace_may_be_compressed_in_parts() {
+    let text = two_steps().to_string();
+    let (first, second) = text.as_bytes().split_at(text.len() / 2);
+    let parts = [compressed(first), compressed(second)].concat();
+    assert_eq!(iterations(&read(&parts).unwrap()).len(), 2);
 }
 
 #[test]

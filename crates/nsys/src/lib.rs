@@ -185,10 +185,7 @@ impl Opening<'_> {
         let mut all: Vec<_> = events.into_iter().collect();
         // Sort by the first GPU that a process used: usually each rank uses one GPU, and ranks are in the order of
         // the GPUs.
-        all.sort_by_key(|(process, events)| {
-            let is_used = events.devices != 0;
-            (is_used.then(|| events.devices.trailing_zeros()), *process)
-        });
+        all.sort_by_key(|(process, events)| (events.devices.map(|(first, _)| first), *process));
         let mut steps = Vec::new();
         let mut not_found = None;
         for (process, events) in all {

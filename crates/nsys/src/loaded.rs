@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::thread;
 
-use tllmprof_foreign::Span;
+use tllmprof_foreign::{LeftOut, LeftOutReason, Span, StreamNumbers, check_times};
 
 use crate::database::{Database, Row};
 use crate::error::ExportError;
@@ -34,12 +34,12 @@ pub struct Events {
     /// The calls of each thread, by nsys's number of the thread.
     pub calls: BTreeMap<i64, Pieces<CallRow>>,
     pub work: Pieces<WorkRow>,
-    /// The GPUs on which the process's work ran, as a bit set: bit n stands for GPU n.
-    pub devices: u16,
+    /// The smallest and the greatest number of the GPUs on which the process's work ran; `None` if there is no work.
+    pub devices: Option<(u8, u8)>,
     /// The time from the start of the earliest call or work to the end of the latest.
     pub span: Option<Span>,
-    /// Number of invalid rows: rows without a start or an end, and rows whose end is before their
-    /// start.
+    /// Number of invalid rows: rows without a start or an end, rows whose end is before their
+    /// start, and rows that last too long.
     pub bad: u64,
 }
 
@@ -65,8 +65,8 @@ pub(crate) struct Loaded {
     pub has_gpu: bool,
     /// True if a table could not be read completely, because the database is damaged.
     pub is_damaged: bool,
-    /// Number of calls and pieces of GPU work that were not kept because `MAX_ROWS` was reached.
-    pub left_out: u64,
+    /// The calls and the GPU work that were left out.
+    pub left_out: LeftOut,
 }
 
 /// Collects the rows of the tables of calls, or of the tables of GPU work.
@@ -77,7 +77,8 @@ struct Loading<'a, K> {
     has_rows: bool,
     is_damaged: bool,
     rows: usize,
-    left_out: u64,
+    streams: StreamNumbers<i64>,
+    left_out: LeftOut,
     /// Function that returns true if an event is needed. Its arguments are the event's process and
     /// start.
     is_wanted: &'a K,
@@ -124,6 +125,8 @@ impl Loaded {
         for (process, events) in work.processes {
             processes.entry(process).or_default().add(events);
         }
+        let mut left_out = calls.left_out;
+        left_out.merge(&work.left_out);
         Ok(Self {
             processes,
             calls: calls.names,
@@ -131,7 +134,7 @@ impl Loaded {
             has_calls: calls.has_rows,
             has_gpu: work.has_rows,
             is_damaged: calls.is_damaged || work.is_damaged,
-            left_out: calls.left_out + work.left_out,
+            left_out,
         })
     }
 }
@@ -140,7 +143,10 @@ impl Events {
     /// Adds the GPU work of `other`, with its GPUs, its number of invalid rows and its time span.
     fn add(&mut self, other: Self) {
         self.work.append(other.work);
-        self.devices |= other.devices;
+        if let Some((first, last)) = other.devices {
+            self.use_device(first);
+            self.use_device(last);
+        }
         self.bad += other.bad;
         self.span = match (self.span, other.span) {
             (Some(one), Some(other)) => Some(Span {
@@ -149,6 +155,12 @@ impl Events {
             }),
             (one, other) => one.or(other),
         };
+    }
+
+    fn use_device(&mut self, device: u8) {
+        let (first, last) = self.devices.get_or_insert((device, device));
+        *first = device.min(*first);
+        *last = device.max(*last);
     }
 
     fn reach(&mut self, start: i64, end: i64) {
@@ -208,7 +220,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             has_rows: false,
             is_damaged: false,
             rows: 0,
-            left_out: 0,
+            streams: StreamNumbers::default(),
+            left_out: LeftOut::default(),
             is_wanted,
         }
     }
@@ -223,11 +236,11 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
 
     /// Counts a row. Returns true if the row may be kept, and false if the maximum number of rows
     /// is reached.
-    const fn has_room(&mut self) -> bool {
+    fn has_room(&mut self) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
             true => self.rows += 1,
-            false => self.left_out += 1,
+            false => self.left_out.add(LeftOutReason::TooMany),
         }
         has_room
     }
@@ -286,6 +299,10 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             let Some((start, took)) = self.span(row, of) else {
                 return;
             };
+            let (device, stream) = match self.place(row) {
+                Ok(place) => place,
+                Err(reason) => return self.left_out.add(reason),
+            };
             if !self.has_room() {
                 return;
             }
@@ -299,12 +316,12 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
                 took,
                 name,
                 correlation: row.number(4).unwrap_or(0) as u32,
-                stream: (row.number(3).unwrap_or(0) & 0xfff) as u16,
-                device: (row.number(2).unwrap_or(0) & 0xf) as u8,
+                stream,
+                device,
                 kind,
             };
             let events = self.processes.entry(of).or_default();
-            events.devices |= 1 << work.device;
+            events.use_device(device);
             events.reach(start, work.end());
             events.work.push(work);
         })
@@ -313,11 +330,27 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
     /// Returns the start and the duration of a row, or `None` if the row is invalid or `is_wanted`
     /// rejects it.
     fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, u64)> {
-        let times = row.number(0).zip(row.number(1));
-        let Some((start, end)) = times.filter(|(start, end)| end >= start) else {
-            self.processes.entry(process).or_default().bad += 1;
-            return None;
+        let took = match check_times(row.number(0), row.number(1)) {
+            Ok(took) => took,
+            Err(reason) => {
+                self.left_out.add(reason);
+                self.processes.entry(process).or_default().bad += 1;
+                return None;
+            }
         };
-        (self.is_wanted)(process, start).then(|| (start, end.abs_diff(start)))
+        let start = row.number(0)?;
+        (self.is_wanted)(process, start).then_some((start, took))
+    }
+
+    /// Returns the number of the GPU and the stream of a row.
+    ///
+    /// # Errors
+    /// Returns the reason why the work has no place in a recording.
+    fn place(&mut self, row: &Row<'_>) -> Result<(u8, u16), LeftOutReason> {
+        let device = row.number(2).unwrap_or(0);
+        let device = u8::try_from(device).map_err(|_| LeftOutReason::UnknownGpu)?;
+        let stream = row.number(3).unwrap_or(0);
+        let stream = self.streams.get(&stream, Some(stream));
+        Ok((device, stream.ok_or(LeftOutReason::TooManyStreams)?))
     }
 }

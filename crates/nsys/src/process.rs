@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use tempfile::TempDir;
-use tllmprof_foreign::{CallRows, FoundIterations, Method, range_name};
+use tllmprof_foreign::{CallRows, FoundIterations, LeftOut, LeftOutReason, Method, range_name};
 use tllmprof_record::{
     Anchor, ClockKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING, RangeKind,
     StringId, What,
@@ -51,9 +51,8 @@ pub struct Shared {
     /// Kinds of data, calls or GPU work, of which the whole export has none.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
-    /// Number of calls and pieces of GPU work of the export that were not kept because there were
-    /// too many.
-    pub left_out: u64,
+    /// The calls and the GPU work of the export that were left out.
+    pub left_out: LeftOut,
     /// The temporary folder with the export, if nsys was run to write the export. The folder is
     /// removed when this value is dropped.
     pub folder: Option<TempDir>,
@@ -100,10 +99,9 @@ struct Reading<'a, F> {
 
 impl ExportProcess {
     pub fn new(shared: Rc<Shared>, process: i64, steps: Steps, events: Events, rank: u64) -> Self {
-        let gpus = match events.devices {
-            0 => usize::MAX,
-            devices => devices.ilog2() as usize + 1,
-        };
+        let gpus = events
+            .devices
+            .map_or(usize::MAX, |(_, last)| usize::from(last) + 1);
         let mut infos = shared.facts.infos(process, gpus);
         let (windows, found) = match steps {
             Steps::Own(windows, asked) => {
@@ -121,13 +119,10 @@ impl ExportProcess {
                 (found::windows(&found), Some(found))
             }
         };
-        let left_out = shared.left_out + found.as_ref().map_or(0, |found| found.left_out);
-        if left_out > 0 {
-            let text = format!(
-                "{left_out} calls, ranges or kernels of the trace were too many to be read"
-            );
-            infos.push((Info::Refused, text));
-        }
+        let mut left_out = shared.left_out.clone();
+        let ranges = found.as_ref().map_or(0, |found| found.left_out);
+        left_out.add_all(LeftOutReason::TooMany, ranges);
+        infos.extend(left_out.texts().map(|text| (Info::Refused, text)));
         let shift = windows.start().min(0).saturating_neg();
         // Let the clock of this recording count nanoseconds since nsys started, because an export does not say which
         // clock nsys used.
@@ -424,8 +419,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         let shared = &process.shared;
         Range::each(&shared.database, Some(process.process), |range| {
             let is_here = ranges::process(range.thread) == process.process
-                && !range.is_open()
                 && process.windows.at(range.start).is_some();
+            self.damage.bad += u64::from(is_here && range.is_too_long);
+            let is_here = is_here && !range.is_open();
             if !is_here {
                 return;
             }

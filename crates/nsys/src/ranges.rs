@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use tllmprof_calls::Call;
+use tllmprof_foreign::LONGEST_EVENT_NS;
 use tllmprof_record::Batch;
 
 use crate::database::{Database, Row, RowRange};
@@ -37,11 +38,16 @@ pub struct Range {
     pub end: i64,
     pub is_start_end: bool,
     pub is_mark: bool,
+    /// True if the range has an impossible duration. It then counts as open, because its end is wrong.
+    pub is_too_long: bool,
     pub text: RangeText,
     /// Number of the NVTX domain, which is unique within the process.
     pub domain: i64,
     pub payload: Option<i64>,
 }
+
+/// The end of a range that was still open when nsys stopped.
+const OPEN: i64 = i64::MAX;
 
 /// The text of an NVTX range, or its number in nsys's table of strings.
 #[derive(Debug)]
@@ -158,8 +164,10 @@ impl Range {
         let start = row.number(1)?;
         let end = match is_mark {
             true => start,
-            false => row.number(2).unwrap_or(i64::MAX),
+            false => row.number(2).unwrap_or(OPEN),
         };
+        let is_too_long = end != OPEN && end.saturating_sub(start) > LONGEST_EVENT_NS as i64;
+        let end = if is_too_long { OPEN } else { end };
         let text = match row.text(5) {
             Some(text) => RangeText::Here(text),
             None => RangeText::Number(row.number(6)?),
@@ -172,6 +180,7 @@ impl Range {
             end: (end >= start).then_some(end)?,
             is_start_end,
             is_mark,
+            is_too_long,
             text,
             domain: row.number(7).unwrap_or(0),
             payload: (8..12).find_map(|column| row.number(column)),
@@ -180,7 +189,7 @@ impl Range {
 
     /// Returns true if the range was still open when nsys stopped.
     pub const fn is_open(&self) -> bool {
-        self.end == i64::MAX
+        self.end == OPEN
     }
 
     /// Returns the meaning of a range in tllmprof's own domain. `text` is the range's text; the

@@ -27,9 +27,9 @@ pub struct WorkRow {
     /// (such as host to device).
     pub name: u32,
     pub correlation: u32,
-    /// Number of the CUDA stream, below 2^12.
+    /// Number of the CUDA stream. If the number in the export does not fit, an unused number.
     pub stream: u16,
-    /// Number of the GPU, below 16.
+    /// Number of the GPU.
     pub device: u8,
     pub kind: WorkKind,
 }
@@ -120,7 +120,7 @@ impl Packed for WorkRow {
         put_step(self.correlation.into(), before.correlation.into(), bytes);
         put(self.name.into(), bytes);
         put_step(self.value, before.value, bytes);
-        let place = u64::from(self.stream) << 6 | u64::from(self.device) << 2;
+        let place = u64::from(self.stream) << 10 | u64::from(self.device) << 2;
         put(place | self.kind as u64, bytes);
     }
 
@@ -137,8 +137,8 @@ impl Packed for WorkRow {
             took,
             name,
             correlation,
-            stream: (place >> 6) as u16,
-            device: (place >> 2 & 0xf) as u8,
+            stream: (place >> 10) as u16,
+            device: (place >> 2) as u8,
             kind: WorkKind::ALL[(place & 3) as usize],
         }
     }
@@ -196,8 +196,8 @@ mod tests {
                 took: !start as u64,
                 name: start as u32,
                 correlation: !start as u32,
-                stream: 0xfff & start as u16,
-                device: 0xf & start as u8,
+                stream: start as u16,
+                device: start as u8,
                 kind,
             })
         });

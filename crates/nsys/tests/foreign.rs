@@ -4,15 +4,17 @@ mod common;
 #[path = "../../../tests/common/skipped.rs"]
 mod skipped;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use common::{Export, Schema, scratch, thread};
 use rusqlite::Connection;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skipped::skipped;
 use tllmprof_config::Step;
 use tllmprof_nsys::{ExportError, open};
-use tllmprof_report::{Process, Report};
+use tllmprof_record::{Entry, What};
+use tllmprof_report::{Process, Recording, Report};
 
 const PID: i64 = 4000;
 const MAIN: i64 = thread(PID, PID);
@@ -234,6 +236,80 @@ fn rows_that_end_before_they_start_are_counted() {
     let found = report(&path, None).unwrap();
     assert_eq!(whole["processes"][0]["damage"], Value::Null);
     assert_eq!(found["processes"][0]["damage"], "1 damaged event");
+}
+
+#[test]
+fn rows_that_last_too_long_are_left_out() {
+    let scratch = scratch();
+    let path = scratch.path().join("long.sqlite");
+    serve(&path, &[PID], 20, "");
+    let whole = report(&path, None).unwrap();
+    let table = "CUPTI_ACTIVITY_KIND_KERNEL";
+    let first = format!("(SELECT min(rowid) FROM {table})");
+    let sql = format!("UPDATE {table} SET end = start + 900000000000000000 WHERE rowid = {first}");
+    Connection::open(&path).unwrap().execute(&sql, []).unwrap();
+    let found = report(&path, None).unwrap();
+    let process = &found["processes"][0];
+    let warned = process["refused"].to_string();
+    assert!(
+        warned.contains("1 event that lasts over a day is left out"),
+        "{process}"
+    );
+    assert_eq!(
+        process["inside"]["iterations"],
+        whole["processes"][0]["inside"]["iterations"]
+    );
+    let [long, whole] = [&found, &whole].map(|report| &report["processes"][0]["gpus"][0]);
+    let busy = |gpu: &Value| gpu["busy_ns"].as_u64().unwrap();
+    assert_eq!(busy(whole) - busy(long), 40_000);
+}
+
+#[test]
+fn gpus_and_streams_are_kept_apart_whatever_their_numbers_are() {
+    let scratch = scratch();
+    let path = scratch.path().join("many.sqlite");
+    serve(&path, &[PID], 20, "");
+    // GPU 16 would be GPU 0 in 4 bits, and stream 4103 would be stream 7 in 12 bits.
+    let copies = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName)
+         SELECT start, end - 10000, deviceId + 16, 4103, correlationId, globalPid, demangledName, shortName
+         FROM CUPTI_ACTIVITY_KIND_KERNEL";
+    let other = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName)
+         SELECT start, end, 300, 7, correlationId, globalPid, demangledName, shortName
+         FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = 1";
+    let connection = Connection::open(&path).unwrap();
+    connection.execute(copies, []).unwrap();
+    connection.execute(other, []).unwrap();
+    let recorded = open(&path, Path::new("nsys"), None).unwrap();
+    let mut places = BTreeSet::new();
+    recorded[0]
+        .read(|entry| {
+            if let Entry::Event { event, .. } = entry
+                && let What::GpuKernel { device, stream, .. } = event.what
+            {
+                places.insert((device, stream));
+            }
+        })
+        .unwrap();
+    assert_eq!(places, BTreeSet::from([(0, 7), (16, 4103)]));
+    let found = report(&path, None).unwrap();
+    let process = &found["processes"][0];
+    let gpus = process["gpus"].as_array().unwrap();
+    let times = gpus.iter().filter(|gpu| !gpu["kernel_ns"].is_null());
+    let times: Vec<_> = times
+        .map(|gpu| (&gpu["device"], &gpu["kernel_ns"]))
+        .collect();
+    assert_eq!(
+        times,
+        [
+            (&json!(0), &json!(20 * 320_000)),
+            (&json!(16), &json!(20 * 240_000))
+        ]
+    );
+    let warned = process["refused"].to_string();
+    assert!(
+        warned.contains("1 event of a GPU with a number over 255 is left out"),
+        "{warned}"
+    );
 }
 
 #[test]

@@ -154,18 +154,35 @@ pub(super) fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()>
 
 fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     let ring = read(path)?;
-    let is_same = |other: &ProcessRing| match (other.path.canonicalize(), path.canonicalize()) {
-        (Ok(other), Ok(path)) => other == path,
-        _ => false,
-    };
-    if !found.iter().any(is_same) {
-        found.push(ProcessRing {
+    add_once(
+        ProcessRing {
             pid: None,
             path: path.to_owned(),
             ring,
-        });
-    }
+        },
+        found,
+    );
     Ok(())
+}
+
+/// Adds a ring to `found`, unless the ring of the same process is there already. So each process is judged once,
+/// however the user named it.
+pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
+    let writer = |one: &ProcessRing| {
+        let ring = &one.ring;
+        (ring.boot.clone(), ring.pid, ring.begin_ns)
+    };
+    let is_same = |other: &&mut ProcessRing| {
+        let paths = [&other.path, &new.path].map(|path| path.canonicalize().ok());
+        writer(other) == writer(&new) || (paths[0].is_some() && paths[0] == paths[1])
+    };
+    match found.iter_mut().find(is_same) {
+        // The path from the running process's mappings is the file that the process writes. The other file may be a
+        // copy.
+        Some(known) if known.pid.is_none() && new.pid.is_some() => *known = new,
+        Some(_) => {}
+        None => found.push(new),
+    }
 }
 
 /// Returns the files in a folder whose names end in `.ring`.

@@ -214,7 +214,7 @@ impl HangArguments {
                 Ok(pid) if found.iter().any(|one| one.pid == Some(pid)) => {
                     Err(usage(format_args!("{pid} is given twice")))
                 }
-                Ok(pid) => find::of_process(pid).map(|one| found.push(one)),
+                Ok(pid) => find::of_process(pid).map(|one| find::add_once(one, &mut found)),
                 Err(_) => find::add_files(Path::new(target), &mut found),
             };
             match added {

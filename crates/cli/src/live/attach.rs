@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::error::{BadValue, shown};
 use tllmprof_config::{Settings, Step, variable};
@@ -21,6 +21,7 @@ use super::sockets::{self, ListeningProcess};
 use super::{count, each, engine, inside, pid};
 use crate::failure::usage;
 use crate::options::{Given, Options};
+use crate::records::Records;
 use crate::{doctor, library, manners, output};
 
 /// The forms of `--step` that can be used in a process that is already running, as messages list them.
@@ -151,6 +152,11 @@ fn attach_one(
             let mut variables = variables.to_vec();
             let trace = arguments.options.value("--trace").map(Path::new);
             inside::adapt(pid.into(), trace, &mut variables)?;
+            if let Some(trace) = trace {
+                // A process that cannot create its record would never try again. So the library is not loaded.
+                Records::check_for_process("--trace", trace.into(), pid)
+                    .map_err(|error| anyhow!("{pid}: {error}"))?;
+            }
             attach(number, arguments, library, &variables)
         }
     }

@@ -1,10 +1,14 @@
 //! Tests the commands of `examples/gate.yml`, a workflow that compares a change in CI: each command exists, and the
 //! comparison keeps runs and judges them.
 
+#[path = "../../../report/tests/common/server.rs"]
+mod server;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use flate2::read::GzDecoder;
+use server::Server;
+use tllmprof_record::{Event, Info, What};
 
 use crate::common::{Ended, Scratch, finish, plain};
 
@@ -56,14 +60,20 @@ fn each_option_of_the_workflow_exists() {
 #[test]
 fn the_comparisons_of_the_workflow_judge_runs() {
     let scratch = Scratch::new();
-    let stored = repo().join("crates/page/tests/corpus/vllm-stacks.tllmprof.gz");
-    for run in 1..=3 {
-        let folder = scratch.path(&format!("tllmprof-new-{run}"));
-        fs::create_dir(&folder).unwrap();
-        let mut record = File::create(folder.join("1.tllmprof")).unwrap();
-        let mut stored = GzDecoder::new(File::open(&stored).unwrap());
-        std::io::copy(&mut stored, &mut record).unwrap();
-    }
+    let measure = |change: &str| {
+        for run in 1..=3 {
+            let folder = scratch.path(&format!("tllmprof-new-{run}"));
+            fs::create_dir_all(&folder).unwrap();
+            // Each run is one of its own, because the boot of its machine differs.
+            let (mut builder, truth) = Server::rank(0).record();
+            let value = builder.string(1, &format!("{change} {run}")).into();
+            let key = Some(Info::Boot);
+            builder.push(1, &Event::new(truth[0].start, 0, What::Info { key, value }));
+            let mut record = File::create(folder.join("1.tllmprof")).unwrap();
+            builder.write_to(&mut record).unwrap();
+        }
+    };
+    measure("main");
     let all = commands();
     let of = |part: &str| {
         let mut all = all.iter();
@@ -73,6 +83,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
     let kept = step(of("--keep 15"), &scratch);
     assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);
+    measure("change");
     let judged = step(of("--keep 0"), &scratch);
     assert_eq!(judged.code(), Some(0), "{}", judged.stderr);
     let judged = fs::read_to_string(scratch.path("compare.xml")).unwrap();

@@ -127,7 +127,7 @@ export interface Process {
     unix_minus_monotonic_ns: number;
     /** The number of events in the record. Unit: events. */
     events: number;
-    /** The number of events, other than kernels, that are missing. They were dropped because the record was full, or because a later iteration began before they could be written. Unit: events. */
+    /** The number of events, other than kernels, that are missing. They were dropped because the record was full, because a later iteration began before they could be written, or because a trace of another profiler does not say what they are. Unit: events. */
     dropped: number;
     /** The number of windows that later windows overwrote, because the record has a limited size (`--keep`). Unit: windows. */
     windows_dropped: number;

@@ -105,8 +105,10 @@ pub struct CapturedCollective {
 /// The reason why a file cannot be read as a ring (the latest steps and NCCL collectives of a process).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRing {
-    /// The file is not a ring, or it is too short.
+    /// The file is not a ring.
     Other,
+    /// The file is the beginning of a ring, of this number of bytes.
+    Cut(usize),
     /// The file has a later version of the format.
     Version(u32),
 }
@@ -115,6 +117,10 @@ impl fmt::Display for NoRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Other => f.write_str("it is not a ring of tllmprof"),
+            Self::Cut(bytes) => write!(
+                f,
+                "the ring was cut: it has {bytes} bytes (wanted: all {RING_BYTES} bytes of the file)"
+            ),
             Self::Version(version) => write!(
                 f,
                 "it has version {version} of the format, and this command reads up to {RING_VERSION}"
@@ -131,7 +137,11 @@ impl Ring {
     pub fn read(bytes: &[u8]) -> Result<Self, NoRing> {
         let mut words = vec![0_u64; RING_BYTES / 8];
         if bytes.len() < size_of::<RingBlock>() {
-            return Err(NoRing::Other);
+            let begins = &bytes[..bytes.len().min(RING_MAGIC.len())];
+            return Err(match RING_MAGIC.starts_with(begins) {
+                true => NoRing::Cut(bytes.len()),
+                false => NoRing::Other,
+            });
         }
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);

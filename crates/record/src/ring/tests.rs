@@ -253,7 +253,10 @@ fn captured_collectives_are_listed_and_not_numbered() {
 fn what_is_no_ring_is_refused() {
     let memory = InMemory::begun();
     let bytes = memory.bytes();
-    assert_eq!(Ring::read(&bytes[..1000]), Err(NoRing::Other));
+    for length in [0, 5, 1000] {
+        assert_eq!(Ring::read(&bytes[..length]), Err(NoRing::Cut(length)));
+    }
+    assert_eq!(Ring::read(b"text"), Err(NoRing::Other));
     assert_eq!(Ring::read(&vec![0; RING_BYTES]), Err(NoRing::Other));
     memory
         .block()

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use tllmprof_record::{Clock, StringId, Strings};
 
 use super::names;
+use crate::events::busy;
 use crate::events::kernel_name::{full, path};
 use crate::events::raw::RawIteration;
 use crate::events::spans::Span;
@@ -16,9 +17,6 @@ const MAX_COLLECTIVES: usize = 8 << 20;
 
 /// Maximum number of kernels to keep for each GPU, apart from collectives.
 const MAX_WORK: usize = 1 << 20;
-
-/// Number of GPUs that a record can distinguish.
-const MAX_DEVICES: usize = 16;
 
 /// Maximum number of streams to distinguish for each row of the table of kernel names. It is 255 because the index of
 /// a stream is stored as a `u8`.
@@ -84,7 +82,8 @@ pub(crate) struct CollectiveTally<'a> {
     rows: HashMap<StringId, Option<u8>>,
     room: usize,
     raw: Vec<RawCollective>,
-    work: [Vec<Span>; MAX_DEVICES],
+    /// The kernels that are no collectives, by the numbers of the GPUs.
+    work: Vec<Vec<Span>>,
     found: Collectives,
 }
 
@@ -98,7 +97,7 @@ impl<'a> CollectiveTally<'a> {
             rows: HashMap::new(),
             room: MAX_COLLECTIVES / records.max(1),
             raw: Vec::new(),
-            work: Default::default(),
+            work: Vec::new(),
             found: Collectives::default(),
         }
     }
@@ -124,7 +123,7 @@ impl<'a> CollectiveTally<'a> {
             }),
             Some(_) => self.found.left_out += 1,
             None => {
-                let work = &mut self.work[usize::from(device) % MAX_DEVICES];
+                let work = busy::get_or_add(&mut self.work, device);
                 match work.len() < MAX_WORK {
                     true => work.push(span),
                     false => self.found.is_work_lost = true,
@@ -143,7 +142,7 @@ impl<'a> CollectiveTally<'a> {
         let begun: Vec<_> = begun.collect();
         self.raw.sort_by_key(|raw| raw.span.start);
         let mut streams: HashMap<u8, Vec<(u8, u16)>> = HashMap::new();
-        let mut devices = self.work.map(OtherWork::new);
+        let mut devices: Vec<_> = self.work.into_iter().map(OtherWork::new).collect();
         self.found.all.reserve_exact(self.raw.len());
         for raw in self.raw {
             let known = streams.entry(raw.row).or_default();
@@ -163,7 +162,7 @@ impl<'a> CollectiveTally<'a> {
                 self.found.left_out += 1;
                 continue;
             }
-            let device = &mut devices[usize::from(raw.device) % MAX_DEVICES];
+            let device = busy::get_or_add(&mut devices, raw.device);
             let since = raw.span.start.saturating_sub(device.until);
             let (busy, kernels, covered) = device.until(raw.span);
             self.found.all.push(Collective {
@@ -184,7 +183,7 @@ impl<'a> CollectiveTally<'a> {
 
 /// The kernels of one GPU that are no collectives. [`Self::until`] computes from them how long the GPU ran other work
 /// before and during a collective.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OtherWork {
     starts: Vec<u64>,
     /// The times in which at least one of the kernels ran, in order and without overlap.

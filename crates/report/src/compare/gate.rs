@@ -2,6 +2,7 @@
 //! enough.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -20,6 +21,10 @@ const NAMES: &[(&str, &str)] = &[
     ("busy", "busy with kernels, mean"),
     ("launches", "launches a step"),
 ];
+
+/// The limits that a condition may have, in percent. Nothing falls by more than 100 %, so a condition with such a limit
+/// would never be exceeded.
+const LIMITS: RangeInclusive<f64> = -100.0..=1e6;
 
 /// A condition such as `p50 > +2%`. It describes a change that must not happen: the condition is
 /// exceeded if the change is beyond the limit.
@@ -84,8 +89,13 @@ impl Condition {
         }
         let number = limit.strip_suffix('%').ok_or(wanted)?.trim_end();
         let limit: f64 = number.parse().map_err(|_| wanted)?;
-        if !limit.is_finite() || limit.abs() > 1e6 {
-            return Err(wanted.to_owned());
+        // NaN is outside every range.
+        if !LIMITS.contains(&limit) {
+            return Err(format!(
+                "{number}% is no limit of a change (wanted: {}% to +{}%)",
+                LIMITS.start(),
+                LIMITS.end()
+            ));
         }
         Ok(Self {
             text: text.trim().to_owned(),
@@ -178,17 +188,14 @@ mod tests {
             (&*kernel.name, kernel.is_above),
             ("kernel:gemm<128, 64>", false)
         );
-        for wrong in [
-            "",
-            "p50",
-            "p50 > 2",
-            "p50 = 2%",
-            "p51 > 2%",
-            "kernel: > 2%",
-            "p50 > nan%",
-            "p50 > 1e400%",
-        ] {
+        for wrong in ["", "p50", "p50 > 2", "p50 = 2%", "p51 > 2%", "kernel: > 2%"] {
             assert!(Condition::parse(wrong).is_err(), "{wrong}");
+        }
+        // A limit that no change can reach would be a condition that is always kept.
+        for wrong in ["nan", "-nan", "inf", "1e400", "1e999", "-100.1", "+1000001"] {
+            let why = Condition::parse(&format!("rate < {wrong}%")).unwrap_err();
+            let expected = format!("{wrong}% is no limit of a change (wanted: -100% to +1000000%)");
+            assert_eq!(why, expected);
         }
     }
 }

@@ -21,9 +21,6 @@ const MAX_STEP_TIMES: usize = 1 << 20;
 /// their starts.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Number of GPUs that a record can distinguish.
-const MAX_DEVICES: usize = 16;
-
 /// A GPU's work in one iteration. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct IterationActivity {
@@ -56,7 +53,8 @@ pub(crate) struct DeviceActivity {
 #[derive(Debug)]
 pub(crate) struct Busy {
     iterations: Vec<Span>,
-    devices: [Device; MAX_DEVICES],
+    /// The GPUs by number, up to the largest that ran work.
+    devices: Vec<Device>,
 }
 
 #[derive(Debug, Default)]
@@ -83,17 +81,16 @@ struct WorkUnion {
 
 impl Busy {
     pub(crate) fn new(iterations: Vec<Span>) -> Self {
-        let devices = Default::default();
         Self {
             iterations,
-            devices,
+            devices: Vec::new(),
         }
     }
 
     /// Adds a piece of work of a GPU. `what` is a number that stands for the kernel or the kind of
     /// copy (see [`COPIES`]).
     pub(crate) fn add(&mut self, device: u8, work: Span, what: u32) {
-        let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
+        let device = get_or_add(&mut self.devices, device);
         device.waiting.push((work, what));
         if device.waiting.len() >= 2 * MIN_HELD_BACK {
             device.settle(&self.iterations, MIN_HELD_BACK);
@@ -105,7 +102,7 @@ impl Busy {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
         }
-        let did = (0..)
+        let did = (0..=u8::MAX)
             .zip(self.devices)
             .map(|(number, device)| DeviceActivity {
                 device: number,
@@ -114,6 +111,15 @@ impl Busy {
             });
         did.filter(|did| !did.parts.is_empty()).collect()
     }
+}
+
+/// Returns the entry of a GPU in a list by the numbers of GPUs. The list grows if it is too short.
+pub(crate) fn get_or_add<T: Default>(devices: &mut Vec<T>, device: u8) -> &mut T {
+    let place = usize::from(device);
+    if place >= devices.len() {
+        devices.resize_with(place + 1, T::default);
+    }
+    &mut devices[place]
 }
 
 impl Device {

@@ -10,6 +10,7 @@ use super::host;
 use crate::events::facts::CallCount;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
+use crate::ledger::difference::WAITING;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
 use crate::ledger::{
     ASLEEP, Claim, Claimed, LedgerKind, LedgerRow, NAMED, Path, Paths, REQUESTS_CAUSE,
@@ -507,6 +508,27 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
+/// Returns words about waits for the GPU that return after its work has ended, if most of the GPU's idle time lies in
+/// such waits; otherwise an empty text.
+fn late_waits(one: &Evidence<'_>) -> String {
+    let ledger = &one.process.ledger;
+    let claims = &ledger.details.claims;
+    let rows = claims.rows(&[Claim::Wait, Claim::Read]);
+    let waits = rows.iter().filter_map(|(cause, ns)| {
+        let name = cause.strip_prefix(WAITING)?.strip_prefix(": ")?;
+        Some((name, *ns))
+    });
+    let waits: Vec<_> = waits.collect();
+    let all: u64 = waits.iter().map(|(_, ns)| ns).sum();
+    match waits.first() {
+        Some((name, ns)) if all > claims.idle() / 2 => format!(
+            "; the waits return late: {name} returns {} a step after the GPU has ended its work",
+            Time(ns / ledger.gpu_iterations.max(1))
+        ),
+        _ => String::new(),
+    }
+}
+
 /// Judges the GPU's total idle time, whatever the host does meanwhile.
 pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
@@ -521,7 +543,7 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
         one.worked(),
         one.measured_in(one.process.ledger.gpu_iterations),
         match named(&rows, claims.gpu).strip_prefix(": ") {
-            Some(rows) => format!("; meanwhile the host: {rows}"),
+            Some(rows) => format!("; meanwhile the host: {rows}{}", late_waits(one)),
             None => String::new(),
         }
     );

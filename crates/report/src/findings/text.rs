@@ -142,13 +142,11 @@ fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
 /// Returns the end of a sentence that says that the GPU's busy time was not measured: the reason,
 /// or the option that measures it.
 fn not_measured(processes: &[Process]) -> &'static str {
-    let is_asked = |process: &Process| {
-        let mut settings = process.facts.asked.settings.iter();
-        settings.any(|setting| setting.starts_with("TLLMPROF_KERNELS=") && !setting.ends_with("=0"))
-    };
     if processes.iter().any(|one| one.kernels.window.is_some()) {
         "measured: the kernels that were recorded have no times"
-    } else if processes.iter().any(is_asked) {
+    } else if processes.iter().any(Process::lacks_kernel_window) {
+        "measured: kernels were asked for, and are recorded in windows, none of which opened"
+    } else if processes.iter().any(Process::asked_for_kernels) {
         "measured: kernels were asked for, and the record has none"
     } else {
         "measured: run with --kernels, or with no --window"

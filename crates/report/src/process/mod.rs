@@ -148,6 +148,18 @@ impl Process {
         LaunchTally::new(clock, &self.facts.calls, windows, self.record.dropped > 0)
     }
 
+    /// Returns true if the user asked for kernels.
+    pub(crate) fn asked_for_kernels(&self) -> bool {
+        let mut settings = self.facts.asked.settings.iter();
+        settings.any(|setting| setting.starts_with("TLLMPROF_KERNELS=") && !setting.ends_with("=0"))
+    }
+
+    /// Returns true if the user asked for kernels, but no window opened. Kernels are recorded only in windows.
+    pub(crate) fn lacks_kernel_window(&self) -> bool {
+        let has_opened = self.record.windows_opened > 0 || self.windows.iter().any(|one| !one.past);
+        self.asked_for_kernels() && !has_opened && self.facts.origin.is_own()
+    }
+
     /// Returns true if the record contains metrics of GPUs but no iterations, because `tllmprof`
     /// recorded only metrics.
     pub fn is_metrics_alone(&self) -> bool {
@@ -185,9 +197,14 @@ impl Process {
     }
 
     /// Returns the share of the windows' time that tllmprof's recording took on the program's
-    /// threads, as a fraction; `None` if there are no windows.
+    /// threads, as a fraction; `None` if there are no windows, or if the report lacks some of the windows, because the
+    /// recorder's time is of all of them.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
+        let has_all = self.windows.len() as u64 >= self.record.windows_opened;
+        if !has_all || !self.record.damage.is_none() {
+            return None;
+        }
         let walls = self.windows.iter().map(Window::wall);
         let wall = walls.fold(0, u64::saturating_add);
         (wall > 0).then(|| self.record.own_cost as f64 / wall as f64)

@@ -189,6 +189,7 @@ fn record(
             .max(counted.totals.dropped.saturating_sub(kernels_dropped))
             .saturating_add(gaps),
         passed: header.counter(Counter::IterationsPassed),
+        windows_opened: header.counter(Counter::Windows),
         windows_dropped: header.counter(Counter::WindowsDropped),
         keep: header.counter(Counter::Keep),
         own_cost: ns.convert(header.counter(Counter::OwnTicks)),

@@ -75,14 +75,18 @@ pub struct RecordState {
     /// The number of events in the record.
     #[schemars(extend("unit" = "events"))]
     pub events: u64,
-    /// The number of events, other than kernels, that are missing. They were dropped because the record was full, or
-    /// because a later iteration began before they could be written.
+    /// The number of events, other than kernels, that are missing. They were dropped because the record was full,
+    /// because a later iteration began before they could be written, or because a trace of another profiler does not
+    /// say what they are.
     #[schemars(extend("unit" = "events"))]
     pub dropped: u64,
     /// Number of iterations of windows among the `dropped` events. They are missing because a later iteration began
     /// before they could be written.
     #[serde(skip)]
     pub passed: u64,
+    /// Number of windows that opened in the process.
+    #[serde(skip)]
+    pub windows_opened: u64,
     /// The number of windows that later windows overwrote, because the record has a limited size (`--keep`).
     #[schemars(extend("unit" = "windows"))]
     pub windows_dropped: u64,

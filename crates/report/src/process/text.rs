@@ -18,6 +18,14 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
             Time(sum.time.max)
         ));
     }
+    // If there are iterations, the findings give this reason.
+    if process.sum.is_none() && process.lacks_kernel_window() {
+        notes.push(
+            "kernels were asked for, and are recorded in windows, none of which opened (--window opens one, and \
+             tllmprof capture while the program runs)"
+                .to_owned(),
+        );
+    }
     if let Some(tied) = process.record.tied_briefly {
         notes.push(format!(
             "times are unsure: the clock was tied for {} alone",
@@ -31,7 +39,8 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
         ));
     }
     let dropped = process.record.dropped.saturating_sub(process.record.passed);
-    if dropped > 0 {
+    // A trace of another profiler gives the reasons for which its events were left out, among the warnings.
+    if dropped > 0 && origin.is_own() {
         notes.push(format!(
             "{dropped} events were dropped: the record was full"
         ));

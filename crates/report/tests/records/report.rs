@@ -429,3 +429,35 @@ fn any_prefix_has_a_report() {
     }
     assert!(most > 40);
 }
+
+#[test]
+fn the_recorders_share_is_of_all_windows_or_not_known() {
+    let shown = |windows| {
+        let (builder, _) = Server::rank(0).record();
+        builder.header().set(Counter::Windows, windows);
+        let report = Report::new(vec![process("x", &builder.bytes())]);
+        let share = json(&report)["processes"][0]["recorder_share"].clone();
+        (share, report.styled(Style::whole()))
+    };
+    let (share, text) = shown(1);
+    assert!(share.as_f64().unwrap() < 0.01, "{share}");
+    assert!(text.contains("the recorder took "), "{text}");
+    // The recorder's time is of three windows, two of which the record has no longer.
+    let (share, text) = shown(3);
+    assert_eq!(share, Value::Null);
+    assert!(!text.contains("the recorder took "), "{text}");
+}
+
+#[test]
+fn kernels_that_no_window_could_take_are_explained() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let value = builder.string(7, "TLLMPROF_KERNELS=20").into();
+    let key = Some(Info::Setting);
+    builder.push(7, &Event::new(0, 0, What::Info { key, value }));
+    let why = "kernels were asked for, and are recorded in windows, none of which opened";
+    let text = Report::new(vec![process("x", &builder.bytes())]).text();
+    assert!(text.contains(why), "{text}");
+    builder.header().set(Counter::Windows, 1);
+    let text = Report::new(vec![process("x", &builder.bytes())]).text();
+    assert!(!text.contains(why), "{text}");
+}

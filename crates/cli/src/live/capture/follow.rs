@@ -207,9 +207,12 @@ impl Follow {
                         ));
                         self.failed = true;
                     }
-                    None => output::say(format_args!(
-                        "{pid}: the window closed without an iteration"
-                    )),
+                    None => {
+                        output::say(format_args!(
+                            "{pid}: the window closed without an iteration"
+                        ));
+                        self.failed = true;
+                    }
                 }
             }
             Ok(ControlEvent::Refused { why, .. }) => output::say(format_args!("{pid}: {why}")),

@@ -252,15 +252,14 @@ fn capture(
         interrupts,
         windows,
     )?;
-    if read.is_empty() {
-        return Ok(succeeded && arguments.wanted.profiler);
+    if !read.is_empty() {
+        output::print(Report::new(read).styled(manners::stdout()).as_bytes())?;
     }
-    output::print(Report::new(read).styled(manners::stdout()).as_bytes())?;
     Ok(succeeded)
 }
 
 /// Captures windows in these processes. Returns the contents of the window in the record of each process, and true if
-/// all windows were captured completely.
+/// all windows were captured and recorded completely.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
@@ -272,8 +271,8 @@ pub(crate) fn take(
 ) -> Result<(Vec<Read>, bool)> {
     let begun = begin::begin(processes, wanted)?;
     let (captured, failed) = follow::follow(begun.members, wanted, interrupts)?;
-    let read = read::read(&captured, wanted, windows)?;
-    Ok((read, !(begun.failed || failed)))
+    let (read, unread) = read::read(&captured, wanted, windows);
+    Ok((read, !(begun.failed || failed || unread)))
 }
 
 /// Sleeps until the time `until`. Returns false if the user interrupted the command.

@@ -47,17 +47,16 @@ impl CapturedWindows {
     }
 }
 
-/// Reads the captured windows. If the user asked for copies of the records, the records are copied first.
-///
-/// # Errors
-/// A record cannot be copied.
+/// Reads the captured windows. If the user asked for copies of the records, the records are copied first. Also returns
+/// true if a window could not be read or copied, or was not recorded; the reason has then been logged.
 pub(super) fn read(
     all: &[Captured],
     wanted: &CaptureRequest,
     windows: &mut CapturedWindows,
-) -> Result<Vec<Read>> {
+) -> (Vec<Read>, bool) {
     windows.past = wanted.past;
     let mut read = Vec::new();
+    let mut failed = false;
     for captured in all {
         let Some(first) = captured.first else {
             continue;
@@ -70,44 +69,81 @@ pub(super) fn read(
             ));
         }
         let Some(record) = &captured.record else {
-            match (wanted.profiler, captured.last) {
-                (false, _) => output::say(format_args!(
-                    "{pid}: captured, and nothing is recorded: the process makes no record (TLLMPROF_TRACE)"
-                )),
-                (true, Some(last)) => output::say(format_args!(
-                    "{pid}: the profiler took iterations {first}-{last}"
-                )),
-                (true, None) => {}
-            }
+            failed |= !report_unrecorded(&pid, captured, wanted);
             continue;
         };
-        let file = reachable(record, captured.status.pid);
-        let file = match &wanted.output {
-            Some(folder) => copy(&file, folder, captured)
-                .with_context(|| format!("{pid}: {}", file.display()))?,
-            None => file,
-        };
+        let (file, is_copied) = copy_if_asked(record, captured, wanted);
+        failed |= !is_copied;
         match read_windows(&file, &[first], wanted.past) {
             Ok(process) if process.windows.is_empty() => {
                 output::say(format_args!(
                     "{pid}: {}: the window is not in the record: the disk may be full, or the record",
                     file.display()
                 ));
+                failed = true;
             }
             Ok(process) => {
                 read.push(process);
                 windows.add(record, file, first);
             }
-            Err(error) => output::say(format_args!(
-                "{pid}: {}: {}",
-                file.display(),
-                failure::text(&error)
-            )),
+            Err(error) => {
+                output::say(format_args!(
+                    "{pid}: {}: {}",
+                    file.display(),
+                    failure::text(&error)
+                ));
+                failed = true;
+            }
         }
     }
-    Ok(read)
+    (read, failed)
 }
 
+/// Reports a window of a process that writes no record. Returns true if something else recorded the window: a profiler
+/// in the process.
+fn report_unrecorded(pid: &str, captured: &Captured, wanted: &CaptureRequest) -> bool {
+    if wanted.profiler {
+        if let (Some(first), Some(last)) = (captured.first, captured.last) {
+            output::say(format_args!(
+                "{pid}: the profiler took iterations {first}-{last}"
+            ));
+        }
+        return true;
+    }
+    if wanted.torch_trace.is_some() {
+        return true;
+    }
+    output::say(format_args!(
+        "{pid}: captured, and nothing is recorded: the process makes no record (wanted: a process that was started by \
+         tllmprof run or with TLLMPROF_TRACE=PATH, or --profiler for a profiler in it)"
+    ));
+    false
+}
+
+/// Returns the file in which a captured window can be read: a copy of the record if the user asked for copies,
+/// otherwise the record. If the record cannot be copied, logs the reason, and returns the record and false.
+fn copy_if_asked(record: &Path, captured: &Captured, wanted: &CaptureRequest) -> (PathBuf, bool) {
+    let file = reachable(record, captured.status.pid);
+    let Some(folder) = &wanted.output else {
+        return (file, true);
+    };
+    match copy(&file, folder, captured) {
+        Ok(copy) => (copy, true),
+        Err(error) => {
+            output::say(format_args!(
+                "{}: -o {}: no copy of {} was made: {} (wanted: a folder that has room for it)",
+                name(&captured.status),
+                folder.display(),
+                file.display(),
+                failure::text(&error)
+            ));
+            (file, false)
+        }
+    }
+}
+
+/// Copies a record into a folder. The copy has another name until it is complete, so that an incomplete copy is never
+/// taken for the record.
 fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let number = |number: Option<u64>| number.map_or(String::new(), |number| format!("-{number}"));
@@ -117,7 +153,10 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
         number(captured.last)
     );
     let to = folder.join(name);
-    tllmprof_record::copy(file, &to)?;
+    let work = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
+    tllmprof_record::copy(file, work.path())?;
+    work.as_file().sync_all()?;
+    work.persist(&to).map_err(|failed| failed.error)?;
     Ok(to)
 }
 

@@ -62,6 +62,8 @@ fn a_gpu_that_is_idle_half_the_time() {
     let evidence = finds(with(Some((0, 4 * MS))), &["gpu-idle"]);
     let said = "the GPU has nothing to do 60.0 % of the time; meanwhile the host: waiting for the GPU: cuStreamSynchronize (55.0 %)";
     assert!(evidence.starts_with(said), "{evidence}");
+    let late = "; the waits return late: cuStreamSynchronize returns 5.50 ms a step after the GPU has ended its work";
+    assert!(evidence.ends_with(late), "{evidence}");
     says(
         with(Some((0, 4 * MS))),
         "low-gpu-utilisation",
