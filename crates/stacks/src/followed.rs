@@ -8,6 +8,8 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
+use super::files::{TaskFiles, TaskId};
+
 /// The most threads that are followed at a time; stacks of further threads are not sampled.
 pub(crate) const MAX_THREADS: usize = 8;
 
@@ -63,6 +65,16 @@ pub(crate) struct Followed {
     pub place: usize,
     pub number: i32,
     pub target: Option<Target>,
+}
+
+impl Followed {
+    /// Returns the thread's files in `/proc`.
+    pub(crate) const fn files(self) -> TaskFiles {
+        TaskFiles {
+            place: self.place,
+            id: TaskId::Thread(self.number),
+        }
+    }
 }
 
 /// Returns all followed threads.

@@ -50,8 +50,16 @@ fn iterations_that_end_with_a_copy_begin_far_from_windows_too() {
         .map(|iteration| format!("passes In({iteration})"))
         .collect();
     let begun = process.asked_for(&["passes In("]);
-    let missing: Vec<_> = after.iter().filter(|passes| !begun.contains(passes)).collect();
-    assert!(missing.is_empty(), "{} of {}: {missing:?}", missing.len(), after.len());
+    let missing: Vec<_> = after
+        .iter()
+        .filter(|passes| !begun.contains(passes))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "{} of {}: {missing:?}",
+        missing.len(),
+        after.len()
+    );
 }
 
 #[test]
