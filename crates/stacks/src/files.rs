@@ -11,8 +11,6 @@ use tllmprof_platform::descriptor::OwnFile;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_sync::{Lock, kernel};
 
-use super::followed::MAX_THREADS;
-
 /// The longest time that the sampler waits for the lock of the open files, which is held during a
 /// fork.
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
@@ -20,6 +18,9 @@ const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10)
 /// Number of bytes at the start of a file in `/proc` that are read.
 pub(crate) const LENGTH: usize = 512;
 
+/// The most threads that are followed at a time; stacks of further threads are not sampled. The followed threads have
+/// the first places among the open files.
+pub(crate) const MAX_THREADS: usize = 8;
 /// The most other threads and child processes that are observed at a time. Each has a place among the open files,
 /// after those of the followed threads.
 pub(crate) const MAX_OTHERS: usize = 24;
@@ -157,6 +158,15 @@ fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
     })
 }
 
+/// Locks out the other tests that use the open files.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(test)]
 pub(crate) fn is_open(place: usize) -> bool {
     FILES.lock()[place].iter().any(Option::is_some)
@@ -170,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_threads_of_the_process_are_listed_again_and_again() {
-        let _alone = crate::tests::alone();
+        let _alone = alone();
         let listed = || {
             let mut found = Vec::new();
             each_thread(|number| {

@@ -8,10 +8,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-use super::files::{TaskFiles, TaskId};
-
-/// The most threads that are followed at a time; stacks of further threads are not sampled.
-pub(crate) const MAX_THREADS: usize = 8;
+use super::files::{MAX_THREADS, TaskFiles, TaskId};
 
 /// The value of [`ThreadSlot::number`] while a thread takes the slot but has not filled in its
 /// data.

@@ -15,8 +15,10 @@ use tllmprof_platform::system::{processor_time, processor_time_of_process};
 use tllmprof_recorder::{self as recorder, NO_STRING, StringId, SystemCall, Task, What};
 
 use super::asleep;
-use super::files::{self, LENGTH, MAIN_THREAD, MAX_OTHERS, TaskFile, TaskFiles, TaskId};
-use super::followed::{Followed, MAX_THREADS};
+use super::files::{
+    self, LENGTH, MAIN_THREAD, MAX_OTHERS, MAX_THREADS, TaskFile, TaskFiles, TaskId,
+};
+use super::followed::Followed;
 
 /// The shortest time between two searches for new threads and processes.
 const LIST_INTERVAL: Duration = Duration::from_millis(100);
@@ -311,7 +313,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::tests::alone;
+    use crate::files::alone;
     use tllmprof_platform::ids;
 
     fn this_thread() -> Followed {

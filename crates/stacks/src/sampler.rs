@@ -20,7 +20,7 @@ use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
 
 use super::asleep::{self, Asleep};
-use super::files::{self, TaskId};
+use super::files::{self, MAX_THREADS, TaskId};
 use super::followed::{self, Followed};
 use super::frames::Frames;
 use super::modules::Modules;
@@ -506,7 +506,7 @@ impl SamplingThread {
         else {
             return;
         };
-        if thread.place < followed::MAX_THREADS && is_wait(call) {
+        if thread.place < MAX_THREADS && is_wait(call) {
             self.waiting.push(Waiting {
                 thread,
                 start,

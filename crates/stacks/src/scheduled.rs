@@ -124,6 +124,7 @@ mod tests {
 
     #[test]
     fn a_thread_runs_sleeps_and_ends() {
+        let _alone = files::alone();
         let (number, sleeps) = (AtomicI32::new(0), AtomicBool::new(false));
         scope(|scope| {
             let worker = scope.spawn(|| {

@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,13 @@ use tllmprof_platform::ids;
 use tllmprof_recorder::SystemCall;
 
 use crate::asleep;
-use crate::files;
+use crate::files::{self, alone};
 use crate::followed::Followed;
 use crate::modules::Modules;
 use crate::native::Ring;
 use crate::skipped::skipped;
 use crate::unwind::Unwinder;
 
-/// Locks out other tests, because all tests use the same slot in the table of open files.
-static PLACE: Mutex<()> = Mutex::new(());
-
-/// Locks out the other tests that use the open files.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    PLACE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 static LOCK: Mutex<()> = Mutex::new(());

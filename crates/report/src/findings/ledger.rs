@@ -430,7 +430,11 @@ pub(crate) fn input_when() -> String {
 pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if !one.process.stacks.is_there() {
-        return Judgement::Unknown("stacks were not sampled".to_owned());
+        // Without samples such a wait is not distinguished from other sleeps. If there are few, there is no such wait.
+        return match blocked(one) {
+            Judgement::No(evidence) => Judgement::No(evidence),
+            _ => Judgement::Unknown("stacks were not sampled".to_owned()),
+        };
     }
     let at_work = |rows: &[(String, u64)], time: u64| {
         let share = rows.first().and_then(|(cause, _)| {
