@@ -7,7 +7,6 @@
 
 use core::ops::ControlFlow;
 use core::time::Duration;
-use std::collections::HashMap;
 use std::time::Instant;
 
 use tllmprof_platform::own_threads;
@@ -51,8 +50,8 @@ pub(crate) struct OtherTasks {
     /// The sampling period.
     period: Duration,
     tasks: Vec<OtherTask>,
-    /// The processor time of each thread of the process at the latest search.
-    listed: HashMap<i32, u64>,
+    /// The threads of the process at the latest search, in order, each with its processor time.
+    listed: Vec<(i32, u64)>,
     /// The time of the latest search, and of the latest sample of a wait.
     searched: Option<Instant>,
     looked: Option<Instant>,
@@ -101,7 +100,7 @@ impl OtherTasks {
         Self {
             period,
             tasks: Vec::new(),
-            listed: HashMap::new(),
+            listed: Vec::new(),
             searched: None,
             looked: None,
         }
@@ -169,13 +168,17 @@ impl OtherTasks {
         let is_first = self.listed.is_empty();
         let ranked = found.iter().map(|(number, used)| {
             let new = if is_first { *used } else { 0 };
-            let before = self.listed.get(number).copied().unwrap_or(new);
+            let place = self
+                .listed
+                .binary_search_by_key(number, |(listed, _)| *listed);
+            let before = place.map_or(new, |place| self.listed[place].1);
             (used.saturating_sub(before), *number, before)
         });
         let mut ranked: Vec<_> = ranked.collect();
         ranked.sort_unstable_by(|a, b| b.cmp(a));
         ranked.truncate(MAX_OTHERS - MAX_CHILDREN);
-        self.listed = found.into_iter().collect();
+        found.sort_unstable();
+        self.listed = found;
         let is_ranked = |number: i32| ranked.iter().any(|(_, ranked, _)| *ranked == number);
         self.tasks.retain(|task| match task.files.id {
             TaskId::Thread(number) if !is_ranked(number) => {
