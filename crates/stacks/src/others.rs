@@ -25,6 +25,9 @@ const LIST_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_LISTED: usize = 1024;
 /// The most child processes that are observed.
 const MAX_CHILDREN: usize = MAX_OTHERS / 2;
+/// The most child processes that are observed in a window. A program may start new ones all the time, and files of each
+/// are opened.
+const MAX_CHILDREN_IN_ALL: usize = 256;
 /// The most threads and processes that are selected at a sample.
 const MAX_SELECTED: usize = 4;
 /// The longest time since the previous sample of a wait, in sampling periods, for which the processor time since then
@@ -50,6 +53,8 @@ pub(crate) struct OtherTasks {
     /// The sampling period.
     period: Duration,
     tasks: Vec<OtherTask>,
+    /// Number of child processes that were observed so far.
+    children: usize,
     /// The threads of the process at the latest search, in order, each with its processor time.
     listed: Vec<(i32, u64)>,
     /// The time of the latest search, and of the latest sample of a wait.
@@ -100,6 +105,7 @@ impl OtherTasks {
         Self {
             period,
             tasks: Vec::new(),
+            children: 0,
             listed: Vec::new(),
             searched: None,
             looked: None,
@@ -163,16 +169,19 @@ impl OtherTasks {
                 false => ControlFlow::Break(()),
             }
         });
-        // What a thread did before the first search is not known. A thread that is new since the previous search has
-        // used all its time since then.
+        // What a thread did before the first search is not known. A thread that is new since the previous search is
+        // left out until the next one, so that no files of threads are opened that live only for a moment.
         let is_first = self.listed.is_empty();
-        let ranked = found.iter().map(|(number, used)| {
-            let new = if is_first { *used } else { 0 };
+        let ranked = found.iter().filter_map(|(number, used)| {
             let place = self
                 .listed
                 .binary_search_by_key(number, |(listed, _)| *listed);
-            let before = place.map_or(new, |place| self.listed[place].1);
-            (used.saturating_sub(before), *number, before)
+            let before = match place {
+                Ok(place) => self.listed[place].1,
+                Err(_) if is_first => *used,
+                Err(_) => return None,
+            };
+            Some((used.saturating_sub(before), *number, before))
         });
         let mut ranked: Vec<_> = ranked.collect();
         ranked.sort_unstable_by(|a, b| b.cmp(a));
@@ -213,11 +222,13 @@ impl OtherTasks {
             };
             for number in numbers(text) {
                 let is_process = |task: &&OtherTask| matches!(task.files.id, TaskId::Process(_));
-                if self.tasks.iter().filter(is_process).count() >= MAX_CHILDREN {
+                let count = self.tasks.iter().filter(is_process).count();
+                if count >= MAX_CHILDREN || self.children >= MAX_CHILDREN_IN_ALL {
                     return;
                 }
-                let id = TaskId::Process(number);
-                parents.extend(self.add(id, 0));
+                let added = self.add(TaskId::Process(number), 0);
+                self.children += usize::from(added.is_some());
+                parents.extend(added);
             }
         }
     }
