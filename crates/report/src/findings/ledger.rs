@@ -444,7 +444,7 @@ pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
         let share = share.map_or_else(String::new, |(_, of)| {
             format!(
                 "; meanwhile that is at work in {} of the samples",
-                of.share()
+                Share(of.share())
             )
         });
         named(rows, time) + &share

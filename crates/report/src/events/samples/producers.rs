@@ -15,7 +15,6 @@ use super::function::Origin;
 use super::location::Location;
 use super::sleep::{ProducerShare, Sleep, SleepKind};
 use crate::events::facts::{Facts, name};
-use crate::numbers::units::Share;
 
 /// Minimum share of a wait's samples, as a fraction, in which a task must be at work for the wait to be a wait for it.
 const MIN_AT_WORK: f64 = 0.5;
@@ -57,7 +56,7 @@ enum TaskKey {
 
 /// A wait of a thread: its samples from the time that it fell asleep to the time that it woke.
 #[derive(Debug)]
-struct Wait {
+struct SampledWait {
     thread: u32,
     sleep: u32,
     /// Indexes in the list of samples.
@@ -66,7 +65,7 @@ struct Wait {
 
 /// What a task does at a sample of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Activity {
+enum TaskActivity {
     Busy,
     /// The task is asleep in a sleep, a file or a lock.
     Asleep(SleepKind),
@@ -78,7 +77,7 @@ enum Activity {
 #[derive(Clone, Debug)]
 struct TaskSample {
     key: TaskKey,
-    activity: Activity,
+    activity: TaskActivity,
     has_run: bool,
     /// The index of the task's own sample, for a thread.
     sample: Option<usize>,
@@ -149,8 +148,8 @@ impl Producers<'_> {
     }
 
     /// Returns the waits that may be waits for a task.
-    fn waits(&self, samples: &[StackSample], frames: &Frames) -> Vec<Wait> {
-        let mut waits: Vec<Wait> = Vec::new();
+    fn waits(&self, samples: &[StackSample], frames: &Frames) -> Vec<SampledWait> {
+        let mut waits: Vec<SampledWait> = Vec::new();
         let mut last = None;
         for (index, sample) in samples.iter().enumerate() {
             if sample.taken == Taken::Native {
@@ -165,7 +164,7 @@ impl Producers<'_> {
                 let is_same = last == now && self.continues.get(index) == Some(&true);
                 match waits.last_mut().filter(|_| is_same) {
                     Some(wait) => wait.samples.push(index),
-                    None => waits.push(Wait {
+                    None => waits.push(SampledWait {
                         thread,
                         sleep,
                         samples: vec![index],
@@ -192,14 +191,16 @@ impl Producers<'_> {
             let state = own.and_then(|own| samples[own].state);
             let is_runnable = matches!(state, Some(ThreadState::Running | ThreadState::Runnable));
             let activity = match (one.is_busy || is_runnable, one.task) {
-                (true, _) => Activity::Busy,
+                (true, _) => TaskActivity::Busy,
                 (false, Task::Thread) => own
                     .and_then(|own| frames.sleeps.get(samples[own].sleep? as usize))
-                    .map_or(Activity::Waits, |sleep| Activity::asleep(sleep.kind)),
+                    .map_or(TaskActivity::Waits, |sleep| {
+                        TaskActivity::asleep(sleep.kind)
+                    }),
                 (false, Task::Child) => one
                     .call
                     .and_then(slept_in)
-                    .map_or(Activity::Waits, Activity::Asleep),
+                    .map_or(TaskActivity::Waits, TaskActivity::Asleep),
             };
             TaskSample {
                 key: match one.task {
@@ -254,7 +255,7 @@ impl Producers<'_> {
     }
 }
 
-impl Activity {
+impl TaskActivity {
     const fn asleep(kind: SleepKind) -> Self {
         match kind {
             SleepKind::Sleep | SleepKind::File | SleepKind::Lock => Self::Asleep(kind),
@@ -303,16 +304,16 @@ struct Linked(HashMap<(u32, TaskKey), bool>);
 
 /// Numbers of waits of a thread, and of samples inside waits, and how often a task has run before them.
 #[derive(Default)]
-struct Runs {
+struct RunCounts {
     at_start: u64,
     inside: u64,
 }
 
 impl Linked {
-    fn find(waits: &[Wait], tasks: &HashMap<usize, Vec<TaskSample>>) -> Self {
+    fn find(waits: &[SampledWait], tasks: &HashMap<usize, Vec<TaskSample>>) -> Self {
         // Number of waits of each thread, and number of samples inside them.
         let mut all: HashMap<u32, (u64, u64)> = HashMap::new();
-        let mut runs: HashMap<(u32, TaskKey), Runs> = HashMap::new();
+        let mut runs: HashMap<(u32, TaskKey), RunCounts> = HashMap::new();
         for wait in waits {
             let all = all.entry(wait.thread).or_default();
             all.0 += 1;
@@ -341,9 +342,9 @@ impl Linked {
     /// Returns true if a task is at work at a sample of a thread's wait.
     fn is_at_work(&self, thread: u32, task: &TaskSample) -> bool {
         match task.activity {
-            Activity::Busy => true,
-            Activity::Asleep(_) => self.0.get(&(thread, task.key.clone())) == Some(&true),
-            Activity::Waits => false,
+            TaskActivity::Busy => true,
+            TaskActivity::Asleep(_) => self.0.get(&(thread, task.key.clone())) == Some(&true),
+            TaskActivity::Waits => false,
         }
     }
 }
@@ -355,7 +356,11 @@ struct AtWork {
 }
 
 impl AtWork {
-    fn count(waits: &[Wait], tasks: &HashMap<usize, Vec<TaskSample>>, linked: &Linked) -> Self {
+    fn count(
+        waits: &[SampledWait],
+        tasks: &HashMap<usize, Vec<TaskSample>>,
+        linked: &Linked,
+    ) -> Self {
         let (mut all, mut by_task) = (HashMap::new(), HashMap::new());
         for wait in waits {
             *all.entry(wait.sleep).or_default() += wait.samples.len() as u64;
@@ -369,7 +374,7 @@ impl AtWork {
     /// Returns the task for which a wait is a wait, if there is one.
     fn producer(
         &self,
-        wait: &Wait,
+        wait: &SampledWait,
         tasks: &HashMap<usize, Vec<TaskSample>>,
         linked: &Linked,
     ) -> Option<TaskKey> {
@@ -393,7 +398,7 @@ impl AtWork {
 
 /// Returns for each task the number of samples of a wait at which it was at work.
 fn in_wait(
-    wait: &Wait,
+    wait: &SampledWait,
     tasks: &HashMap<usize, Vec<TaskSample>>,
     linked: &Linked,
 ) -> HashMap<TaskKey, u64> {
@@ -417,7 +422,7 @@ fn keys(tasks: Option<&Vec<TaskSample>>, is: impl Fn(&TaskSample) -> bool) -> BT
 impl Produced {
     fn add(
         &mut self,
-        wait: &Wait,
+        wait: &SampledWait,
         key: &TaskKey,
         tasks: &HashMap<usize, Vec<TaskSample>>,
         linked: &Linked,
@@ -440,9 +445,9 @@ impl Produced {
             self.share.at_work += 1;
             self.own.extend(task.sample);
             match task.activity {
-                Activity::Busy => self.busy += 1,
-                Activity::Asleep(kind) => *self.asleep.entry(kind).or_default() += 1,
-                Activity::Waits => (),
+                TaskActivity::Busy => self.busy += 1,
+                TaskActivity::Asleep(kind) => *self.asleep.entry(kind).or_default() += 1,
+                TaskActivity::Waits => (),
             }
         }
     }
@@ -542,9 +547,9 @@ fn common(innermost: impl Iterator<Item = u32>, frames: &Frames) -> Option<u32> 
 }
 
 impl ProducerShare {
-    /// Returns the share of the waits' samples at which the producer was at work.
-    pub(crate) fn share(self) -> Share {
-        Share(self.at_work as f64 / self.samples.max(1) as f64)
+    /// Returns the share of the waits' samples at which the producer was at work, as a fraction.
+    pub(crate) fn share(self) -> f64 {
+        self.at_work as f64 / self.samples.max(1) as f64
     }
 }
 
