@@ -296,8 +296,8 @@ fn name_of(number: i64) -> String {
         accept4 = SYS_accept4 bind = SYS_bind clock_gettime = SYS_clock_gettime
         clock_nanosleep = SYS_clock_nanosleep close = SYS_close exit = SYS_exit
         fallocate = SYS_fallocate fchmod = SYS_fchmod fcntl = SYS_fcntl fstat = SYS_fstat futex = SYS_futex
-        ftruncate = SYS_ftruncate getcpu = SYS_getcpu geteuid = SYS_geteuid getpid = SYS_getpid
-        getsockopt = SYS_getsockopt gettid = SYS_gettid listen = SYS_listen madvise = SYS_madvise
+        ftruncate = SYS_ftruncate getcpu = SYS_getcpu getdents64 = SYS_getdents64
+        geteuid = SYS_geteuid getpid = SYS_getpid getsockopt = SYS_getsockopt gettid = SYS_gettid listen = SYS_listen lseek = SYS_lseek madvise = SYS_madvise
         mkdirat = SYS_mkdirat mmap = SYS_mmap mprotect = SYS_mprotect munmap = SYS_munmap
         newfstatat = SYS_newfstatat openat = SYS_openat perf_event_open = SYS_perf_event_open
         ppoll = SYS_ppoll prctl = SYS_prctl pread64 = SYS_pread64 prlimit64 = SYS_prlimit64

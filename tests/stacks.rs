@@ -17,7 +17,7 @@ use common::python::{Python, pythons};
 use common::pythons::few;
 use common::{Output, Scratch, command, repo, run, shim, standin};
 use read::Read;
-use tllmprof_record::{Info, Taken, ThreadState, What};
+use tllmprof_record::{Event, Info, Taken, Task, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -102,6 +102,23 @@ impl Samples {
             });
             ids.map(|id| frame(&id).1.clone()).collect()
         };
+        let is_iteration = |event: &Event| matches!(event.what, What::Iteration { .. });
+        let events = record.events.iter();
+        let steps = events.filter(|(_, event)| is_iteration(event));
+        let steps: BTreeSet<u32> = steps.map(|(thread, _)| *thread).collect();
+        // Other threads are sampled only while a thread that makes steps waits. These samples are left out.
+        let others: BTreeSet<u32> = record
+            .events
+            .iter()
+            .filter_map(|(_, event)| match event.what {
+                What::Meanwhile {
+                    task: Task::Thread,
+                    id,
+                    ..
+                } if !steps.contains(&id) => Some(id),
+                _ => None,
+            })
+            .collect();
         let samples = record
             .events
             .iter()
@@ -111,7 +128,7 @@ impl Samples {
                     state,
                     thread,
                     frame,
-                } => Some(Sample {
+                } if !others.contains(&thread) => Some(Sample {
                     taken,
                     state,
                     thread,

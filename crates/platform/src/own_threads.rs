@@ -108,6 +108,12 @@ pub fn start(
     is_started
 }
 
+/// Returns true if this is the ID of the latest thread of one of the types.
+pub fn is_one(number: i32) -> bool {
+    let mut numbers = NUMBERS.iter();
+    numbers.any(|known| known.load(Ordering::Acquire) == number)
+}
+
 /// Notes that the thread of this type is about to end, so that [`await_end`] waits for it.
 pub fn ends(kind: ThreadKind) {
     END[kind as usize].store(true, Ordering::Release);

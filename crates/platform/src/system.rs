@@ -52,6 +52,14 @@ pub fn processor_time(thread: i32) -> Option<u64> {
     kernel::time(clock).map(|time| nanoseconds_of(&time))
 }
 
+/// Returns the processor time in nanoseconds that all threads of a process have used so far. Returns `None` if there is
+/// no such process.
+pub fn processor_time_of_process(process: i32) -> Option<u64> {
+    // The kernel encodes the clock like that of a thread, without the bit for a thread.
+    const SCHEDULER: libc::clockid_t = 2;
+    kernel::time(!process << 3 | SCHEDULER).map(|time| nanoseconds_of(&time))
+}
+
 /// The resources that a thread has used since it began. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ThreadUsage {
@@ -234,6 +242,19 @@ mod tests {
             std::thread::yield_now();
             false
         }));
+    }
+
+    #[test]
+    fn processor_time_is_a_processes_own() {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let number = child.id().cast_signed();
+        while processor_time_of_process(number).unwrap() < 5_000_000 {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(processor_time_of_process(number), None);
     }
 
     #[test]

@@ -12,7 +12,8 @@
 use crate::batch::Batch;
 use crate::info::Info;
 use crate::kinds::{
-    CallKind, CopyKind, Edge, GpuOwner, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
+    CallKind, CopyKind, Edge, GpuOwner, GraphState, RangeKind, SystemCall, Taken, Task,
+    ThreadState, Used,
 };
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
@@ -67,6 +68,14 @@ const NO_SHARE: u16 = 0xff;
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code of a [`What::Asleep`] event that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
+/// The bit of the code of a [`What::Asleep`] event that is set if the thread has not woken since its previous sample.
+const CONTINUES: u16 = 0x200;
+
+/// The bits of the code of a [`What::Meanwhile`] event, above those of its system call.
+const IS_BUSY: u16 = 0x100;
+const HAS_RUN: u16 = 0x200;
+/// The position of the [`Task`] in the code of a [`What::Meanwhile`] event.
+const TASK_SHIFT: u32 = 12;
 
 /// The mask for the size in bytes in the value of a [`What::GpuCopy`] event.
 const COPY_BYTES: u64 = (1 << 60) - 1;
@@ -430,16 +439,20 @@ events! {
         read |_, value| Self::InScope { scope: low(value) };
 
     /// The system call that a thread sleeps in when its stack is sampled. The [`What::Sample`] with the same
-    /// thread and start has its Python stack. `call` is `None` if the system call is unknown. `frame` is the
-    /// innermost frame of its native stack; 0 if it is not known.
-    35 Asleep { call: Option<SystemCall>, has_timeout: bool, thread: u32, frame: u32 }
+    /// thread and start has its Python stack. `call` is `None` if the system call is unknown. `continues` is true if
+    /// the thread has not woken since its previous sample. `frame` is the innermost frame of its native stack; 0 if it
+    /// is not known.
+    35 Asleep { call: Option<SystemCall>, has_timeout: bool, continues: bool, thread: u32, frame: u32 }
         write (
-            match call { Some(call) => call as u16, None => UNKNOWN_CALL } | if has_timeout { HAS_TIMEOUT } else { 0 },
+            match call { Some(call) => call as u16, None => UNKNOWN_CALL }
+                | if has_timeout { HAS_TIMEOUT } else { 0 }
+                | if continues { CONTINUES } else { 0 },
             pair(thread, frame)
         );
         read |code, value| Self::Asleep {
             call: SystemCall::from_code((code & 0xff) as u32),
             has_timeout: code & HAS_TIMEOUT != 0,
+            continues: code & CONTINUES != 0,
             thread: high(value),
             frame: low(value)
         };
@@ -471,6 +484,29 @@ events! {
     38 ThreadNode { node: u16, pid: u32, tid: u32 }
         write (node, pair(pid, tid));
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
+
+    /// The state of another thread of the process, or of a child process, at a sample of a thread that waits: the
+    /// [`What::Sample`] with the same start. `task` says what `id` is. `is_busy` is true if the other task used a
+    /// processor then, or for at least half of the time since the previous sample, or if a child process could have
+    /// run. `has_run` is true if it used a
+    /// processor at all since the previous sample of a wait. `call` is the system call that a child process sleeps in;
+    /// `None` for a thread, which has samples of its own.
+    39 Meanwhile { task: Task, is_busy: bool, has_run: bool, call: Option<SystemCall>, name: StringId, id: u32 }
+        write (
+            match call { Some(call) => call as u16, None => UNKNOWN_CALL }
+                | (task as u16) << TASK_SHIFT
+                | if is_busy { IS_BUSY } else { 0 }
+                | if has_run { HAS_RUN } else { 0 },
+            pair(name, id)
+        );
+        read |code, value| Self::Meanwhile {
+            task: known!(Task::from_code((code >> TASK_SHIFT) as u32)),
+            is_busy: code & IS_BUSY != 0,
+            has_run: code & HAS_RUN != 0,
+            call: SystemCall::from_code((code & 0xff) as u32),
+            name: high(value),
+            id: low(value)
+        };
 }
 
 impl What {

@@ -116,6 +116,16 @@ coded! {
 }
 
 coded! {
+    /// A task that is observed while a thread waits: what its id is.
+    pub enum Task {
+        /// A thread of the process, by the kernel's number.
+        Thread = 0,
+        /// A child process, or a process that a child has started, by its process ID.
+        Child = 1,
+    }
+}
+
+coded! {
     /// The opening or the closing of a window.
     pub enum Edge {
         Open = 0,

@@ -68,7 +68,8 @@ pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
 pub use kinds::{
-    CallKind, CopyKind, Edge, GpuOwner, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
+    CallKind, CopyKind, Edge, GpuOwner, GraphState, RangeKind, SystemCall, Taken, Task,
+    ThreadState, Used,
 };
 pub use layout::{
     ANCHORS, CHUNK_BYTES, CHUNK_HEADER_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC,

@@ -43,7 +43,7 @@ use tllmprof_platform::{ids, lifecycle};
 
 pub use tllmprof_record::{
     Batch, CommunicatorId, Counter, Edge, Ended, Event, GroupRank, Member, NO_STRING, RangeKind,
-    StringId, SystemCall, Taken, ThreadState, What,
+    StringId, SystemCall, Taken, Task, ThreadState, What,
 };
 use tllmprof_session::SessionFacts;
 pub use usage::{wait_begins, wait_ends};

@@ -8,8 +8,7 @@ use std::str::SplitAsciiWhitespace;
 
 use tllmprof_recorder::SystemCall;
 
-use super::files::{self, LENGTH, ThreadFile};
-use super::followed::Followed;
+use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
 use super::unwind::Registers;
 
 /// The state of a sleeping thread as `/proc` reports it: its system call and registers.
@@ -25,15 +24,19 @@ pub(crate) struct Asleep {
 }
 
 impl Asleep {
-    /// Returns the system call. Reads and writes of a stream, such as a pipe or a socket, have
-    /// values of their own, different from those of a file.
-    pub(crate) fn distinguish_streams(self) -> SystemCall {
+    /// Returns the system call of the thread or process `id`. Reads and writes of a stream, such as a pipe or a
+    /// socket, have values of their own, different from those of a file.
+    pub(crate) fn distinguish_streams(self, id: TaskId) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
             SystemCall::Write => SystemCall::WriteStream,
             other => return other,
         };
-        let path = format!("/proc/self/fd/{}", self.arguments[0]);
+        let descriptor = self.arguments[0];
+        let path = match id {
+            TaskId::Thread(_) => format!("/proc/self/fd/{descriptor}"),
+            TaskId::Process(number) => format!("/proc/{number}/fd/{descriptor}"),
+        };
         // The link of a stream looks like `pipe:[7]`, `socket:[7]` or `anon_inode:[eventfd]`. Only
         // the link is read, so this waits for no disk.
         match std::fs::read_link(path) {
@@ -45,10 +48,16 @@ impl Asleep {
 
 /// Returns the state of a sleeping thread, or `None` if the thread runs or the kernel does not
 /// report its state.
-pub(crate) fn look(thread: Followed) -> Option<Asleep> {
+pub(crate) fn look(thread: TaskFiles) -> Option<Asleep> {
     let mut text = [0; LENGTH];
-    let text = files::read(thread, ThreadFile::Syscall, &mut text)?;
+    let text = files::read(thread, TaskFile::Syscall, &mut text)?;
     Asleep::parse(str::from_utf8(text).ok()?)
+}
+
+/// Returns true if a thread runs or waits for a processor.
+pub(crate) fn is_runnable(thread: TaskFiles) -> bool {
+    let mut text = [0; LENGTH];
+    files::read(thread, TaskFile::Syscall, &mut text) == Some(b"running\n")
 }
 
 impl Asleep {
@@ -187,7 +196,8 @@ mod tests {
                 libc::SYS_read,
                 file.as_raw_fd()
             );
-            Asleep::parse(&text).unwrap().distinguish_streams()
+            let id = TaskId::Thread(0);
+            Asleep::parse(&text).unwrap().distinguish_streams(id)
         };
         let (pipe, _other) = std::io::pipe().unwrap();
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();

@@ -1,15 +1,15 @@
-//! Keeps files of `/proc` about the followed threads open. Each file is opened once in a window (a recorded
+//! Keeps files of `/proc` about threads and child processes open. Each file is opened once in a window (a recorded
 //! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
 //! host does not expect.
 
+use core::ops::ControlFlow;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use tllmprof_platform::descriptor::OwnFile;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_sync::Lock;
-
-use super::followed::{Followed, MAX_THREADS};
+use tllmprof_sync::{Lock, kernel};
 
 /// The longest time that the sampler waits for the lock of the open files, which is held during a
 /// fork.
@@ -18,22 +18,53 @@ const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10)
 /// Number of bytes at the start of a file in `/proc` that are read.
 pub(crate) const LENGTH: usize = 512;
 
-/// A file in `/proc` about a thread.
+/// The most threads that are followed at a time; stacks of further threads are not sampled. The followed threads have
+/// the first places among the open files.
+pub(crate) const MAX_THREADS: usize = 8;
+/// The most other threads and child processes that are observed at a time. Each has a place among the open files,
+/// after those of the followed threads.
+pub(crate) const MAX_OTHERS: usize = 24;
+/// The place of the process's main thread among the open files.
+pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
+const PLACES: usize = MAIN_THREAD + 1;
+
+/// A file in `/proc` about a thread or a process.
 #[derive(Clone, Copy)]
-pub(crate) enum ThreadFile {
+pub(crate) enum TaskFile {
     Stat,
     Syscall,
+    /// The processes that the thread has started.
+    Children,
+    Comm,
 }
 
-const NAMES: [&str; 2] = ["stat", "syscall"];
+const NAMES: [&str; 4] = ["stat", "syscall", "children", "comm"];
+
+/// The object that a file in `/proc` is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TaskId {
+    /// A thread of this process.
+    Thread(i32),
+    /// The main thread of another process.
+    Process(i32),
+}
+
+/// A thread or a process with its place among the open files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskFiles {
+    pub place: usize,
+    pub id: TaskId,
+}
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The open files of the followed threads. The first index is [`Followed::place`], and the
-    /// second is the [`ThreadFile`].
+    /// The open files. The first index is [`TaskFiles::place`], and the second is the [`TaskFile`].
     #[fork(hold)]
-    static FILES: Lock<[[Option<OwnFile>; NAMES.len()]; MAX_THREADS]> = Lock::new([const { [const { None }; NAMES.len()] }; MAX_THREADS]);
+    static FILES: Lock<[[Option<OwnFile>; NAMES.len()]; PLACES]> = Lock::new([const { [const { None }; NAMES.len()] }; PLACES]);
+    /// The folder with the process's threads.
+    #[fork(hold)]
+    static THREADS: Lock<Option<OwnFile>> = Lock::new(None);
 }
 
 lifecycle::at_fork! {
@@ -46,31 +77,141 @@ fn in_child(_: &OnlyThread) {
     close_all();
 }
 
-/// Closes the files of all threads.
+/// Closes all files.
 pub(crate) fn close_all() {
-    (0..MAX_THREADS).for_each(close);
+    (0..PLACES).for_each(close);
+    if let Some(mut folder) = THREADS.lock_for(FORK_TIMEOUT) {
+        *folder = None;
+    }
 }
 
-/// Closes the files of the followed thread with the index `place`.
+/// Closes the files of the thread or process with the index `place`.
 pub(crate) fn close(place: usize) {
     if let Some(mut files) = FILES.lock_for(FORK_TIMEOUT) {
         files[place] = [const { None }; NAMES.len()];
     }
 }
 
-/// Reads a file about a thread. Returns `None` if the file does not exist or may not be read.
-pub(crate) fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
+/// Reads a file about a thread or a process. Returns `None` if the file does not exist or may not be read.
+pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
     let mut files = FILES.lock_for(FORK_TIMEOUT)?;
-    let file = files.get_mut(thread.place)?.get_mut(of as usize)?;
+    let file = files.get_mut(task.place)?.get_mut(of as usize)?;
     if file.is_none() {
-        let path = format!("/proc/self/task/{}/{}", thread.number, NAMES[of as usize]);
+        let folder = match task.id {
+            TaskId::Thread(number) => format!("/proc/self/task/{number}"),
+            TaskId::Process(number) => format!("/proc/{number}/task/{number}"),
+        };
+        let path = format!("{folder}/{}", NAMES[of as usize]);
         *file = OwnFile::new(File::open(path).ok()?).ok();
     }
     let length = file.as_ref()?.get()?.read_at(text, 0).ok()?;
     text.get(..length)
 }
 
+/// Calls `each` with the number of each thread of this process, until `each` breaks. Returns `None` if the threads
+/// cannot be listed.
+pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Option<()> {
+    let mut folder = THREADS.lock_for(FORK_TIMEOUT)?;
+    if folder.is_none() {
+        *folder = OwnFile::new(File::open("/proc/self/task").ok()?).ok();
+    }
+    let descriptor = folder.as_ref()?.get()?.as_raw_fd();
+    // SAFETY: the call takes only numbers.
+    unsafe { kernel::call(libc::SYS_lseek, [descriptor as usize, 0, 0]) };
+    let mut entries = [0_u64; 512];
+    loop {
+        let bytes = size_of_val(&entries);
+        let arguments = [descriptor as usize, entries.as_mut_ptr().addr(), bytes];
+        // SAFETY: the kernel writes at most `bytes` bytes to the local array.
+        let length = unsafe { kernel::call(libc::SYS_getdents64, arguments) };
+        let length = usize::try_from(length).ok()?;
+        if length == 0 {
+            return Some(());
+        }
+        // SAFETY: the array has `bytes` initialised bytes, and `length` is at most that.
+        let listed = unsafe {
+            core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), length.min(bytes))
+        };
+        for number in numbers(listed) {
+            if each(number).is_break() {
+                return Some(());
+            }
+        }
+    }
+}
+
+/// Returns the numbers among the names in a list of `linux_dirent64` structures.
+fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
+    /// The offsets of the structure's length and of its name, which ends with a zero.
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    core::iter::from_fn(move || {
+        let length = entries.get(LENGTH_AT..LENGTH_AT + 2)?;
+        let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+        let (entry, rest) = entries.split_at_checked(length.max(NAME_AT))?;
+        entries = rest;
+        Some(entry.get(NAME_AT..).unwrap_or_default())
+    })
+    .filter_map(|name| {
+        let name = name.split(|byte| *byte == 0).next()?;
+        str::from_utf8(name).ok()?.parse().ok()
+    })
+}
+
+/// Locks out the other tests that use the open files.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(test)]
 pub(crate) fn is_open(place: usize) -> bool {
     FILES.lock()[place].iter().any(Option::is_some)
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_platform::ids;
+
+    use super::*;
+
+    #[test]
+    fn the_threads_of_the_process_are_listed_again_and_again() {
+        let _alone = alone();
+        let listed = || {
+            let mut found = Vec::new();
+            each_thread(|number| {
+                found.push(number);
+                ControlFlow::Continue(())
+            });
+            found
+        };
+        assert!(listed().contains(&ids::process()));
+        let number = std::thread::spawn(move || {
+            assert!(listed().contains(&ids::thread()));
+            ids::thread()
+        });
+        let number = number.join().unwrap();
+        // The thread's entry may stay for a moment after `join`.
+        while listed().contains(&number) {
+            std::thread::yield_now();
+        }
+        close_all();
+    }
+
+    #[test]
+    fn damaged_entries_end_the_list() {
+        assert_eq!(numbers(&[]).count(), 0);
+        assert_eq!(numbers(&[0; 18]).count(), 0);
+        assert_eq!(numbers(&[0; 19]).count(), 0);
+        let mut entry = [0; 24];
+        entry[16] = 24;
+        entry[19] = b'7';
+        assert_eq!(numbers(&entry).collect::<Vec<_>>(), [7]);
+        entry[16] = 25;
+        assert_eq!(numbers(&entry).count(), 0);
+    }
 }

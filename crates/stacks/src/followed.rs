@@ -8,8 +8,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-/// The most threads that are followed at a time; stacks of further threads are not sampled.
-pub(crate) const MAX_THREADS: usize = 8;
+use super::files::{MAX_THREADS, TaskFiles, TaskId};
 
 /// The value of [`ThreadSlot::number`] while a thread takes the slot but has not filled in its
 /// data.
@@ -63,6 +62,16 @@ pub(crate) struct Followed {
     pub place: usize,
     pub number: i32,
     pub target: Option<Target>,
+}
+
+impl Followed {
+    /// Returns the thread's files in `/proc`.
+    pub(crate) const fn files(self) -> TaskFiles {
+        TaskFiles {
+            place: self.place,
+            id: TaskId::Thread(self.number),
+        }
+    }
 }
 
 /// Returns all followed threads.

@@ -5,6 +5,7 @@
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
 //!                                      ├──▶ scheduled: does the thread run?
 //!                                      ├──▶ asleep, unwind: what does it sleep in?
+//!                                      ├──▶ others: what do other threads and child processes do meanwhile?
 //!                                      └──▶ native, modules: stacks that the kernel records
 //! ```
 //!
@@ -18,6 +19,7 @@ mod followed;
 mod frames;
 mod modules;
 mod native;
+mod others;
 mod sampler;
 mod scheduled;
 #[cfg(test)]

@@ -20,11 +20,12 @@ use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
 
 use super::asleep::{self, Asleep};
-use super::files;
+use super::files::{self, MAX_THREADS, TaskId};
 use super::followed::{self, Followed};
 use super::frames::Frames;
 use super::modules::Modules;
 use super::native::{self, Ring};
+use super::others::{OtherTasks, SelectedTask, is_wait};
 use super::scheduled::{Scheduled, ThreadActivity};
 use super::unwind::Unwinder;
 
@@ -261,6 +262,8 @@ fn run() {
         threads: Vec::new(),
         functions: Vec::new(),
         addresses: Vec::new(),
+        others: OtherTasks::new(Duration::from_nanos(1_000_000_000 / rate.max(1))),
+        waiting: Vec::new(),
     };
     sampler.run();
     sampler.take_native();
@@ -277,6 +280,8 @@ struct SampledThread {
     native: Option<Ring>,
     /// The thread's state at the last sample; `None` if the thread did not sleep then.
     slept: Option<Slept>,
+    /// The thread in the Python interpreter, if it was found.
+    target: Option<Target>,
 }
 
 /// The state of a thread that slept at a sample. If the thread has used no processor time since and
@@ -311,6 +316,19 @@ struct SamplingThread {
     /// The addresses of the native stack that is being sampled, innermost first. Kept here so that
     /// the memory is reused.
     addresses: Vec<usize>,
+    others: OtherTasks,
+    /// The followed threads that wait at the current sample.
+    waiting: Vec<Waiting>,
+}
+
+/// A followed thread that waits for something at the current sample.
+#[derive(Clone, Copy)]
+struct Waiting {
+    thread: Followed,
+    /// The start of the thread's sample in ticks.
+    start: u64,
+    /// True if the thread has not woken since its previous sample.
+    continues: bool,
 }
 
 impl SamplingThread {
@@ -346,6 +364,7 @@ impl SamplingThread {
     /// Samples each followed thread once. Returns false if no followed thread is left.
     fn sample(&mut self) -> bool {
         self.take_native();
+        self.waiting.clear();
         let interpreter = match python::ready() {
             None => InterpreterState::NotThere,
             Some(Ok(ready)) => InterpreterState::Read(ready),
@@ -361,13 +380,63 @@ impl SamplingThread {
             }
             is_anybody_left |= is_left;
         }
+        self.sample_others(&interpreter);
         is_anybody_left
+    }
+
+    /// Samples the other threads and child processes that may be the cause of the followed threads' waits. Does nothing
+    /// if no followed thread waits.
+    fn sample_others(&mut self, interpreter: &InterpreterState) {
+        let waiting: Vec<_> = self.waiting.iter().map(|one| one.thread).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let is_new = self.waiting.iter().any(|one| !one.continues);
+        let selected = self.others.look(&waiting, is_new);
+        for task in &selected {
+            if let TaskId::Thread(number) = task.files.id
+                && followed::all().all(|known| known.number != number)
+            {
+                self.sample_other(interpreter, task, number);
+            }
+        }
+        for task in &selected {
+            let what = task.event();
+            for one in &self.waiting {
+                if task.files.id != TaskId::Thread(one.thread.number) {
+                    recorder::event(one.start, 0, what);
+                }
+            }
+        }
+    }
+
+    /// Samples a thread that is not followed.
+    fn sample_other(&mut self, interpreter: &InterpreterState, task: &SelectedTask, number: i32) {
+        let is_it = |known: &&SampledThread| known.number == number;
+        let known = self.threads.iter().find(is_it);
+        let target = match (known, interpreter) {
+            (Some(known), _) if known.target.is_some() => known.target,
+            (_, InterpreterState::Read(ready)) => python::find_thread(ready, number),
+            _ => None,
+        };
+        let thread = Followed {
+            place: task.files.place,
+            number,
+            target,
+        };
+        let is_left = self.sample_one(interpreter, thread);
+        match self.threads.iter_mut().find(|known| known.number == number) {
+            Some(known) if is_left => known.target = target,
+            _ => self.threads.retain(|known| known.number != number),
+        }
     }
 
     /// Samples one thread. Returns false if the thread has ended, or its stack cannot be read.
     fn sample_one(&mut self, interpreter: &InterpreterState, thread: Followed) -> bool {
         let start = recorder::ticks();
-        self.kept.keep_up();
+        if self.kept.keep_up() {
+            self.others.forget_names();
+        }
         // SAFETY: the function takes no arguments.
         let ours = unsafe { libc::sched_getcpu() };
         let Some(used) = processor_time(thread.number) else {
@@ -378,6 +447,7 @@ impl SamplingThread {
         };
         if let Some(slept) = self.still_sleeps(index, thread, used) {
             write(start, slept.sample, Some(slept.asleep));
+            self.note_wait(thread, start, slept.asleep);
             return true;
         }
         let found = match (interpreter, thread.target) {
@@ -417,9 +487,32 @@ impl SamplingThread {
             Some(ThreadState::Sleeping) => self.sleeps(index, thread, sample),
             _ => None,
         };
-        write(start, sample, slept.as_ref().map(|slept| slept.asleep));
+        let asleep = slept.as_ref().map(|slept| slept.asleep);
+        write(start, sample, asleep);
+        if let Some(asleep) = asleep {
+            self.note_wait(thread, start, asleep);
+        }
         self.threads[index].slept = slept;
         true
+    }
+
+    /// Adds a followed thread to those that wait, if it sleeps in a wait.
+    fn note_wait(&mut self, thread: Followed, start: u64, asleep: What) {
+        let What::Asleep {
+            call: Some(call),
+            continues,
+            ..
+        } = asleep
+        else {
+            return;
+        };
+        if thread.place < MAX_THREADS && is_wait(call) {
+            self.waiting.push(Waiting {
+                thread,
+                start,
+                continues,
+            });
+        }
     }
 
     /// Returns the state of a thread at the last sample, if the thread slept then and has not run
@@ -428,11 +521,18 @@ impl SamplingThread {
         let known = &mut self.threads[index];
         let slept = known.slept?;
         let is_same = slept.used == used && slept.era == self.kept.era;
-        if !is_same || asleep::look(thread)? != slept.at {
+        if !is_same || asleep::look(thread.files())? != slept.at {
             return None;
         }
         known.scheduled.still_sleeps();
-        Some(slept)
+        if let Some(Slept {
+            asleep: What::Asleep { continues, .. },
+            ..
+        }) = &mut known.slept
+        {
+            *continues = true;
+        }
+        known.slept
     }
 
     /// Returns the index of a thread in `threads`, and adds the thread if it is new. Returns `None`
@@ -448,6 +548,7 @@ impl SamplingThread {
             scheduled: Scheduled::begin(thread)?,
             native: open_native(thread.number, self.period),
             slept: None,
+            target: thread.target,
         });
         Some(self.threads.len() - 1)
     }
@@ -478,10 +579,11 @@ impl SamplingThread {
     /// Returns the state of a sleeping thread, or `None` if it has woken or the kernel does not
     /// report its state.
     fn sleeps(&mut self, index: usize, thread: Followed, sample: What) -> Option<Slept> {
-        let at = asleep::look(thread)?;
+        let at = asleep::look(thread.files())?;
         let asleep = What::Asleep {
-            call: Some(at.distinguish_streams()),
+            call: Some(at.distinguish_streams(thread.files().id)),
             has_timeout: at.has_timeout,
+            continues: false,
             thread: thread.number.cast_unsigned(),
             frame: self.kept.stack_of(&at, &mut self.addresses),
         };
@@ -492,7 +594,7 @@ impl SamplingThread {
             sample,
             asleep,
         };
-        (asleep::look(thread)? == at).then_some(slept)
+        (asleep::look(thread.files())? == at).then_some(slept)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tllmprof_platform::system::processor_time;
 use tllmprof_recorder::ThreadState;
 
-use super::files::{self, LENGTH, ThreadFile, close};
+use super::files::{self, LENGTH, TaskFile, close};
 use super::followed::Followed;
 
 /// The state of a thread at a sample.
@@ -81,7 +81,11 @@ impl Scheduled {
 
 /// Returns the letter of the thread's state, and the processor on which it ran last.
 fn look(thread: Followed) -> Option<(u8, i32)> {
-    parse(files::read(thread, ThreadFile::Stat, &mut [0; LENGTH])?)
+    parse(files::read(
+        thread.files(),
+        TaskFile::Stat,
+        &mut [0; LENGTH],
+    )?)
 }
 
 /// Parses the file `stat` as described in proc(5). The second field is the name in brackets, the
@@ -120,6 +124,7 @@ mod tests {
 
     #[test]
     fn a_thread_runs_sleeps_and_ends() {
+        let _alone = files::alone();
         let (number, sleeps) = (AtomicI32::new(0), AtomicBool::new(false));
         scope(|scope| {
             let worker = scope.spawn(|| {

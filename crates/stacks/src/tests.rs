@@ -7,15 +7,13 @@ use tllmprof_platform::ids;
 use tllmprof_recorder::SystemCall;
 
 use crate::asleep;
-use crate::files;
+use crate::files::{self, alone};
 use crate::followed::Followed;
 use crate::modules::Modules;
 use crate::native::Ring;
 use crate::skipped::skipped;
 use crate::unwind::Unwinder;
 
-/// Locks out other tests, because all tests use the same slot in the table of open files.
-static PLACE: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 static LOCK: Mutex<()> = Mutex::new(());
@@ -48,7 +46,7 @@ extern "C" fn calls(act: extern "C" fn()) {
 /// Starts a thread that runs `act`, and waits until it sleeps in `call`. Returns the start
 /// addresses of the functions on its stack.
 fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
-    let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     NUMBER.store(0, Ordering::Release);
     IS_OVER.store(false, Ordering::Relaxed);
     files::close(0);
@@ -66,13 +64,13 @@ fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
             thread::yield_now();
             continue;
         }
-        let Some(found) = asleep::look(followed).filter(|found| found.call == call) else {
+        let Some(found) = asleep::look(followed.files()).filter(|found| found.call == call) else {
             thread::sleep(Duration::from_millis(1));
             continue;
         };
         frames.clear();
         unwinder.unwind(&modules, found.registers, &mut frames);
-        if asleep::look(followed) == Some(found) {
+        if asleep::look(followed.files()) == Some(found) {
             break;
         }
     }
@@ -116,7 +114,7 @@ extern "C" fn spins() {
 #[test]
 fn copies_of_stacks_that_run_lead_to_the_threads_start() {
     // `calls` sets `NUMBER`, which other tests read, so this test must not run at the same time.
-    let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let mut ring = match Ring::open(ids::thread(), 1_000_000) {
         Ok(ring) => ring,
         Err(refusal) => return skipped(&refusal.to_string()),

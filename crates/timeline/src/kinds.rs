@@ -287,7 +287,7 @@ pub(crate) fn item(
         What::Frame { .. } => return None,
         // For each of these events, the record also has a sample of the stack at the same time. The
         // timeline shows that sample.
-        What::Asleep { .. } => return None,
+        What::Asleep { .. } | What::Meanwhile { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
         // These events became items at the beginning of this function, so they do not reach this
         // row.

@@ -4,9 +4,9 @@
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};
 
-use tllmprof_cpython::WORDS;
 pub(crate) use tllmprof_cpython::{Instruction, Life, chunk, owner};
 pub use tllmprof_cpython::{Layout, Top};
+use tllmprof_cpython::{ThreadsLayout, WORDS};
 
 use super::Trouble;
 use crate::version::Version;
@@ -22,6 +22,11 @@ pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
         None | Some(libc::EFAULT) => Trouble::NotDescribed,
         Some(error) => Trouble::Refused(error),
     })
+}
+
+/// Returns the layout of a list of threads for a version of CPython. `runtime` is the address of its `_PyRuntime`.
+pub(super) fn find_threads(version: Version, runtime: usize) -> Option<ThreadsLayout> {
+    ThreadsLayout::for_minor(version.minor(), || words(runtime).ok())
 }
 
 /// Returns the first words of `_PyRuntime`, or the kernel's error number.

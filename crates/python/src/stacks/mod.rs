@@ -9,6 +9,7 @@ mod layout;
 mod names;
 pub mod own;
 mod snapshot;
+mod threads;
 mod trial;
 mod walk;
 
@@ -21,9 +22,11 @@ use tllmprof_sync::Published;
 
 use crate::attached;
 use crate::object::Python;
+use threads::ThreadList;
 
 pub use layout::{Layout, Top, find as find_layout};
 pub use names::{CodeNames, OfAddress};
+pub use threads::find_thread;
 pub use walk::{TAGS, Target, Walked, Walker};
 
 /// The layout and the types that are needed to read an interpreter's stacks, after the layout was
@@ -37,6 +40,8 @@ pub struct Ready {
     code_bytes: usize,
     /// True if a thread may read its own Python stack directly, without a copy by the kernel.
     has_own: bool,
+    /// The list of the main interpreter's threads; `None` if it cannot be found.
+    threads: Option<ThreadList>,
 }
 
 /// The reason why Python stacks cannot be read in this process.
@@ -86,6 +91,7 @@ fn prepare(py: Python<'_>) -> Result<Ready, Trouble> {
     Ok(Ready {
         code_bytes: code_bytes(py).ok_or(Trouble::NotDescribed)?,
         has_own: false,
+        threads: ThreadList::find(api.version, api.runtime.addr()),
         layout: layout::find(api.version, api.runtime.addr())?,
         code_type: api.code_type.addr(),
         text_type: api.types.text.addr(),

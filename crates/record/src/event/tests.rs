@@ -197,14 +197,32 @@ fn every_kind_comes_back() {
         What::Asleep {
             call: Some(SystemCall::FileControl),
             has_timeout: true,
+            continues: false,
             thread: u32::MAX,
             frame: (1 << 24) - 1,
         },
         What::Asleep {
             call: Some(SystemCall::Other),
             has_timeout: false,
+            continues: true,
             thread: 1,
             frame: 0,
+        },
+        What::Meanwhile {
+            task: Task::Child,
+            is_busy: false,
+            has_run: true,
+            call: Some(SystemCall::FileControl),
+            name: u32::MAX,
+            id: u32::MAX,
+        },
+        What::Meanwhile {
+            task: Task::Thread,
+            is_busy: true,
+            has_run: false,
+            call: None,
+            name: 0,
+            id: 1,
         },
         What::Used {
             what: Some(Used::Disk),

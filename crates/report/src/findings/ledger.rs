@@ -413,6 +413,52 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
+pub(crate) fn input_when() -> String {
+    format!(
+        "the GPU has nothing to do for over {} of the time while the step's thread waits for another thread or a child process of \
+         the program that is at work, or over {} where it has nothing to do for over {} in all; a wait is one for a thread or \
+         process that is on a processor in at least half of the wait's samples; or asleep (in a sleep, a file or a lock), if it \
+         runs before almost every end of such a wait and rarely inside one; where kernels were not recorded, also over {} of the \
+         host's time if the GPU has ended its work each time that the host comes to wait for it",
+        Share(MIN_BLOCKED),
+        Share(MIN_PART),
+        Share(MIN_IDLE),
+        Share(MIN_DECIDING)
+    )
+}
+
+/// Judges the time in which the thread waits for its input, if a thread or a child process of the program prepares it.
+pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
+    let claims = &one.process.ledger.details.claims;
+    if !one.process.stacks.is_there() {
+        // Without samples such a wait is not distinguished from other sleeps. If there are few, there is no such wait.
+        return match blocked(one) {
+            Judgement::No(evidence) => Judgement::No(evidence),
+            _ => Judgement::Unknown("stacks were not sampled".to_owned()),
+        };
+    }
+    let at_work = |rows: &[(String, u64)], time: u64| {
+        let share = rows.first().and_then(|(cause, _)| {
+            let mut producers = claims.producers.iter();
+            producers.find(|(known, _)| known == cause)
+        });
+        let share = share.map_or_else(String::new, |(_, of)| {
+            format!(
+                "; meanwhile that is at work in {} of the samples",
+                Share(of.share())
+            )
+        });
+        named(rows, time) + &share
+    };
+    let doing = Doing {
+        what: "the host's thread waits for input that the program prepares itself",
+        claim: Claim::Input,
+        least: MIN_BLOCKED,
+        detail: &at_work,
+    };
+    doing.judge(one, &claims.idle_in(&[Claim::Input]))
+}
+
 /// A function that returns text about causes, each with its time in nanoseconds. The second argument is the total
 /// time; the text shows the share of each cause in it.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;

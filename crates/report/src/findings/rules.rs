@@ -160,6 +160,19 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Ledger(ledger::blocked),
     },
     Rule {
+        name: "input-bound",
+        kind: FindingKind::Cause,
+        evidence: "sampled waits of the step's thread, and what other threads and child processes of the program do meanwhile",
+        threshold: ledger::input_when,
+        advice: "prepare the input sooner or faster: more threads or processes that prepare it, a longer queue, less work for each \
+                 batch",
+        to_know: "run with --stacks",
+        needs: "--stacks",
+        claims: ClaimRule::Idle(&[Claim::Input]),
+        data: &[],
+        judge: Judge::Ledger(ledger::input),
+    },
+    Rule {
         name: ledger::DELAYED_RULE,
         kind: FindingKind::Cause,
         evidence: "how long the step's thread could have run and had no processor, by the kernel's scheduler",

@@ -23,6 +23,8 @@ pub enum Claim {
     Delayed,
     /// The host's thread is asleep or blocked outside CUDA calls.
     Blocked,
+    /// The host's thread waits for another thread or a child process of the program that prepares its input.
+    Input,
     /// The host runs code outside CUDA calls.
     Code,
     /// The host waits for requests. No finding explains this time.

@@ -10,6 +10,7 @@ use super::keys::{HostCause, NATIVE, NameSources, PYTHON};
 use super::split::CausePart;
 use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
+use crate::events::samples::ProducerShare;
 use crate::numbers::units::Share;
 
 /// Maximum number of causes that the text of a finding names.
@@ -38,6 +39,9 @@ pub struct Claims {
     pub short: BTreeMap<Claim, Claimed>,
     /// The host's time by category, both while the GPU was busy and while it was idle.
     pub ran: BTreeMap<Claim, Claimed>,
+    /// The causes of waits for a producer (another thread or a child process of the program), with the share of their
+    /// samples at which the producer was at work.
+    pub producers: Vec<(String, ProducerShare)>,
     /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
     /// The functions that load or compile code, according to samples.
@@ -224,6 +228,9 @@ impl Groups {
         }
         claims.waited = claims.waited.sorted();
         claims.fit(self.idle_of(&of_gpu, named));
+        let sleeps = named.frames.sleeps.iter();
+        let producers = sleeps.filter_map(|sleep| Some((sleep.cause.clone(), sleep.producer?)));
+        claims.producers = producers.collect();
         claims.code_in = sums.paths(&of_gpu, |spent| named.is_code(spent), named);
         let compiles = |spent| named.claim(spent) == Claim::Compilation;
         claims.compiling_in = sums.paths(&self.hosts(None), compiles, named);

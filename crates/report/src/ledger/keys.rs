@@ -201,6 +201,7 @@ impl NameSources<'_> {
                 match self.sleep_kind(sleep) {
                     Some(SleepKind::Work) => Claim::Requests,
                     Some(SleepKind::Worker) => Claim::Launch,
+                    Some(SleepKind::Producer) => Claim::Input,
                     Some(SleepKind::Gpu) => Claim::Wait,
                     _ => Claim::Blocked,
                 }

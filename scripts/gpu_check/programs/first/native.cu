@@ -177,16 +177,19 @@ FUNCTION void next_request()
     queued--;
 }
 
-static void native_request_queue()
+FUNCTION void make_batches()
 {
-    std::thread([] {
-        for (;;) {
-            usleep(15000);
-            std::lock_guard<std::mutex> held(queue_lock);
-            queued++;
-            queue_grew.notify_one();
-        }
-    }).detach();
+    for (;;) {
+        usleep(15000);  // stands for a slow disk
+        std::lock_guard<std::mutex> held(queue_lock);
+        queued++;
+        queue_grew.notify_one();
+    }
+}
+
+static void native_batch_queue()
+{
+    std::thread(make_batches).detach();
     for (;;) {
         next_request();
         if (!next_step())
@@ -209,13 +212,19 @@ static void native_request_pipe()
     int ends[2];
     if (pipe(ends) != 0)
         exit(1);
-    std::thread([to = ends[1]] {
+    // The client is no child of this process, as its parent ends at once. It ends by SIGPIPE.
+    pid_t starter = fork();
+    if (starter == 0) {
+        if (fork() != 0)
+            _exit(0);
+        close(ends[0]);
         for (int request = 1;; request++) {
             usleep(12000);
-            if (write(to, &request, sizeof request) < 0)
-                return;
+            if (write(ends[1], &request, sizeof request) < 0)
+                _exit(0);
         }
-    }).detach();
+    }
+    waitpid(starter, NULL, 0);
     for (;;) {
         sink = read_request(ends[0]);
         if (!next_step())
@@ -643,7 +652,7 @@ static void native_overlapped()
 #define PROGRAM(name) {#name, name}
 static const std::map<std::string, void (*)()> PROGRAMS = {
     PROGRAM(native_polling),       PROGRAM(native_batch_timer),      PROGRAM(native_statistics_lock),
-    PROGRAM(native_request_queue), PROGRAM(native_request_pipe),     PROGRAM(native_tokenising),
+    PROGRAM(native_batch_queue),   PROGRAM(native_request_pipe),     PROGRAM(native_tokenising),
     PROGRAM(native_penalties),     PROGRAM(native_stop_words),       PROGRAM(native_cache_compaction),
     PROGRAM(native_reranking),     PROGRAM(native_new_shapes),       PROGRAM(native_layer_waits),
     PROGRAM(native_router_reads),  PROGRAM(native_pageable_batch),   PROGRAM(native_small_copies),

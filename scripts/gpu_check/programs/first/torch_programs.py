@@ -2,9 +2,11 @@
 import asyncio
 import collections
 import gc
+import hashlib
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import queue
 import random
@@ -112,24 +114,55 @@ def upload_thread():
         sampled(output)
 
 
-# ---- programs that wait for work, which is not a fault
+# ---- programs that wait for their own threads and child processes, which prepare batches
+
+
+def load_batches(batches):
+    while True:
+        time.sleep(0.015)  # stands for a slow disk
+        batches.put("a batch")
+
+
+def decode_batches(batches):
+    image = bytes(1 << 20)
+    while True:
+        until = time.perf_counter() + 0.015
+        while time.perf_counter() < until:
+            decoded = hashlib.sha256(image).digest()  # stands for native code that releases the GIL
+        batches.put(decoded)
+
+
+def steps_with(batches):
+    net, x = dense(), batch()
+    for _ in until_the_end():
+        batches.get()
+        begin_step()
+        sampled(net(x))
 
 
 @program
-def request_queue():
-    net, x = dense(), batch()
-    requests = queue.Queue()
+def loader_thread():
+    batches = queue.Queue(maxsize=1)
+    threading.Thread(target=load_batches, args=[batches], daemon=True).start()
+    steps_with(batches)
 
-    def clients():
-        while True:
-            time.sleep(0.015)
-            requests.put("a request")
 
-    threading.Thread(target=clients, daemon=True).start()
-    for _ in until_the_end():
-        requests.get()
-        begin_step()
-        sampled(net(x))
+@program
+def decoder_thread():
+    batches = queue.Queue(maxsize=1)
+    threading.Thread(target=decode_batches, args=[batches], daemon=True).start()
+    steps_with(batches)
+
+
+@program
+def decoder_process():
+    context = multiprocessing.get_context("fork")
+    batches = context.Queue(maxsize=1)
+    context.Process(target=decode_batches, args=[batches], daemon=True).start()
+    steps_with(batches)
+
+
+# ---- programs that wait for work, which is not a fault
 
 
 @program

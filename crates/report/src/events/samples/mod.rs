@@ -4,11 +4,12 @@ mod frames;
 mod function;
 mod location;
 mod native;
+mod producers;
 mod sleep;
 mod sleeps;
 mod workers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,7 +21,8 @@ pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
 pub(crate) use location::Location;
-pub(crate) use sleep::SleepKind;
+use producers::{Meanwhile, Producers};
+pub(crate) use sleep::{ProducerShare, SleepKind};
 use sleeps::{Asleep, Sleeps};
 use workers::Workers;
 
@@ -29,6 +31,8 @@ pub const ENOUGH: u64 = 200;
 
 /// Maximum number of samples to keep. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 20;
+/// Maximum number of other threads and child processes to keep for a sample of a wait.
+const MAX_TASKS: usize = 8;
 
 /// A sample of a thread's stack.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +96,10 @@ pub(crate) struct RawStacks {
     samples: Vec<StackSample>,
     /// Data about sleeping threads. The key is the thread and the time of its sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
+    /// The samples, by the same key, at which a thread had not woken since its previous sample.
+    continuing: HashSet<(u32, u64)>,
+    /// The states of other threads and child processes at samples of waits. The key is the time of the sample in ticks.
+    meanwhile: HashMap<u64, Vec<Meanwhile>>,
     workers: Workers,
     pub left_out: u64,
 }
@@ -122,9 +130,13 @@ impl RawStacks {
             What::Asleep {
                 call,
                 has_timeout,
+                continues,
                 thread,
                 frame,
             } => {
+                if continues {
+                    self.continuing.insert((thread, event.start));
+                }
                 let asleep = Asleep {
                     call,
                     has_timeout,
@@ -132,6 +144,28 @@ impl RawStacks {
                     python: 0,
                 };
                 self.asleep.insert((thread, event.start), asleep);
+            }
+            What::Meanwhile { .. } if self.meanwhile.len() == MAX_SAMPLES => self.left_out += 1,
+            What::Meanwhile {
+                task,
+                is_busy,
+                has_run,
+                call,
+                name,
+                id,
+            } => {
+                let meanwhile = Meanwhile {
+                    task,
+                    is_busy,
+                    has_run,
+                    call,
+                    name,
+                    id,
+                };
+                let known = self.meanwhile.entry(event.start).or_default();
+                if known.len() < MAX_TASKS {
+                    known.push(meanwhile);
+                }
             }
             _ => (),
         }
@@ -167,6 +201,16 @@ impl RawStacks {
         }
         frames.sleeps = sleeps.finish();
         self.workers.name_waits(&self.samples, &mut frames.sleeps);
+        let continues = self.samples.iter();
+        let continues =
+            continues.map(|sample| self.continuing.contains(&(sample.thread, sample.ticks)));
+        let producers = Producers {
+            meanwhile: &self.meanwhile,
+            continues: &continues.collect::<Vec<_>>(),
+            facts,
+            strings,
+        };
+        producers.name_waits(&mut self.samples, &mut frames);
         Sampled {
             frames,
             samples: self.samples,

@@ -12,6 +12,8 @@ pub enum SleepKind {
     Work,
     /// The thread waits for another thread of the process, which gives work to the GPU during that time.
     Worker,
+    /// The thread waits for another thread of the process, or a child process, that prepares its input.
+    Producer,
     /// The thread sleeps for a given time.
     Sleep,
     /// The thread waits for a file or a disk.
@@ -32,6 +34,16 @@ pub struct Sleep {
     /// The innermost function of the program on the sleeping thread's stack; `None` if it is not
     /// known.
     pub location: Option<Location>,
+    /// For a wait for a producer: how often the producer was at work.
+    pub producer: Option<ProducerShare>,
+}
+
+/// Number of samples of waits for a producer, and at how many of them the producer was at work: on a processor, or
+/// asleep in a sleep, a file or a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct ProducerShare {
+    pub samples: u64,
+    pub at_work: u64,
 }
 
 impl Sleep {
@@ -42,9 +54,18 @@ impl Sleep {
             self.cause = format!("{FOR_WORKER}{place}");
         }
     }
+
+    /// Returns the text for the cause if the thread waits for `producer`.
+    pub(super) fn cause_for(&self, producer: &str) -> String {
+        let place = self.cause.strip_prefix(FOR_WORK);
+        let place = place.or_else(|| self.cause.strip_prefix(BLOCKED));
+        format!("waiting for {producer}{}", place.unwrap_or_default())
+    }
 }
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
+/// Beginning of the text for the cause of a wait that is of no other kind.
+pub(super) const BLOCKED: &str = "blocked";
 /// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

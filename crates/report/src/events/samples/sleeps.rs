@@ -6,7 +6,7 @@ use tllmprof_record::SystemCall;
 
 use super::frames::Frames;
 use super::function::{Function, Origin};
-use super::sleep::{FOR_WORK, Sleep, SleepKind};
+use super::sleep::{BLOCKED, FOR_WORK, Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread by which the sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,11 +97,11 @@ impl<'a> Stacks<'a> {
         let (kind, what) = self.kind(asleep);
         let begins = match kind {
             SleepKind::Lock => "waiting for a lock",
-            SleepKind::Work | SleepKind::Worker => FOR_WORK,
+            SleepKind::Work | SleepKind::Worker | SleepKind::Producer => FOR_WORK,
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
-            SleepKind::Other => "blocked",
+            SleepKind::Other => BLOCKED,
         };
         let place = self.place();
         Sleep {
@@ -111,6 +111,7 @@ impl<'a> Stacks<'a> {
                 .native
                 .or_else(|| self.python())
                 .map(Function::location),
+            producer: None,
         }
     }
 

@@ -146,6 +146,7 @@ mod tests {
             kind: SleepKind::Work,
             cause: "waiting for work in run_backward: pthread_cond_wait".to_owned(),
             location: None,
+            producer: None,
         }]
     }
 

@@ -1,0 +1,416 @@
+//! The other threads of the process, and its child processes, while a followed thread waits for something. One of them
+//! may prepare what the thread waits for.
+//!
+//! At each sample of a wait the sampler reads how much processor time each of them has used, which needs no file. It
+//! selects a few that may be the cause: the busiest one, and those that have run in most of the times between two
+//! waits. Nothing is read while no followed thread waits.
+
+use core::ops::ControlFlow;
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_platform::own_threads;
+use tllmprof_platform::system::{processor_time, processor_time_of_process};
+use tllmprof_recorder::{self as recorder, NO_STRING, StringId, SystemCall, Task, What};
+
+use super::asleep;
+use super::files::{
+    self, LENGTH, MAIN_THREAD, MAX_OTHERS, MAX_THREADS, TaskFile, TaskFiles, TaskId,
+};
+use super::followed::Followed;
+
+/// The shortest time between two searches for new threads and processes.
+const LIST_INTERVAL: Duration = Duration::from_millis(100);
+/// The most threads of the process that a search reads.
+const MAX_LISTED: usize = 1024;
+/// The most child processes that are observed.
+const MAX_CHILDREN: usize = MAX_OTHERS / 2;
+/// The most child processes that are observed in a window. A program may start new ones all the time, and files of each
+/// are opened.
+const MAX_CHILDREN_IN_ALL: usize = 256;
+/// The most threads and processes that are selected at a sample.
+const MAX_SELECTED: usize = 4;
+/// The longest time since the previous sample of a wait, in sampling periods, for which the processor time since then
+/// tells what a thread does now.
+const MAX_PERIODS: u64 = 4;
+
+/// Another thread of the process, or a child process.
+#[derive(Clone, Debug)]
+struct OtherTask {
+    files: TaskFiles,
+    /// The processor time in ns at the latest sample of a wait.
+    used: u64,
+    /// The processor time in ns that was used between the two latest samples of waits.
+    ran: u64,
+    /// Number of new waits at which the task had run since the wait before.
+    runs: u32,
+    /// The id of the record's string for the name; `None` if it has not been read yet.
+    name: Option<StringId>,
+}
+
+/// All observed threads and processes.
+pub(crate) struct OtherTasks {
+    /// The sampling period.
+    period: Duration,
+    tasks: Vec<OtherTask>,
+    /// Number of child processes that were observed so far.
+    children: usize,
+    /// The threads of the process at the latest search, in order, each with its processor time.
+    listed: Vec<(i32, u64)>,
+    /// The time of the latest search, and of the latest sample of a wait.
+    searched: Option<Instant>,
+    looked: Option<Instant>,
+}
+
+/// A task that was selected at a sample of a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SelectedTask {
+    pub files: TaskFiles,
+    name: StringId,
+    used: u64,
+    /// True if the task used a processor for at least half of the time since the previous sample.
+    was_busy: bool,
+    has_run: bool,
+}
+
+/// Returns true if a wait in this system call can end by another thread or a child process.
+pub(crate) const fn is_wait(call: SystemCall) -> bool {
+    use SystemCall as Call;
+    matches!(
+        call,
+        Call::Futex
+            | Call::Poll
+            | Call::Select
+            | Call::EpollWait
+            | Call::SignalWait
+            | Call::ReadStream
+            | Call::Receive
+            | Call::Accept
+            | Call::WaitProcess
+    )
+}
+
+impl TaskId {
+    /// Returns the processor time in ns; `None` if the thread or process has ended.
+    fn processor_time(self) -> Option<u64> {
+        match self {
+            Self::Thread(number) => processor_time(number),
+            Self::Process(number) => processor_time_of_process(number),
+        }
+    }
+}
+
+impl OtherTasks {
+    pub(crate) fn new(period: Duration) -> Self {
+        Self {
+            period,
+            tasks: Vec::new(),
+            children: 0,
+            listed: Vec::new(),
+            searched: None,
+            looked: None,
+        }
+    }
+
+    /// Forgets the names, whose ids are no longer valid.
+    pub(crate) fn forget_names(&mut self) {
+        self.tasks.iter_mut().for_each(|task| task.name = None);
+    }
+
+    /// Reads the processor times at a sample at which the threads `waiting` wait, and returns the selected tasks.
+    /// `is_new` is true if one of the threads has woken since the previous sample of a wait.
+    pub(crate) fn look(&mut self, waiting: &[Followed], is_new: bool) -> Vec<SelectedTask> {
+        let now = Instant::now();
+        let is_late = |at: Instant| now.duration_since(at) >= LIST_INTERVAL;
+        if self.searched.is_none_or(is_late) {
+            self.searched = Some(now);
+            self.list_threads();
+            self.list_children(waiting);
+        } else if is_new {
+            self.list_children(waiting);
+        }
+        let since = self.looked.replace(now).map(|at| now.duration_since(at));
+        let recent = since.filter(|since| *since <= self.period * MAX_PERIODS as u32);
+        self.tasks.retain_mut(|task| {
+            let is_there = task.take_time(is_new);
+            if !is_there {
+                files::close(task.files.place);
+            }
+            is_there
+        });
+        let is_waiting = |task: &OtherTask| matches!(waiting, [one] if task.files.id == TaskId::Thread(one.number));
+        let mut order: Vec<usize> = (0..self.tasks.len())
+            .filter(|index| !is_waiting(&self.tasks[*index]))
+            .collect();
+        order.sort_by_key(|index| core::cmp::Reverse(self.tasks[*index].runs));
+        let busiest = order.iter().copied();
+        let busiest = busiest.max_by_key(|index| self.tasks[*index].ran);
+        let often = order.into_iter().filter(|index| Some(*index) != busiest);
+        let selected = busiest.into_iter().chain(often).take(MAX_SELECTED);
+        selected
+            .filter_map(|index| {
+                let task = &mut self.tasks[index];
+                (task.runs > 0 || task.ran > 0).then(|| task.select(recent))
+            })
+            .collect()
+    }
+
+    /// Adds the threads of the process that have used the most processor time since the previous search.
+    fn list_threads(&mut self) {
+        let mut found = Vec::new();
+        files::each_thread(|number| {
+            if !own_threads::is_one(number)
+                && let Some(used) = processor_time(number)
+            {
+                found.push((number, used));
+            }
+            match found.len() < MAX_LISTED {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        // What a thread did before the first search is not known. A thread that is new since the previous search is
+        // left out until the next one, so that no files of threads are opened that live only for a moment.
+        let is_first = self.listed.is_empty();
+        let ranked = found.iter().filter_map(|(number, used)| {
+            let place = self
+                .listed
+                .binary_search_by_key(number, |(listed, _)| *listed);
+            let before = match place {
+                Ok(place) => self.listed[place].1,
+                Err(_) if is_first => *used,
+                Err(_) => return None,
+            };
+            Some((used.saturating_sub(before), *number, before))
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_unstable_by(|a, b| b.cmp(a));
+        ranked.truncate(MAX_OTHERS - MAX_CHILDREN);
+        found.sort_unstable();
+        self.listed = found;
+        let is_ranked = |number: i32| ranked.iter().any(|(_, ranked, _)| *ranked == number);
+        self.tasks.retain(|task| match task.files.id {
+            TaskId::Thread(number) if !is_ranked(number) => {
+                files::close(task.files.place);
+                false
+            }
+            _ => true,
+        });
+        for (_, number, before) in ranked {
+            self.add(TaskId::Thread(number), before);
+        }
+    }
+
+    /// Adds the processes that the waiting threads and the main thread have started, and the processes that these
+    /// have started.
+    fn list_children(&mut self, waiting: &[Followed]) {
+        let main = TaskFiles {
+            place: MAIN_THREAD,
+            id: TaskId::Thread(tllmprof_platform::ids::process()),
+        };
+        let is_main = |thread: &&Followed| TaskId::Thread(thread.number) != main.id;
+        let waiting = waiting.iter().filter(is_main).map(|one| one.files());
+        let known = self.tasks.iter().map(|task| task.files);
+        let known = known.filter(|files| matches!(files.id, TaskId::Process(_)));
+        let mut parents: Vec<_> = waiting.chain([main]).chain(known).collect();
+        let mut next = 0;
+        while let Some(parent) = parents.get(next).copied() {
+            next += 1;
+            let mut text = [0; LENGTH];
+            let Some(text) = files::read(parent, TaskFile::Children, &mut text) else {
+                continue;
+            };
+            for number in numbers(text) {
+                let is_process = |task: &&OtherTask| matches!(task.files.id, TaskId::Process(_));
+                let count = self.tasks.iter().filter(is_process).count();
+                if count >= MAX_CHILDREN || self.children >= MAX_CHILDREN_IN_ALL {
+                    return;
+                }
+                let added = self.add(TaskId::Process(number), 0);
+                self.children += usize::from(added.is_some());
+                parents.extend(added);
+            }
+        }
+    }
+
+    /// Adds a task, unless it is there already or all places are taken. `used` is the processor time in ns that does
+    /// not count, because it was used before. Returns the files of a task that was added.
+    fn add(&mut self, id: TaskId, used: u64) -> Option<TaskFiles> {
+        let is_there = |task: &OtherTask| task.files.id == id;
+        if self.tasks.iter().any(is_there) {
+            return None;
+        }
+        let is_free = |place: &usize| self.tasks.iter().all(|task| task.files.place != *place);
+        let place = (MAX_THREADS..MAX_THREADS + MAX_OTHERS).find(is_free)?;
+        let files = TaskFiles { place, id };
+        files::close(place);
+        self.tasks.push(OtherTask {
+            files,
+            used,
+            ran: 0,
+            runs: 0,
+            name: None,
+        });
+        Some(files)
+    }
+}
+
+impl OtherTask {
+    /// Reads the processor time. Returns false if the task has ended.
+    fn take_time(&mut self, is_new: bool) -> bool {
+        let Some(used) = self.files.id.processor_time() else {
+            return false;
+        };
+        self.ran = used.saturating_sub(self.used);
+        self.used = used;
+        self.runs += u32::from(is_new && self.ran > 0);
+        true
+    }
+
+    /// Returns the task as it is at a sample. `since` is the time since the previous sample, if that was recent.
+    fn select(&mut self, since: Option<Duration>) -> SelectedTask {
+        SelectedTask {
+            files: self.files,
+            name: *self.name.get_or_insert_with(|| name_of(self.files)),
+            used: self.used,
+            was_busy: since.is_some_and(|since| 2 * u128::from(self.ran) >= since.as_nanos()),
+            has_run: self.ran > 0,
+        }
+    }
+}
+
+impl SelectedTask {
+    /// Returns the event about the task, at the end of a sample.
+    pub(crate) fn event(&self) -> What {
+        let now = self.files.id.processor_time();
+        let ran = self.was_busy || now.is_some_and(|now| now > self.used);
+        let (task, id, is_busy, call) = match self.files.id {
+            TaskId::Thread(number) => (Task::Thread, number, ran, None),
+            TaskId::Process(number) => {
+                let is_busy = ran || asleep::is_runnable(self.files);
+                let asleep = (!is_busy).then(|| asleep::look(self.files)).flatten();
+                let call = asleep.map(|asleep| asleep.distinguish_streams(self.files.id));
+                (Task::Child, number, is_busy, call)
+            }
+        };
+        What::Meanwhile {
+            task,
+            is_busy,
+            has_run: self.has_run,
+            call,
+            name: self.name,
+            id: id.cast_unsigned(),
+        }
+    }
+}
+
+/// Returns the id of the record's string for the name of a thread or a process.
+fn name_of(task: TaskFiles) -> StringId {
+    let mut text = [0; LENGTH];
+    let name = files::read(task, TaskFile::Comm, &mut text).unwrap_or_default();
+    match String::from_utf8_lossy(name).trim_end() {
+        "" => NO_STRING,
+        name => recorder::id_of(name),
+    }
+}
+
+/// Returns the numbers of a list of processes. A number at the end that may be cut is left out.
+fn numbers(text: &[u8]) -> impl Iterator<Item = i32> {
+    let end = text.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+    let text = str::from_utf8(&text[..end]).unwrap_or_default();
+    text.split_ascii_whitespace()
+        .filter_map(|number| number.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::files::alone;
+    use tllmprof_platform::ids;
+
+    fn this_thread() -> Followed {
+        Followed {
+            place: 0,
+            number: ids::thread(),
+            target: None,
+        }
+    }
+
+    fn shell(script: &str) -> Child {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]).stdin(Stdio::piped());
+        shell.spawn().unwrap()
+    }
+
+    /// Looks until a selected task satisfies `is`.
+    fn await_task(tasks: &mut OtherTasks, is: impl Fn(&What) -> bool) {
+        loop {
+            let selected = tasks.look(&[this_thread()], true);
+            if selected.iter().any(|task| is(&task.event())) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_child(what: &What, child: &Child, busy: bool, sleeps_in: Option<SystemCall>) -> bool {
+        matches!(*what, What::Meanwhile { task: Task::Child, is_busy, call, id, .. }
+            if id == child.id() && is_busy == busy && call == sleeps_in)
+    }
+
+    #[test]
+    fn a_busy_child_and_a_child_that_sleeps_are_found() {
+        let _alone = alone();
+        let mut tasks = OtherTasks::new(Duration::from_millis(5));
+        let mut busy = shell("while :; do :; done");
+        await_task(&mut tasks, |what| is_child(what, &busy, true, None));
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        let mut waits = shell("exec cat");
+        let call = Some(SystemCall::ReadStream);
+        await_task(&mut tasks, |what| is_child(what, &waits, false, call));
+        drop(waits.stdin.take());
+        waits.wait().unwrap();
+        let mut sleeps = shell("exec sleep 100");
+        let call = Some(SystemCall::ClockNanosleep);
+        await_task(&mut tasks, |what| is_child(what, &sleeps, false, call));
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        files::close_all();
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_forgotten() {
+        let _alone = alone();
+        let mut tasks = OtherTasks::new(Duration::from_millis(5));
+        let (send, receive) = std::sync::mpsc::channel::<()>();
+        let (tell, hear) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            tell.send(ids::thread()).unwrap();
+            while receive.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                core::hint::spin_loop();
+            }
+        });
+        let number = hear.recv().unwrap();
+        await_task(&mut tasks, |what| {
+            matches!(*what, What::Meanwhile { task: Task::Thread, is_busy: true, id, .. }
+                if id == number.cast_unsigned())
+        });
+        drop(send);
+        worker.join().unwrap();
+        let is_it = |task: &OtherTask| task.files.id == TaskId::Thread(number);
+        while tasks.tasks.iter().any(is_it) {
+            tasks.look(&[this_thread()], false);
+        }
+        files::close_all();
+    }
+
+    #[test]
+    fn a_cut_number_is_left_out() {
+        assert_eq!(numbers(b"12 345 6").collect::<Vec<_>>(), [12, 345]);
+        assert_eq!(numbers(b"12 345 ").collect::<Vec<_>>(), [12, 345]);
+        assert_eq!(numbers(b"").count(), 0);
+    }
+}
