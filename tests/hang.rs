@@ -499,6 +499,24 @@ fn a_run_that_is_watched_leaves_a_verdict_once_it_is_stuck() {
     assert!(seconds.iter().all(|seconds| *seconds > 4.0), "{metrics}");
 }
 
+#[test]
+fn the_processes_of_a_run_are_judged_by_its_identifier() {
+    let run = Run::watched("none", "stuck > 100s");
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let mut asked = command(tllmprof());
+        asked.args(["hang", "--json", "--run", &run.name]);
+        let output = common::run(asked.current_dir(run.scratch.folder()), TEST_TIMEOUT);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        let ranks = json["ranks"].as_array().map_or(0, Vec::len);
+        if ranks == RANKS as usize && json["ranks"][0]["life"] == "runs" {
+            break assert_eq!(output.status.code(), Some(NOT_STUCK), "{json:#}");
+        }
+        assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Returns the metrics of all processes that listen on a control socket.
 fn metrics() -> String {
     let mut command = command(tllmprof());

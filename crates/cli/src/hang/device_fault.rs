@@ -8,9 +8,6 @@ use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::latest;
-use super::state::RankState;
-
 /// The device from which the kernel log is read, one message per read.
 const KERNEL_LOG: &CStr = c"/dev/kmsg";
 /// Maximum size of a message of [`KERNEL_LOG`], in bytes.
@@ -19,10 +16,6 @@ const MAX_MESSAGE: usize = 8192;
 const MAX_MESSAGES: usize = 1 << 20;
 /// Beginning of each Xid error in the kernel log.
 const MARK: &str = "NVRM: Xid (";
-
-/// Maximum time, in nanoseconds, from a device fault to the last step or collective that a rank still began or ended. A
-/// fault that is older did not stop the rank. The clocks of the kernel log and of the ring files may also differ a bit.
-const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// Returns the meaning of an Xid error, in the words of NVIDIA's list of Xid errors.
 const fn meaning(code: u32) -> Option<&'static str> {
@@ -84,29 +77,10 @@ impl DeviceFault {
         })
     }
 
-    /// Returns true if the fault may have stopped the rank. A fault that names a process stops only this process. A fault
-    /// that names none, such as that of a GPU that has fallen off the bus, must have come when the rank stopped.
-    fn may_stop(&self, rank: &RankState) -> bool {
-        let stopped_ns = latest(&rank.ring);
-        let is_near = |time_ns: u64| time_ns + MAX_TIME_TO_STOP_NS >= stopped_ns;
-        let is_its = match self.pid {
-            Some(pid) => pid == rank.pid && self.time_ns.is_none_or(is_near),
-            None => self.time_ns.is_some_and(is_near),
-        };
-        is_its && rank.quiet_ns.is_some()
-    }
-
     /// Returns a text that describes the fault: `Xid 31 (GPU memory page fault) of GPU 0000:4f:00`.
     pub(crate) fn text(&self) -> String {
         let meaning = meaning(self.code).map_or_else(String::new, |text| format!(" ({text})"));
         format!("Xid {}{meaning} of GPU {}", self.code, self.device)
-    }
-}
-
-/// Notes for each rank the earliest device fault that may have stopped it.
-pub(crate) fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
-    for rank in ranks {
-        rank.fault = faults.iter().find(|fault| fault.may_stop(rank)).cloned();
     }
 }
 

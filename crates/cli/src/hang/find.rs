@@ -133,7 +133,6 @@ pub(super) fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()>
     if !path.is_dir() {
         return add(path, found);
     }
-    let before = found.len();
     let files = rings_in(path);
     if files.is_empty() {
         return Err(usage(format_args!(
@@ -141,15 +140,17 @@ pub(super) fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()>
             path.display()
         )));
     }
+    let mut are_all_bad = true;
     for file in files {
-        if let Err(error) = add(&file, found) {
-            output::say(format_args!("{error:#}"));
+        match add(&file, found) {
+            Err(error) => output::say(format_args!("{error:#}")),
+            Ok(()) => are_all_bad = false,
         }
     }
-    match found.len() > before {
-        true => Ok(()),
-        false => bail!("{}: none of its rings can be read", path.display()),
+    if are_all_bad {
+        bail!("{}: none of its rings can be read", path.display());
     }
+    Ok(())
 }
 
 fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let faults = device_fault::read(arguments.kernel_log.as_deref());
     let unread = match faults {
         Ok(faults) => {
-            device_fault::assign(&faults, &mut ranks);
+            ranks.iter_mut().for_each(|rank| rank.find_fault(&faults));
             None
         }
         Err(error) if arguments.kernel_log.is_some() => return Err(error),
@@ -133,7 +133,7 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
 fn examine_with_faults(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     let mut ranks = examine(found, between);
     if let Ok(faults) = device_fault::read(None) {
-        device_fault::assign(&faults, &mut ranks);
+        ranks.iter_mut().for_each(|rank| rank.find_fault(&faults));
     }
     ranks
 }
@@ -176,7 +176,9 @@ impl HangArguments {
             found.retain(|one| one.ring.run == *run);
             let folder = format!("tllmprof-{run}");
             if Path::new(&folder).is_dir() {
-                find::add_files(Path::new(&folder), &mut found)?;
+                let added = find::add_files(Path::new(&folder), &mut found);
+                // The folder may have no ring that can be read, while processes of the run have theirs elsewhere.
+                added.or_else(|error| if found.is_empty() { Err(error) } else { Ok(()) })?;
             }
             if found.is_empty() {
                 bail!(

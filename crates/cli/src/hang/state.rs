@@ -4,6 +4,11 @@
 use tllmprof_record::Ring;
 
 use super::device_fault::DeviceFault;
+use super::latest;
+
+/// Maximum time, in nanoseconds, from a device fault to the last step or collective that a rank still began or ended. A
+/// fault that is older did not stop the rank. The clocks of the kernel log and of the ring files may also differ a bit.
+const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
@@ -63,6 +68,20 @@ pub(super) struct ProcessThread {
 const FUNCTIONS_OF_PUT: usize = 4;
 
 impl RankState {
+    /// Stores the first of these device faults, ordered by time, that may have stopped the rank. A fault that names a
+    /// process stops only this process. A fault that names none, such as that of a GPU that has fallen off the bus, must
+    /// have come when the rank stopped.
+    pub(crate) fn find_fault(&mut self, faults: &[DeviceFault]) {
+        let stopped_ns = latest(&self.ring);
+        let is_near = |time_ns: u64| time_ns + MAX_TIME_TO_STOP_NS >= stopped_ns;
+        let is_its = |fault: &&DeviceFault| match fault.pid {
+            Some(pid) => pid == self.pid && fault.time_ns.is_none_or(is_near),
+            None => fault.time_ns.is_some_and(is_near),
+        };
+        let found = faults.iter().find(is_its).cloned();
+        self.fault = found.filter(|_| self.quiet_ns.is_some());
+    }
+
     /// Returns the name of the rank for messages, such as `rank 3`.
     pub(crate) fn name(&self) -> String {
         match self.number() {

@@ -5,7 +5,7 @@ use tllmprof_record::{
     RingDirection, RingStep,
 };
 
-use super::device_fault::{DeviceFault, assign};
+use super::device_fault::DeviceFault;
 use super::judge::judge;
 use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{Answer, VerdictKind};
@@ -598,6 +598,10 @@ fn a_process_whose_threads_cannot_be_read_is_not_called_stuck() {
     ranks.iter_mut().for_each(|rank| rank.threads.clear());
     let (answer, kind, ..) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
+}
+
+fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
+    ranks.iter_mut().for_each(|rank| rank.find_fault(faults));
 }
 
 /// Returns a device fault of this process. The ring files of these tests end at one second.
