@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tllmprof_config::printable;
 
-use crate::background::COMMAND;
+use crate::background::{COMMAND, GPU_SAMPLER};
 use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
@@ -93,6 +93,11 @@ impl Mapped {
     }
 }
 
+/// Returns true if a process with this name is the command itself, or the process by which it samples the GPUs.
+fn is_ours(name: &str) -> bool {
+    name == COMMAND || name.as_bytes() == GPU_SAMPLER.to_bytes()
+}
+
 /// Returns true if a line of `/proc/PID/maps` is a mapping of the CUDA driver's code.
 pub(crate) fn is_driver(line: &[u8]) -> bool {
     let name = line.rsplit(|byte| *byte == b'/').next().unwrap_or(line);
@@ -135,7 +140,7 @@ impl Processes {
                 |status: &ProcessSummary| ours.contains(&status.parent) || status.parent == command;
             let children = all
                 .iter()
-                .filter(|(_, status)| is_child(status) && status.name != COMMAND);
+                .filter(|(_, status)| is_child(status) && !is_ours(&status.name));
             let children: Vec<_> = children.map(|(number, _)| *number).collect();
             ours.extend(children);
             if ours.len() == before {
@@ -311,6 +316,12 @@ mod tests {
         assert_eq!(parse("7 (a) S 4 5\n"), None);
         let own = ProcessSummary::read(u64::from(std::process::id())).unwrap();
         assert!(own.image.places.iter().all(|place| *place > 0), "{own:?}");
+    }
+
+    #[test]
+    fn the_sampler_of_gpus_is_no_process_of_the_program() {
+        assert!(is_ours("tllmprof") && is_ours("gpu-sampler"));
+        assert!(!is_ours("python3") && !is_ours("gpu-samplers"));
     }
 
     #[test]

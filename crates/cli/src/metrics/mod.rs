@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tllmprof_config::{Level, RunId};
 
+use crate::background::GPU_SAMPLER;
 use crate::supervised::HeldSignals;
 use crate::{inherited, output, witness};
 
@@ -32,9 +33,6 @@ use crate::{inherited, output, witness};
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to wait for the last message of the sampling process in a run without `--gpu-metrics`.
 const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Name of the sampling process.
-const NAME: &std::ffi::CStr = c"gpu-sampler";
 
 /// The measurements that the sampling process takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,7 +176,7 @@ fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
     // Users may send signals to all processes that are called `tllmprof`. These signals are meant for the command, so
     // the sampling process takes another name.
     // SAFETY: the call reads only the name.
-    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, GPU_SAMPLER.as_ptr()) };
     witness::forget_arguments();
     if orders.write_all(&[0]).is_err() {
         return;

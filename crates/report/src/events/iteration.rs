@@ -135,16 +135,21 @@ pub struct Iteration {
     /// Time in calls that launch kernels or graphs, in nanoseconds.
     #[serde(skip)]
     pub launching: u64,
-    /// Number of the calls in `calls` that begin or end a stream capture, or that are captured instead of executed.
     #[serde(skip)]
-    pub captures: u32,
-    /// Number of the calls in `calls` that load or compile code.
-    #[serde(skip)]
-    pub compilations: u32,
+    pub preparation: Preparation,
     /// The wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls; `None` if
     /// there was no such wait.
     #[serde(skip)]
     pub launched_after: Option<u8>,
+}
+
+/// Numbers of an iteration's calls that prepare work for the GPU rather than start it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Preparation {
+    /// Number of calls that begin or end a stream capture, or that were captured into a graph instead of executed.
+    pub captures: u32,
+    /// Number of calls that load or compile code.
+    pub compilations: u32,
 }
 
 /// Use of the processor and memory by the iteration's thread, as written to JSON.

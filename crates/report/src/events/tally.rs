@@ -6,6 +6,7 @@ use std::hash::Hash;
 use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
 use crate::events::causes::{Cause, SlowestIterations};
+use crate::events::iteration::Preparation;
 use crate::events::qualify::Qualified;
 use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
@@ -43,11 +44,7 @@ pub(crate) struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
-    /// Number of calls that begin or end a stream capture, or that were captured into a graph
-    /// instead of executed.
-    pub captures: u32,
-    /// Number of calls that load or compile code.
-    pub compilations: u32,
+    pub preparation: Preparation,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
@@ -257,9 +254,10 @@ impl<'a> Tally<'a> {
         {
             iteration.calls = iteration.calls.saturating_add(1);
             let captures = stream.is_none() || kind == CallKind::Capture;
-            iteration.captures = iteration.captures.saturating_add(u32::from(captures));
             let compiles = self.known.compiles[usize::from(row)];
-            iteration.compilations = iteration.compilations.saturating_add(u32::from(compiles));
+            let prepared = &mut iteration.preparation;
+            prepared.captures = prepared.captures.saturating_add(captures.into());
+            prepared.compilations = prepared.compilations.saturating_add(compiles.into());
             let is_own = self.threads.get(place) == Some(&thread);
             if is_own && kind == CallKind::Wait && iteration.launches > 0 {
                 iteration.waited = Some(row);

@@ -35,7 +35,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     if process.facts.origin.is_own() && !process.facts.calls.iter().any(CallCount::compiles) {
         return Judgement::Unknown("the record does not have them".to_owned());
     }
-    let compiles = |iteration: &Iteration| iteration.n >= START_UP && iteration.compilations > 0;
+    let compiles =
+        |iteration: &Iteration| iteration.n >= START_UP && iteration.preparation.compilations > 0;
     let steps: Vec<_> = one
         .iterations()
         .filter(|iteration| compiles(iteration))
@@ -58,7 +59,10 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         );
         (share, longer.of_slow, cost)
     };
-    let calls: u32 = steps.iter().map(|iteration| iteration.compilations).sum();
+    let calls: u32 = steps
+        .iter()
+        .map(|iteration| iteration.preparation.compilations)
+        .sum();
     let evidence = format!(
         "{calls} calls of {} in {} of {all} iterations ({}), {cost}{}",
         functions(one),

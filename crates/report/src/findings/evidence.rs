@@ -272,7 +272,9 @@ impl<'a> Evidence<'a> {
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // Skip iterations in which a graph is captured or code is compiled, because that makes them slow. If
         // most iterations do so, skip none.
-        let is_slow = |iteration: &Iteration| iteration.captures > 0 || iteration.compilations > 0;
+        let is_slow = |iteration: &Iteration| {
+            iteration.preparation.captures > 0 || iteration.preparation.compilations > 0
+        };
         let slow = self.iterations().filter(|iteration| is_slow(iteration));
         let few = slow.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
@@ -286,7 +288,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns the time by which iterations with a graph capture exceed the median of iterations without a capture.
     pub(crate) fn captures(&self) -> Lost {
-        self.longer(|iteration| iteration.captures > 0)
+        self.longer(|iteration| iteration.preparation.captures > 0)
     }
 
     /// Returns the time by which the iterations for which `is_one` returns true exceed the median of the others.

@@ -109,7 +109,9 @@ pub(crate) fn recapture_when() -> String {
 
 pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
     let all = one.iterations().count();
-    let captured = one.iterations().filter(|iteration| iteration.captures > 0);
+    let captured = one
+        .iterations()
+        .filter(|iteration| iteration.preparation.captures > 0);
     let captured = captured.count();
     if captured == 0 {
         return Judgement::No("no graph is captured".to_owned());

@@ -34,6 +34,9 @@ const MAX_APART_NS: u64 = 5_000_000;
 /// Minimum share of a task's stacks, as a fraction, that contain a function, for the task to be in that function.
 const MIN_IN_FUNCTION: f64 = 0.5;
 
+/// End of the text for the cause of a wait of which only the system call is known.
+const UNNAMED_WAIT: &str = ": futex";
+
 /// The state of another thread or a child process at a sample of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meanwhile {
@@ -234,11 +237,18 @@ impl Producers<'_> {
             },
         };
         let (does, location) = produced.does(key, samples, frames);
+        // Threads also wait for each other's locks and semaphores, without a function that says what they wait for.
+        let may_be_lock = wait.kind == SleepKind::Other
+            && matches!(key, TaskKey::Thread(_))
+            && wait.cause.ends_with(UNNAMED_WAIT);
         Sleep {
-            kind: SleepKind::Producer,
+            kind: match may_be_lock {
+                true => wait.kind,
+                false => SleepKind::Producer,
+            },
             cause: wait.cause_for(&format!("{who} ({does})")),
             location: location.or_else(|| wait.location.clone()),
-            producer: Some(produced.share),
+            producer: (!may_be_lock).then_some(produced.share),
         }
     }
 
@@ -603,13 +613,13 @@ mod tests {
     }
 
     /// The sleep of `MAIN` is the first; those of `OTHER` follow.
-    fn sleeps(main: SleepKind) -> Vec<Sleep> {
+    fn sleeps(main: SleepKind, called: &str) -> Vec<Sleep> {
         let begins = match main {
             SleepKind::Work => "waiting for work",
             _ => "blocked",
         };
         vec![
-            sleep(main, &format!("{begins} in take: queue.get")),
+            sleep(main, &format!("{begins} in take: {called}")),
             sleep(SleepKind::Sleep, "asleep in load: nanosleep"),
             sleep(SleepKind::File, "waiting for a file in load: read"),
             sleep(SleepKind::Work, "waiting for work in serve: poll"),
@@ -635,6 +645,16 @@ mod tests {
     /// of a wait: the number of the step, and that of the sample in its wait.
     fn divided(
         main: SleepKind,
+        task: Task,
+        does: impl Fn(u64, u64) -> Doing,
+    ) -> Vec<(String, usize)> {
+        divided_in(main, "queue.get", task, does)
+    }
+
+    /// Returns the same for waits in the function `called`.
+    fn divided_in(
+        main: SleepKind,
+        called: &str,
         task: Task,
         does: impl Fn(u64, u64) -> Doing,
     ) -> Vec<(String, usize)> {
@@ -688,7 +708,7 @@ mod tests {
         continues.resize(of_main + others.len(), false);
         samples.extend(others);
         let mut frames = Frames::default();
-        frames.sleeps = sleeps(main);
+        frames.sleeps = sleeps(main, called);
         let producers = Producers {
             meanwhile: &meanwhile,
             continues: &continues,
@@ -733,6 +753,19 @@ mod tests {
         // A wait for a lock is not divided.
         let found = divided(SleepKind::Lock, Task::Thread, |_, _| BUSY);
         assert_eq!(found, all("blocked in take: queue.get"));
+    }
+
+    #[test]
+    fn a_wait_that_may_be_for_a_lock_names_the_other_thread_and_is_no_wait_for_input() {
+        // `divided_in` checks that a sleep has a producer only if it is a wait for one.
+        let found = divided_in(SleepKind::Other, "futex", Task::Thread, |_, _| BUSY);
+        let expected = all("waiting for another thread (busy) in take: futex");
+        assert_eq!(found, expected);
+        let found = divided_in(SleepKind::Other, "futex", Task::Child, |_, _| BUSY);
+        assert_eq!(
+            found,
+            all("waiting for a child process (busy) in take: futex")
+        );
     }
 
     #[test]
