@@ -129,7 +129,7 @@ def host_function():
     source, library = os.path.join(folder, "host.c"), os.path.join(folder, "libhost.so")
     with open(source, "w") as file:
         file.write(HOST_FUNCTION)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
     return ctypes.CDLL(library).wait_for_copy
 
 

@@ -556,9 +556,12 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
-/// Returns words about waits for the GPU that return after its work has ended, if most of the GPU's idle time lies in
-/// such waits; otherwise an empty text.
-fn late_waits(one: &Evidence<'_>) -> String {
+/// End of the names of functions that ask whether work is done.
+const QUERY: &str = "Query";
+
+/// Returns words about waits in which the GPU is idle, if most of the GPU's idle time lies in them; otherwise an empty
+/// text. The GPU is idle before the wait returns, or between the work that is waited for, as the kernels show.
+fn idle_waits(one: &Evidence<'_>) -> String {
     let ledger = &one.process.ledger;
     let claims = &ledger.details.claims;
     let rows = claims.rows(&[Claim::Wait, Claim::Read]);
@@ -568,12 +571,25 @@ fn late_waits(one: &Evidence<'_>) -> String {
     });
     let waits: Vec<_> = waits.collect();
     let all: u64 = waits.iter().map(|(_, ns)| ns).sum();
-    match waits.first() {
-        Some((name, ns)) if all > claims.idle() / 2 => format!(
-            "; the waits return late: {name} returns {} a step after the GPU has ended its work",
-            Time(ns / ledger.gpu_iterations.max(1))
+    let Some((name, ns)) = waits.first().filter(|_| all > claims.idle() / 2) else {
+        return String::new();
+    };
+    let each = Time(ns / ledger.gpu_iterations.max(1));
+    let kernels = one.process.kernels.window.as_ref();
+    let gaps = kernels.and_then(|kernels| Some(kernels.share(kernels.gaps?)));
+    if gaps.is_some_and(|gaps| gaps > claims.share_of(all) / 2.0) {
+        return format!(
+            "; in {name} it is idle {each} a step between its work: it waits for a host function (cudaLaunchHostFunc), for an \
+             event, or for other programs that use it"
+        );
+    }
+    match name.ends_with(QUERY) {
+        true => format!(
+            "; the program asks too late: the {name} that finds the work done comes {each} a step after the GPU has ended it"
         ),
-        _ => String::new(),
+        false => format!(
+            "; the waits return late: {name} returns {each} a step after the GPU has ended its work"
+        ),
     }
 }
 
@@ -591,7 +607,7 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
         one.worked(),
         one.measured_in(one.process.ledger.gpu_iterations),
         match named(&rows, claims.gpu).strip_prefix(": ") {
-            Some(rows) => format!("; meanwhile the host: {rows}{}", late_waits(one)),
+            Some(rows) => format!("; meanwhile the host: {rows}{}", idle_waits(one)),
             None => String::new(),
         }
     );

@@ -3,7 +3,7 @@
 use tllmprof_report::Verdict;
 
 use super::synthetic::{MS, SyntheticLoop, US};
-use super::{finds, says};
+use super::{find_finding, finds, report, says};
 
 #[test]
 fn routing_imbalance_beyond_chance() {
@@ -92,6 +92,11 @@ fn a_gpu_that_is_idle_half_the_time() {
         ..SyntheticLoop::default()
     };
     says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
+    // The waits last until the work has ended, so the GPU is idle within its work.
+    let report = report(&[kernels.clone()]);
+    let evidence = &find_finding(&report, "gpu-idle").evidence;
+    let between = "a step between its work: it waits for a host function";
+    assert!(evidence.contains(between), "{evidence}");
     let half_of_them = SyntheticLoop {
         dropped: 40,
         ..kernels
