@@ -406,7 +406,8 @@ fn a_device_fault_is_read_from_a_copy_of_the_kernel_log() {
     )
     .unwrap();
     let output = asked();
-    let expected = "stuck: rank 2 caused Xid 31 (GPU memory page fault) of GPU 0000:4f:00, as the kernel log says";
+    let expected =
+        "stuck: the kernel log names rank 2 in Xid 31 (GPU memory page fault) of GPU 0000:4f:00";
     assert!(output.out().starts_with(expected), "{}", output.out());
     // A fault long before the ranks stopped is not the reason.
     std::fs::write(&log, fault(stopped - 60)).unwrap();

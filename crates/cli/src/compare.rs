@@ -119,7 +119,7 @@ fn run_with_baseline(
     baseline::check_apart(folder, new)?;
     let kept = baseline::runs(folder)?;
     // The new runs are read first. So a run that the folder has already is left out of the folder's runs.
-    let Some(read) = read_sides([new, &kept], wanted)? else {
+    let Some(read) = read_sides([new, &kept], Counting::Once, wanted)? else {
         return Ok(ExitCode::FAILURE);
     };
     let [new, kept] = read.sides;
@@ -222,39 +222,50 @@ impl Compared {
 /// Compares the runs of two sides. Returns `None` if a file cannot be read; the error has then been logged.
 ///
 /// # Errors
-/// A folder has no record, a folder has records of several runs, the rule of `--step` cannot be used, or every run of
-/// `other` is also a run of `base`.
+/// A folder has no record, a folder has records of several runs, or the rule of `--step` cannot be used.
 pub(crate) fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
     wanted: &CompareRequest<'_>,
 ) -> Result<Option<Compared>> {
-    let Some(read) = read_sides([base, other], wanted)? else {
-        return Ok(None);
+    let read = read_sides([base, other], Counting::OnEachSide, wanted)?;
+    let compared = |read: ReadSides| {
+        let [base, other] = read.sides;
+        Compared::new(base, other, &wanted.asked)
     };
-    let [base, other] = read.sides;
-    if let ([], [.., last]) = (&other[..], &read.repeated[..]) {
-        return Err(usage(format_args!(
-            "{}: there is no run to compare it with (wanted: two different runs)",
-            last.display()
-        )));
-    }
-    Ok(Some(Compared::new(base, other, &wanted.asked)))
+    Ok(read.map(compared))
 }
 
-/// The runs of both sides of a comparison, each run once.
+/// Where a run counts that occurs several times.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    /// Once on each side. A run may be compared with itself, and then is equal.
+    OnEachSide,
+    /// Once, on the first side that has it.
+    Once,
+}
+
+/// The runs of both sides of a comparison.
 struct ReadSides {
     sides: [Vec<ReadRun>; 2],
-    /// For each run that was left out, the path of the same run that counts.
+    /// For each run of the second side that was left out, the path of the same run that counts.
     repeated: Vec<PathBuf>,
 }
 
-/// Reads the runs of two sides. A run that occurs several times is left out where it occurs again; one line says so.
+/// Reads the runs of two sides. A run that occurs several times is left out where it does not count; one line says so.
 /// Returns `None` if a file cannot be read; the error has then been logged.
-fn read_sides(sides: [&[PathBuf]; 2], wanted: &CompareRequest<'_>) -> Result<Option<ReadSides>> {
-    let mut known = KnownRuns::default();
+fn read_sides(
+    sides: [&[PathBuf]; 2],
+    counting: Counting,
+    wanted: &CompareRequest<'_>,
+) -> Result<Option<ReadSides>> {
+    let mut known = [KnownRuns::default(), KnownRuns::default()];
+    let of_second = usize::from(counting == Counting::OnEachSide);
     let [first, second] = sides;
-    let sides = [known.find_files(first)?, known.find_files(second)?];
+    let first = known[0].find_files(first)?;
+    // A new run that is given twice is still a new run: only what the second side repeats is of interest.
+    known[0].repeated.clear();
+    let sides = [first, known[of_second].find_files(second)?];
     let all = sides.iter().flatten().flat_map(|run| &run.files);
     let all: Vec<_> = all.cloned().collect();
     let reading = ReadOptions::with_step(wanted.step, &all)?;
@@ -266,10 +277,14 @@ fn read_sides(sides: [&[PathBuf]; 2], wanted: &CompareRequest<'_>) -> Result<Opt
     let (Some(first), Some(second)) = (read_all(first)?, read_all(second)?) else {
         return Ok(None);
     };
-    let sides = [first, second].map(|side| known.leave_out_copies(side));
+    let repeated = known[of_second].repeated.len();
+    let first = known[0].leave_out_copies(first);
+    known[of_second].repeated.truncate(repeated);
+    let sides = [first, known[of_second].leave_out_copies(second)];
+    let repeated = known.into_iter().flat_map(|known| known.repeated);
     Ok(Some(ReadSides {
         sides,
-        repeated: known.repeated,
+        repeated: repeated.collect(),
     }))
 }
 

@@ -500,11 +500,6 @@ fn wrong_input_is_an_error_of_one_line() {
             "within \"0\": wanted: a percentage above 0",
         ),
         (
-            "compare",
-            json!({"base": [LAYERS], "other": [LAYERS]}),
-            "standin-layers.tllmprof: there is no run to compare it with",
-        ),
-        (
             "capture",
             json!({"steps": 0}),
             "steps 0: wanted: 1 to 10000",
@@ -569,7 +564,7 @@ fn the_protocols_own_client_drives_every_tool() {
         ["brief", {"files": files}],
         ["finding", {"files": files, "id": "gpu-idle"}],
         ["table", {"files": files, "table": "kernels", "top": 3}],
-        ["compare", {"base": files, "other": [STACKS]}],
+        ["compare", {"base": files, "other": files}],
         ["layer", {"files": files, "name": "model/layers.1"}],
         ["slow_iterations", {"files": files}],
         ["live_processes", {}],

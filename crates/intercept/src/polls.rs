@@ -23,6 +23,9 @@ use super::thunk::{Role, Thunk};
 /// Value of `CUDA_ERROR_NOT_READY` and `cudaErrorNotReady`.
 const NOT_READY: u32 = 600;
 
+/// Value of `CUDA_ERROR_NOT_INITIALIZED` and `cudaErrorInitializationError`.
+const NOT_INITIALIZED: usize = 3;
+
 /// Type of the functions that ask whether work is done.
 type Query = unsafe extern "C-unwind" fn(usize) -> usize;
 
@@ -50,7 +53,7 @@ pub(crate) unsafe extern "C-unwind" fn queried(
     let real: *mut c_void = thunk.real();
     // SAFETY: the handler is used only for thunks of queries, so the real function has this type.
     let Some(real) = (unsafe { function::at::<Query>(real) }) else {
-        return NOT_READY as usize;
+        return NOT_INITIALIZED;
     };
     let is_timed = recorder::is_keeping() || watch::is_watching();
     let since = if is_timed { recorder::ticks() } else { 0 };

@@ -246,7 +246,7 @@ impl<R: BufRead> Read for Gunzip<R> {
                 break;
             };
             let next = rest.fill_buf()?;
-            if next.starts_with(GZIP) {
+            if next.first() == GZIP.first() {
                 self.member = Some(GzDecoder::new(rest));
             } else if !next.is_empty() {
                 return Err(io::Error::other(

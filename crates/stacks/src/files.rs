@@ -79,7 +79,11 @@ fn in_child(_: &OnlyThread) {
 
 /// Closes all files.
 pub(crate) fn close_all() {
-    (0..PLACES).for_each(close);
+    if let Some(mut files) = FILES.lock_for(FORK_TIMEOUT) {
+        files
+            .iter_mut()
+            .for_each(|files| *files = [const { None }; NAMES.len()]);
+    }
     if let Some(mut folder) = THREADS.lock_for(FORK_TIMEOUT) {
         *folder = None;
     }
@@ -158,15 +162,6 @@ fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
     })
 }
 
-/// Locks out the other tests that use the open files.
-#[cfg(test)]
-pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 #[cfg(test)]
 pub(crate) fn is_open(place: usize) -> bool {
     FILES.lock()[place].iter().any(Option::is_some)
@@ -177,6 +172,7 @@ mod tests {
     use tllmprof_platform::ids;
 
     use super::*;
+    use crate::exclusive::alone;
 
     #[test]
     fn the_threads_of_the_process_are_listed_again_and_again() {

@@ -14,6 +14,9 @@
 //! register themselves ([`followed`]).
 
 mod asleep;
+#[cfg(test)]
+#[path = "exclusive/tests.rs"]
+mod exclusive;
 mod files;
 mod followed;
 mod frames;

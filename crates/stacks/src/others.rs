@@ -112,6 +112,12 @@ impl OtherTasks {
         }
     }
 
+    /// Returns true if the thread is observed.
+    pub(crate) fn has_thread(&self, number: i32) -> bool {
+        let mut ids = self.tasks.iter().map(|task| task.files.id);
+        ids.any(|id| id == TaskId::Thread(number))
+    }
+
     /// Forgets the names, whose ids are no longer valid.
     pub(crate) fn forget_names(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.name = None);
@@ -327,7 +333,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::files::alone;
+    use crate::exclusive::alone;
     use tllmprof_platform::ids;
 
     fn this_thread() -> Followed {

@@ -36,6 +36,8 @@ const ENDS: u32 = 2;
 
 /// The longest time that the end of a window (a recorded interval) waits for the sampling thread to end.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time between two searches of the Python interpreter for a thread that was not found there.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the sampling thread checks if only threads of the library are left in the
 /// process.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -282,6 +284,8 @@ struct SampledThread {
     slept: Option<Slept>,
     /// The thread in the Python interpreter, if it was found.
     target: Option<Target>,
+    /// The time at which the interpreter was last searched for the thread.
+    searched: Option<Instant>,
 }
 
 /// The state of a thread that slept at a sample. If the thread has used no processor time since and
@@ -381,6 +385,11 @@ impl SamplingThread {
             is_anybody_left |= is_left;
         }
         self.sample_others(&interpreter);
+        let others = &self.others;
+        self.threads.retain(|known| {
+            followed::all().any(|thread| thread.number == known.number)
+                || others.has_thread(known.number)
+        });
         is_anybody_left
     }
 
@@ -414,9 +423,12 @@ impl SamplingThread {
     fn sample_other(&mut self, interpreter: &InterpreterState, task: &SelectedTask, number: i32) {
         let is_it = |known: &&SampledThread| known.number == number;
         let known = self.threads.iter().find(is_it);
+        let now = Instant::now();
+        let searched = known.and_then(|known| known.searched);
+        let is_late = searched.is_none_or(|at| now.duration_since(at) >= SEARCH_INTERVAL);
         let target = match (known, interpreter) {
             (Some(known), _) if known.target.is_some() => known.target,
-            (_, InterpreterState::Read(ready)) => python::find_thread(ready, number),
+            (_, InterpreterState::Read(ready)) if is_late => python::find_thread(ready, number),
             _ => None,
         };
         let thread = Followed {
@@ -426,7 +438,10 @@ impl SamplingThread {
         };
         let is_left = self.sample_one(interpreter, thread);
         match self.threads.iter_mut().find(|known| known.number == number) {
-            Some(known) if is_left => known.target = target,
+            Some(known) if is_left => {
+                known.target = target;
+                known.searched = if is_late { Some(now) } else { searched };
+            }
             _ => self.threads.retain(|known| known.number != number),
         }
     }
@@ -546,9 +561,10 @@ impl SamplingThread {
             number: thread.number,
             walker: Walker::default(),
             scheduled: Scheduled::begin(thread)?,
-            native: open_native(thread.number, self.period),
+            native: open_native(thread, self.period),
             slept: None,
             target: thread.target,
+            searched: None,
         });
         Some(self.threads.len() - 1)
     }
@@ -644,14 +660,15 @@ impl SamplingThread {
     }
 }
 
-/// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows
-/// it.
-fn open_native(thread: i32, period: u64) -> Option<Ring> {
+/// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows it. If the kernel
+/// refuses it for a followed thread, native stacks are given up.
+fn open_native(thread: Followed, period: u64) -> Option<Ring> {
     if !takes_native() {
         return None;
     }
-    match Ring::open(thread, period) {
+    match Ring::open(thread.number, period) {
         Ok(ring) => Some(ring),
+        Err(_) if thread.place >= MAX_THREADS => None,
         Err(refusal) => {
             IS_REFUSED.store(true, Ordering::Relaxed);
             if is_asked_for(variable::native_stacks) {

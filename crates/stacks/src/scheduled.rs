@@ -109,6 +109,7 @@ mod tests {
     use tllmprof_platform::ids;
 
     use super::*;
+    use crate::exclusive::alone;
 
     #[test]
     fn the_state_and_the_processor_are_found_behind_any_name() {
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_thread_runs_sleeps_and_ends() {
-        let _alone = files::alone();
+        let _alone = alone();
         let (number, sleeps) = (AtomicI32::new(0), AtomicBool::new(false));
         scope(|scope| {
             let worker = scope.spawn(|| {

@@ -7,7 +7,8 @@ use tllmprof_platform::ids;
 use tllmprof_recorder::SystemCall;
 
 use crate::asleep;
-use crate::files::{self, alone};
+use crate::exclusive::alone;
+use crate::files;
 use crate::followed::Followed;
 use crate::modules::Modules;
 use crate::native::Ring;

@@ -97,7 +97,7 @@ impl StuckCause {
             let call = thread.call.as_deref().unwrap_or("an unknown system call");
             self.is_host_function = true;
             self.text = format!(
-                "{}, which runs the host function {name} ({module}): it sleeps in {call}",
+                "{}; the GPU waits for the host function {name} ({module}), which sleeps in {call}",
                 self.text
             );
         }

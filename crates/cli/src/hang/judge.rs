@@ -116,9 +116,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if gone.len() == part.len() {
         return judge_gone(ranks, part);
     }
-    let quiet = all().filter_map(|rank| rank.quiet_ns).min();
-    let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
-    if let Some(verdict) = device_fault(ranks, part).filter(|_| is_quiet || !gone.is_empty()) {
+    if let Some(verdict) = device_fault(ranks, part).filter(|_| !gone.is_empty()) {
         return verdict;
     }
     if let [first, ..] = gone[..] {
@@ -137,7 +135,16 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if let Some(verdict) = mismatch(ranks, part) {
         return verdict;
     }
+    let quiet = all().filter_map(|rank| rank.quiet_ns).min();
+    let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
     let mut verdict = behind(ranks, part).unwrap_or_else(|| together(ranks, part));
+    let may_be_fault = matches!(
+        verdict.kind,
+        VerdictKind::Gpu | VerdictKind::NotEntered | VerdictKind::Unclear
+    );
+    if let Some(fault) = device_fault(ranks, part).filter(|_| may_be_fault && is_quiet) {
+        return fault;
+    }
     if verdict.answer == Answer::Stuck && verdict.kind != VerdictKind::Deadlock && !is_quiet {
         verdict.answer = Answer::CannotTell;
         verdict.text = format!(
@@ -159,10 +166,17 @@ fn device_fault(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let is_its = |index: &usize| ranks[*index].fault.as_ref() == Some(fault);
     let its: Vec<_> = part.iter().copied().filter(is_its).collect();
     let text = match fault.pid == Some(ranks[index].pid) {
-        true => format!("{} caused {}", names(ranks, &[index]), fault.text()),
-        false => format!("{} came when the ranks stopped", fault.text()),
+        true => format!(
+            "the kernel log names {} in {}",
+            names(ranks, &[index]),
+            fault.text()
+        ),
+        false => format!(
+            "the kernel log has {} from when the ranks stopped",
+            fault.text()
+        ),
     };
-    let text = format!("{text}, as the kernel log says{}", last_of(&ranks[index]));
+    let text = format!("{text}{}", last_of(&ranks[index]));
     Some(HangVerdict::new(
         Answer::Stuck,
         VerdictKind::DeviceFault,

@@ -73,9 +73,10 @@ impl RankState {
     /// have come when the rank stopped.
     pub(crate) fn find_fault(&mut self, faults: &[DeviceFault]) {
         let stopped_ns = latest(&self.ring);
-        let is_near = |time_ns: u64| time_ns + MAX_TIME_TO_STOP_NS >= stopped_ns;
+        let is_after = |time_ns: u64| time_ns.saturating_add(MAX_TIME_TO_STOP_NS) >= stopped_ns;
+        let is_near = |time_ns: u64| time_ns.abs_diff(stopped_ns) <= MAX_TIME_TO_STOP_NS;
         let is_its = |fault: &&DeviceFault| match fault.pid {
-            Some(pid) => pid == self.pid && fault.time_ns.is_none_or(is_near),
+            Some(pid) => pid == self.pid && fault.time_ns.is_none_or(is_after),
             None => fault.time_ns.is_some_and(is_near),
         };
         let found = faults.iter().find(is_its).cloned();

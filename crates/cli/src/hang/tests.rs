@@ -624,7 +624,7 @@ fn a_device_fault_in_the_kernel_log_is_named_first() {
         (answer, kind, its),
         (Answer::Stuck, VerdictKind::DeviceFault, vec![3])
     );
-    let expected = "rank 3 caused Xid 31 (GPU memory page fault) of GPU 0000:4f:00, as the kernel log says after all_reduce";
+    let expected = "the kernel log names rank 3 in Xid 31 (GPU memory page fault) of GPU 0000:4f:00 after all_reduce";
     assert!(text.starts_with(expected), "{text}");
     // The process that had the fault has ended, and later all others.
     ranks[3].life = Life::Gone;
@@ -635,7 +635,10 @@ fn a_device_fault_in_the_kernel_log_is_named_first() {
         (answer, kind),
         (Answer::CannotTell, VerdictKind::DeviceFault)
     );
-    assert!(text.contains("at their end rank 3 caused Xid 31"), "{text}");
+    assert!(
+        text.contains("at their end the kernel log names rank 3 in Xid 31"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -648,7 +651,7 @@ fn a_device_fault_without_a_process_counts_if_the_ranks_stopped_with_it() {
         (answer, kind, its),
         (Answer::Stuck, VerdictKind::DeviceFault, all)
     );
-    assert!(text.contains("came when the ranks stopped"), "{text}");
+    assert!(text.contains("from when the ranks stopped"), "{text}");
 }
 
 #[test]
@@ -665,12 +668,20 @@ fn device_faults_that_did_not_stop_the_ranks_do_not_count() {
     for fault in [
         fault(Some(400), Some(SECOND)),
         fault(None, Some(SECOND)),
+        fault(None, Some(2000 * SECOND)),
+        fault(None, Some(u64::MAX)),
         fault(Some(7), Some(60 * SECOND)),
         fault(None, None),
     ] {
         assign(std::slice::from_ref(&fault), &mut others);
         assert_ne!(judged(&others).1, VerdictKind::DeviceFault, "{fault:?}");
     }
+    // A server without requests is idle, whatever a GPU had meanwhile.
+    let mut idle = self::ranks();
+    idle.iter_mut()
+        .for_each(|rank| rank.threads[0] = asleep(rank.pid, "poll_requests"));
+    assign(&[fault(None, Some(SECOND))], &mut idle);
+    assert_eq!(judged(&idle).1, VerdictKind::Idle);
     // A fault is no reason while the ranks make steps.
     assign(&[fault(Some(400), Some(60 * SECOND))], &mut ranks);
     assert_eq!(judged(&ranks).1, VerdictKind::DeviceFault);
@@ -746,7 +757,8 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
         ]),
         ..asleep(101, "")
     };
-    let expected = "which runs the host function wait_for_copy (server): it sleeps in futex since";
+    let expected =
+        "; the GPU waits for the host function wait_for_copy (server), which sleeps in futex since";
     let (answer, kind, _, text) = judged(&ranks);
     assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu));
     assert!(

@@ -433,42 +433,48 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
 }
 
 /// Moves idle time of the GPU to the kernels that run more or less often in the other run. Between two kernels the GPU is
-/// idle for a moment while the host already waits, so more kernels also mean more idle time in waits. The moved time is
-/// the number of further kernels times the base's mean idle time for each kernel, and at most the change of that idle
-/// time.
+/// idle for a moment while the host already waits, so more kernels also mean more idle time in waits. For each run of such
+/// a kernel, the base's mean idle time for a kernel is moved, on both sides, but not so much that it exceeds the change
+/// of the idle time.
 fn move_gaps(parts: &mut PartAmounts) {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
     };
     let is_wait = |kind, name: &str| kind == RankedCauseKind::Idle && name.starts_with(WAITING);
-    let (mut all, mut idle) = (0.0, [0.0; 2]);
+    let (mut all, mut idle, mut runs) = (0.0, [0.0; 2], [0.0; 2]);
     let mut changed = Vec::new();
-    for (key, (name, [base, other])) in &*parts {
+    for (key, (name, sides)) in &*parts {
+        let [base, other] = *sides;
         if is_kernel(key.0) {
             all += base.count;
-            if ["more often", "less often"].contains(&what(key.0, false, *base, *other)) {
-                changed.push((key.clone(), other.count - base.count));
+            if ["more often", "less often"].contains(&what(key.0, false, base, other)) {
+                changed.push(key.clone());
+                runs[0] += base.count;
+                runs[1] += other.count;
             }
         } else if is_wait(key.0, name) {
             idle[0] += base.ns;
             idle[1] += other.ns;
         }
     }
-    let more: f64 = changed.iter().map(|(_, more)| more).sum();
-    let (expected, change) = (idle[0] / all * more, idle[1] - idle[0]);
-    if all == 0.0 || expected * change <= 0.0 {
+    let (more, change) = (runs[1] - runs[0], idle[1] - idle[0]);
+    if all == 0.0 || idle.contains(&0.0) || more * change <= 0.0 {
         return;
     }
-    let moved = expected.abs().min(change.abs()).copysign(change);
-    for (key, count) in changed {
-        if let Some((name, [_, other])) = parts.get_mut(&key) {
-            other.ns += moved * count / more;
+    let each = (idle[0] / all).min(change / more);
+    for key in changed {
+        if let Some((name, sides)) = parts.get_mut(&key) {
+            for amount in sides {
+                amount.ns += each * amount.count;
+            }
             name.push_str(WITH_GAPS);
         }
     }
-    for ((kind, _), (name, [_, other])) in parts {
+    for ((kind, _), (name, sides)) in parts {
         if is_wait(*kind, name) {
-            other.ns -= moved * other.ns / idle[1];
+            for ((amount, idle), runs) in sides.iter_mut().zip(idle).zip(runs) {
+                amount.ns = (amount.ns - each * runs * amount.ns / idle).max(0.0);
+            }
         }
     }
 }
@@ -609,6 +615,25 @@ mod tests {
     }
 
     #[test]
+    fn kernels_that_run_less_often_take_their_idle_time_with_them() {
+        let mut parts = with_small_kernels(19.0, 52e3);
+        for (_, sides) in parts.values_mut() {
+            sides.reverse();
+        }
+        move_gaps(&mut parts);
+        let causes = causes(parts);
+        assert_eq!(causes[0].what, "less often");
+        assert!(causes[0].more < -18.0 * 900.0 - 15e3, "{:?}", causes[0]);
+        assert!(
+            causes
+                .iter()
+                .all(|cause| cause.base >= 0.0 && cause.other >= 0.0)
+        );
+        let sum: f64 = causes.iter().map(|cause| cause.more).sum();
+        assert_eq!(sum.round(), -18.0 * 900.0 - 19e3, "nothing is lost");
+    }
+
+    #[test]
     fn idle_time_that_kernels_do_not_explain_stays_where_it_is() {
         // The kernels are the same, or there is less idle time although there are more kernels.
         for (small, idle) in [(1.0, 60e3), (19.0, 20e3)] {
@@ -617,6 +642,19 @@ mod tests {
             let moved = parts.values().any(|(name, _)| name.ends_with(WITH_GAPS));
             assert!(!moved, "{small} {idle}");
         }
+        // All idle time in waits is gone together with some kernels.
+        let mut parts = with_small_kernels(0.5, 0.0);
+        move_gaps(&mut parts);
+        let causes_of = causes(parts);
+        let idle = causes_of
+            .iter()
+            .find(|cause| cause.kind == RankedCauseKind::Idle);
+        assert_eq!(idle.unwrap().what, "gone");
+        assert!(
+            causes_of
+                .iter()
+                .all(|cause| cause.more.is_finite() && cause.other >= 0.0)
+        );
         // A pause of 1 ms is far more than the gaps next to 18 kernels.
         let mut parts = with_small_kernels(19.0, 1033e3);
         move_gaps(&mut parts);

@@ -41,8 +41,11 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         .iterations()
         .filter(|iteration| compiles(iteration))
         .collect();
+    if !one.iterations().any(|iteration| iteration.n >= START_UP) {
+        return Judgement::Unknown(format!("no iteration from {START_UP} on was recorded"));
+    }
     if steps.is_empty() {
-        return Judgement::No("no code is loaded or compiled after the start".to_owned());
+        return Judgement::No("no call loads or compiles code after the start".to_owned());
     }
     let all = one.iterations().count();
     // If most iterations compile, there are too few others to compare them with.

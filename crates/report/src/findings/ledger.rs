@@ -577,10 +577,11 @@ fn idle_waits(one: &Evidence<'_>) -> String {
     let each = Time(ns / ledger.gpu_iterations.max(1));
     let kernels = one.process.kernels.window.as_ref();
     let gaps = kernels.and_then(|kernels| Some(kernels.share(kernels.gaps?)));
-    if gaps.is_some_and(|gaps| gaps > claims.share_of(all) / 2.0) {
+    if let Some(gaps) = gaps.filter(|gaps| *gaps > claims.share_of(all) / 2.0) {
         return format!(
-            "; in {name} it is idle {each} a step between its work: it waits for a host function (cudaLaunchHostFunc), for an \
-             event, or for other programs that use it"
+            "; it is idle {each} a step in {name}, and between kernels for {} of the time: short gaps, a host function \
+             (cudaLaunchHostFunc), an event, or other programs that use it",
+            Share(gaps)
         );
     }
     match name.ends_with(QUERY) {

@@ -35,15 +35,21 @@ fn the_step_is_learnt() {
 
 #[test]
 fn iterations_that_end_with_a_copy_begin_far_from_windows_too() {
-    let process = Process::new(VARIABLES);
+    let orders = Orders {
+        wants_record: true,
+        ..Orders::NONE
+    };
+    let process = Process::ordered(VARIABLES, orders);
     for _ in 0..600 {
         call_with(LaunchKernel, &[1 << 32], true);
         call(GraphLaunch);
         call(MemcpyDtoHAsync);
         call(EventSynchronize);
     }
+    let mut switches = process.switches();
+    switches.retain(|line| line.contains("open") || line.contains("close"));
     assert_eq!(
-        process.switches(),
+        switches,
         ["In(100): open 100-102", "In(103): close 100-102"]
     );
     let after: Vec<_> = (104..600)

@@ -25,7 +25,7 @@ pub enum QueryResult {
 pub enum Polled {
     /// The query is neither the first nor the last one of a wait.
     Nothing,
-    /// The query is the first one of a series: the wait has begun.
+    /// The query is the first one of a series of a thread that is known to poll: the wait has begun.
     Begins,
     /// The query has found that the work is done, so the wait has ended. `since` is the time at which the first query
     /// of the series began; `None` if this query is the only one of the wait.
@@ -74,6 +74,12 @@ impl AtomicCallsMade {
 }
 
 impl Polls {
+    /// Forgets the queries of a thread that has ended.
+    pub fn clear(&self) {
+        self.is_polling.store(0, Ordering::Relaxed);
+        self.series.store(0, Ordering::Relaxed);
+    }
+
     /// Notes a query about `handle` that began at `since` and returned `result`. `made` are the calls that the thread has
     /// made so far.
     ///
@@ -91,7 +97,10 @@ impl Polls {
                 self.handle.store(handle, Ordering::Relaxed);
                 self.since.store(since, Ordering::Relaxed);
                 self.began.store(made);
-                Polled::Begins
+                match self.series.load(Ordering::Relaxed) >= SERIES_OF_POLLER {
+                    true => Polled::Begins,
+                    false => Polled::Nothing,
+                }
             }
             QueryResult::Failed => {
                 self.is_polling.store(0, Ordering::Relaxed);
@@ -147,7 +156,7 @@ mod tests {
     #[test]
     fn a_series_of_queries_is_one_wait_from_its_first_query_on() {
         let polls = Polls::default();
-        assert_eq!(polls.note(EVENT, NotReady, 10, made(1, 0)), Polled::Begins);
+        assert_eq!(polls.note(EVENT, NotReady, 10, made(1, 0)), Polled::Nothing);
         for since in 11..20 {
             let polled = polls.note(EVENT, NotReady, since, made(1, 0));
             assert_eq!(polled, Polled::Nothing);
@@ -171,13 +180,21 @@ mod tests {
     }
 
     #[test]
+    fn another_thread_does_not_end_the_series_of_one_that_has_ended() {
+        let polls = of_poller(made(1, 0));
+        assert_eq!(polls.note(EVENT, NotReady, 1, made(2, 0)), Polled::Begins);
+        polls.clear();
+        assert_eq!(polls.note(EVENT, Done, 100, made(2, 0)), Polled::Nothing);
+    }
+
+    #[test]
     fn an_allocator_that_asks_between_launches_does_not_wait() {
         let polls = Polls::default();
         for step in 0..100 {
             // It asks about the oldest event of each of two streams, before it gives memory to a kernel.
             let before = made(3 * step, 0);
             let first = polls.note(EVENT, NotReady, step, before);
-            assert_eq!(first, Polled::Begins);
+            assert_eq!(first, Polled::Nothing);
             let other = polls.note(EVENT + 1, Done, step, before);
             assert_eq!(other, Polled::Nothing);
             let later = polls.note(EVENT, Done, step, made(3 * step + 1, 0));

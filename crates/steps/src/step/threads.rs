@@ -256,6 +256,7 @@ impl Slot {
     /// Marks the slot as free for the next new thread.
     pub fn leave(&self) {
         self.open.clear();
+        self.polls.clear();
         self.set_beginning(false);
         self.taken.store(false, Ordering::Release);
     }
