@@ -105,6 +105,18 @@ class Programs(unittest.TestCase):
         self.assertLess(readings[0], 4096)
         self.assertGreater(readings[1], 12288)
 
+    def test_unchanged_pages_of_a_file_are_not_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tables")
+            with open(path, "wb") as file:
+                file.write(bytes(range(256)) * (16 << 12))
+                file.flush()
+                os.fsync(file.fileno())
+            before = watch.read(os.getpid())[watch.RESIDENT]
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                self.assertEqual(sum(mapped[at] for at in range(0, len(mapped), 4096)), 0)
+                self.assertLess(watch.read(os.getpid())[watch.RESIDENT] - before, 4096)
+
     def test_one_that_is_gone_is_none(self):
         child = subprocess.Popen(["true"])
         child.wait()

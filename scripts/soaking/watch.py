@@ -40,16 +40,23 @@ def is_record(path):
     return path.removesuffix(" (deleted)").endswith(".tllmprof")
 
 
+def unreclaimable(path, count):
+    """Returns the resident memory of a mapping in KiB, without unchanged pages of a file. The kernel may drop those at any
+    time, and a program gets them as its code and tables are first used, which may be late on a busy machine."""
+    clean = count.get("Shared_Clean", 0) + count.get("Private_Clean", 0) if path.startswith("/") else 0
+    return count["Rss"] - clean
+
+
 def read(pid):
     """Returns {kind: reading} for a process, or None if the process has ended."""
     try:
         mapped = mappings(pid)
         # Memory that several processes share is counted in full. The proportional share (PSS) would change whenever
         # another process starts or ends.
-        counts = [count for path, count in mapped if not is_record(path)]
+        counts = [(path, count) for path, count in mapped if not is_record(path)]
         return {
-            MEMORY: sum(count["Anonymous"] for count in counts),
-            RESIDENT: sum(count["Rss"] for count in counts),
+            MEMORY: sum(count["Anonymous"] for _, count in counts),
+            RESIDENT: sum(unreclaimable(path, count) for path, count in counts),
             DESCRIPTORS: len(os.listdir(f"/proc/{pid}/fd")),
             THREADS: len(os.listdir(f"/proc/{pid}/task")),
             MAPPINGS: len(mapped),
