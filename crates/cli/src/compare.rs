@@ -236,7 +236,7 @@ pub(crate) fn compare(
     Ok(read.map(compared))
 }
 
-/// Where a run counts that occurs several times.
+/// The sides on which a run counts that was given several times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counting {
     /// Once on each side. A run may be compared with itself, and then is equal.

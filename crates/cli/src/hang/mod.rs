@@ -70,14 +70,10 @@ pub(crate) struct HangArguments {
 pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
     let mut ranks = examine(&mut found, BETWEEN);
-    let faults = device_fault::read(arguments.kernel_log.as_deref());
-    let unread = match faults {
-        Ok(faults) => {
-            ranks.iter_mut().for_each(|rank| rank.find_fault(&faults));
-            None
-        }
+    let searched = find_faults(&mut ranks, arguments.kernel_log.as_deref());
+    let unread = match searched {
         Err(error) if arguments.kernel_log.is_some() => return Err(error),
-        Err(error) => Some(error),
+        searched => searched.err(),
     };
     let verdict = judge::judge(&ranks);
     if let Some(error) = unread.filter(|_| verdict.kind == VerdictKind::Gpu) {
@@ -132,10 +128,19 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
 /// Reads the states of the processes as [`examine`] does, with the device faults of the kernel log where it can be read.
 fn examine_with_faults(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     let mut ranks = examine(found, between);
-    if let Ok(faults) = device_fault::read(None) {
-        ranks.iter_mut().for_each(|rank| rank.find_fault(&faults));
-    }
+    // Without the right to read the kernel log, the verdict is about the rest.
+    let _ = find_faults(&mut ranks, None);
     ranks
+}
+
+/// Finds the device faults that may have stopped the ranks, in the kernel log or in the file `copy`.
+///
+/// # Errors
+/// The log cannot be read.
+fn find_faults(ranks: &mut [RankState], copy: Option<&Path>) -> Result<()> {
+    let faults = device_fault::read(copy)?;
+    ranks.iter_mut().for_each(|rank| rank.find_fault(&faults));
+    Ok(())
 }
 
 /// Returns for each process, by its number, the time in nanoseconds for which it has been stuck: the time since a

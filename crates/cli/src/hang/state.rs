@@ -6,8 +6,8 @@ use tllmprof_record::Ring;
 use super::device_fault::DeviceFault;
 use super::latest;
 
-/// Maximum time, in nanoseconds, from a device fault to the last step or collective that a rank still began or ended. A
-/// fault that is older did not stop the rank. The clocks of the kernel log and of the ring files may also differ a bit.
+/// Maximum time, in nanoseconds, between a device fault and the last step or collective that a rank began or ended, for
+/// the fault to be the reason why it stopped. The clocks of the kernel log and of the ring files may also differ a bit.
 const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.

@@ -2,7 +2,7 @@
 
 use super::Judgement;
 use super::evidence::Evidence;
-use super::ledger::within;
+use super::ledger::{MIN_SHARE_OF_SLOW, within};
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
 use crate::ledger::LedgerKind;
@@ -15,8 +15,6 @@ const MIN_SHARE: f64 = 0.005;
 /// Minimum share of the time that compilation must cost for a finding, as a fraction, if it explains at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_SHARE: f64 = 0.001;
-/// Minimum share of compilation in the time by which slow iterations exceed the median, as a fraction.
-const MIN_SHARE_OF_SLOW: f64 = 0.5;
 /// Maximum number of iterations, and of functions, that the text of the finding names.
 const MAX_NAMED: usize = 4;
 

@@ -31,7 +31,7 @@ const MIN_CAPTURES: f64 = 0.005;
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
 /// Minimum share of a cause in the total time by which slow iterations exceed the median, as a fraction. A cause with
 /// a smaller share does not count as the explanation of slow iterations.
-const MIN_SHARE_OF_SLOW: f64 = 0.5;
+pub(super) const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
 /// Minimum number of copies per iteration for the finding on small copies.
 const MIN_COPIES: f64 = 8.0;

@@ -66,7 +66,7 @@ struct SampledWait {
     samples: Vec<usize>,
 }
 
-/// What a task does at a sample of a wait.
+/// The activity of a task at a sample of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TaskActivity {
     Busy,
@@ -202,7 +202,7 @@ impl Producers<'_> {
                     }),
                 (false, Task::Child) => one
                     .call
-                    .and_then(slept_in)
+                    .and_then(SleepKind::of_call)
                     .map_or(TaskActivity::Waits, TaskActivity::Asleep),
             };
             TaskSample {
@@ -271,27 +271,6 @@ impl TaskActivity {
             SleepKind::Sleep | SleepKind::File | SleepKind::Lock => Self::Asleep(kind),
             _ => Self::Waits,
         }
-    }
-}
-
-/// Returns the kind of a child's sleep in a system call, if the child prepares something in it.
-const fn slept_in(call: SystemCall) -> Option<SleepKind> {
-    use SystemCall as Call;
-    match call {
-        Call::Nanosleep | Call::ClockNanosleep | Call::PollNothing | Call::SelectNothing => {
-            Some(SleepKind::Sleep)
-        }
-        Call::PageFault
-        | Call::Read
-        | Call::Write
-        | Call::Fsync
-        | Call::Fdatasync
-        | Call::Msync
-        | Call::Open
-        | Call::Close
-        | Call::Truncate => Some(SleepKind::File),
-        Call::FileLock | Call::FileControl => Some(SleepKind::Lock),
-        _ => None,
     }
 }
 
@@ -575,7 +554,7 @@ mod tests {
     const STEPS: u64 = 40;
     const MS: u64 = 1_000_000;
 
-    /// What a task does at a sample: whether it is busy, whether it has run since the previous sample, and the sleep
+    /// The activity of a task at a sample: whether it is busy, whether it has run since the previous sample, and the sleep
     /// that it is in.
     #[derive(Clone, Copy)]
     struct Doing {

@@ -1,5 +1,7 @@
 //! Sleeps of threads, classified by what the thread waits for.
 
+use tllmprof_record::SystemCall;
+
 use super::location::Location;
 
 /// The kind of a sleep: what the thread waits for.
@@ -22,6 +24,45 @@ pub enum SleepKind {
     Gpu,
     /// A wait with a time limit for an event, or a wait that is none of the kinds above.
     Other,
+}
+
+impl SleepKind {
+    /// Returns the kind of a sleep in this system call, if the call alone determines it: a sleep for a given time, or a
+    /// wait for a file or a lock on a file.
+    pub(super) const fn of_call(call: SystemCall) -> Option<Self> {
+        use SystemCall as Call;
+        match call {
+            Call::Nanosleep | Call::ClockNanosleep | Call::PollNothing | Call::SelectNothing => {
+                Some(Self::Sleep)
+            }
+            Call::PageFault
+            | Call::Read
+            | Call::Write
+            | Call::Fsync
+            | Call::Fdatasync
+            | Call::Msync
+            | Call::Open
+            | Call::Close
+            | Call::Truncate => Some(Self::File),
+            Call::FileLock | Call::FileControl => Some(Self::Lock),
+            Call::Poll
+            | Call::Select
+            | Call::EpollWait
+            | Call::SignalWait
+            | Call::ReadStream
+            | Call::Receive
+            | Call::Accept
+            | Call::Futex
+            | Call::WriteStream
+            | Call::Send
+            | Call::Connect
+            | Call::WaitProcess
+            | Call::Ioctl
+            | Call::Memory
+            | Call::IoUringEnter
+            | Call::Other => None,
+        }
+    }
 }
 
 /// A sleep of a thread, as shown to the user: its kind, its cause and its location.

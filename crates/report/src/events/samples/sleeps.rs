@@ -149,20 +149,10 @@ impl<'a> Stacks<'a> {
             true => SleepKind::Other,
             false => SleepKind::Work,
         };
+        if let Some(kind) = SleepKind::of_call(call) {
+            return (kind, name());
+        }
         let kind = match call {
-            Call::Nanosleep | Call::ClockNanosleep | Call::PollNothing | Call::SelectNothing => {
-                SleepKind::Sleep
-            }
-            Call::PageFault
-            | Call::Read
-            | Call::Write
-            | Call::Fsync
-            | Call::Fdatasync
-            | Call::Msync
-            | Call::Open
-            | Call::Close
-            | Call::Truncate => SleepKind::File,
-            Call::FileLock | Call::FileControl => SleepKind::Lock,
             Call::Poll
             | Call::Select
             | Call::EpollWait
@@ -171,14 +161,7 @@ impl<'a> Stacks<'a> {
             | Call::Receive
             | Call::Accept => ends_by_event,
             Call::Futex => return self.futex(asleep, ends_by_event),
-            Call::WriteStream
-            | Call::Send
-            | Call::Connect
-            | Call::WaitProcess
-            | Call::Ioctl
-            | Call::Memory
-            | Call::IoUringEnter
-            | Call::Other => SleepKind::Other,
+            _ => SleepKind::Other,
         };
         (kind, name())
     }
