@@ -263,7 +263,7 @@ fn env_sets_what_run_sets() {
 #[test]
 fn a_rank_that_opens_no_window_keeps_and_reports_nothing() {
     let (process, said) = run_by_default(&["--ranks", "3"], "60", &[("RANK", "1")]);
-    assert!(process["windows"].as_array().unwrap().is_empty());
+    assert_eq!(process["windows"], json!([]), "{said}");
     assert!(
         said.contains("no window here by TLLMPROF_RANKS: 60 iterations"),
         "{said}"
