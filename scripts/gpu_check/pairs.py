@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Planted changes of 2 % and pairs of equal runs: `tllmprof compare` of six runs a side has to find each change and name its cause, and
-of three a side to see none between equal sides. The runs of all programs take turns (programs/pairs.cu). Without the rest of gpu-check:
+of three a side to see none between equal sides. The runs of all programs take turns (programs/pairs.cu). Without the rest of gpu-check,
+here with 25 comparisons for each change (240 runs):
 
-    python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR [--budget 180]
+    python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR --comparisons 25 --budget 540
 """
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 # Replaces the script's own folder in Python's search path by its parent, because some modules in the script's
@@ -30,14 +32,18 @@ CHANGED_SIDE, A_SIDE = 6, 3
 # APART runs after the one before it. This gives 20 comparisons.
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 180, 60
+# Minimum share of the comparisons with a change that have to find it and to name its cause.
+MIN_FOUND = 0.95
 ALARMS = ("faster", "slower")
 TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {CHANGED_SIDE} runs a side with a change, of {A_SIDE} a side without; the runs took turns.")
 
 
-def schedule(equal=EQUAL, changes=CHANGES):
-    """Returns the order of the runs: CHANGED_SIDE runs of each change, spread evenly among `equal` runs without a
-    change."""
-    planted = [change for _ in range(CHANGED_SIDE) for change in changes]
+def schedule(equal=EQUAL, changes=CHANGES, comparisons=1):
+    """Returns the order of the runs: the runs of each change for this number of comparisons, spread evenly among
+    `equal` runs without a change. `equal` is raised to the number of all other runs if it is smaller, so that a run
+    without a change comes before each of them."""
+    planted = [change for _ in range(CHANGED_SIDE + comparisons - 1) for change in changes]
+    equal = max(equal, len(planted)) if comparisons > 1 else equal
     order, done = [], 0
     for number in range(equal):
         order.append("none")
@@ -55,11 +61,13 @@ def equal_pairs(count):
 
 
 def sides_of(order, change):
-    """Returns the sides of a comparison with a change, as numbers in `order`: (for each run with the change, the
-    run without a change before it; the runs with the change)."""
+    """Returns the sides of each comparison with a change, as numbers in `order`: (for each run with the change, the
+    run without a change before it; CHANGED_SIDE successive runs with the change). Each comparison begins one run with
+    the change after the one before it."""
     changed = [number for number, one in enumerate(order) if one == change]
     before = [max((at for at in range(number) if order[at] == "none"), default=None) for number in changed]
-    return before, changed
+    starts = range(len(changed) - CHANGED_SIDE + 1)
+    return [(before[start:start + CHANGED_SIDE], changed[start:start + CHANGED_SIDE]) for start in starts]
 
 
 def cause_of(compared):
@@ -127,9 +135,9 @@ def verdict(compared):
     return compared["text"].split()[0]
 
 
-def check(runner, report, budget=BUDGET, equal=EQUAL):
+def check(runner, report, budget=BUDGET, equal=EQUAL, comparisons=1):
     """Records runs in the order of `schedule` for at most `budget` seconds, and then compares them."""
-    began, records, order = time.monotonic(), [], schedule(equal)
+    began, records, order = time.monotonic(), [], schedule(equal, comparisons=comparisons)
     for number, change in enumerate(order):
         if time.monotonic() - began > budget:
             break
@@ -138,7 +146,7 @@ def check(runner, report, budget=BUDGET, equal=EQUAL):
     report.check("runs", f"{len(records)} of {len(order)} in {took:.0f} s, {took / max(1, len(records)):.2f} s each", len(records) == len(order) or None)
     same = [record for record, change in zip(records, done) if change == "none"]
     pairs = equal_pairs(len(same))
-    found = [runner.compare(*([same[at] for at in side] for side in pair)) for pair in pairs]
+    found = compare_all(runner, same, pairs)
     alarms = [f"pair {number}: {one['text']}" for number, one in enumerate(found) if verdict(one) in ALARMS]
     share = f"each shares {2 * A_SIDE - APART} of its {2 * A_SIDE} runs with the next; {len(same) // (2 * A_SIDE)} of them share none"
     words = sorted({verdict(one) for one in found})
@@ -148,16 +156,37 @@ def check(runner, report, budget=BUDGET, equal=EQUAL):
         report.guarded(check_change, runner, change, records, done)
 
 
+def compare_all(runner, records, pairs):
+    """Returns the comparison of each pair of sides, several made at a time. A side is a list of numbers in
+    `records`."""
+    def compare(pair):
+        return runner.compare(*([records[at] for at in side] for side in pair))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compare, pairs))
+
+
 def check_change(runner, report, change, records, done):
-    base, other = sides_of(done, change)
-    if len(other) < CHANGED_SIDE:
-        return report.check(change, f"{len(other)} of {CHANGED_SIDE} runs: no time was left", None)
-    compared = runner.compare([records[at] for at in base], [records[at] for at in other])
+    """Makes all comparisons with `change`. Each has to find the change and to name its cause."""
+    sides = sides_of(done, change)
+    if not sides:
+        return report.check(change, f"{done.count(change)} of {CHANGED_SIDE} runs: no time was left", None)
+
+    found = [judge(change, compared) for compared in compare_all(runner, records, sides)]
+    words, right = found[0][1], sum(is_right for is_right, _ in found)
+    if len(found) > 1:
+        wrong = [f"comparison {number}: {text}" for number, (is_right, text) in enumerate(found) if not is_right]
+        words = (f"found and named in {right} of {len(found)} comparisons of {done.count(change)} runs (each shares {CHANGED_SIDE - 1} of its "
+                 f"{CHANGED_SIDE} changed runs with the next) {wrong[:5] or ''}")
+    return report.check(change, words, right >= MIN_FOUND * len(found))
+
+
+def judge(change, compared):
+    """Returns (whether a comparison has found the change and named its cause, the comparison in words)."""
     cause, row = cause_of(compared)
     wanted = WANTED[change]
-    found = verdict(compared) == "slower"
-    is_named = cause == wanted.cause and wanted.name in row
-    return report.check(change, f"{compared['text']}; cause: {cause or 'none'}: {row}", found and is_named)
+    is_right = verdict(compared) == "slower" and cause == wanted.cause and wanted.name in row
+    return is_right, f"{compared['text']}; cause: {cause or 'none'}: {row}"
 
 
 def table(bench, _cuda, log):
@@ -175,10 +204,11 @@ def table(bench, _cuda, log):
 def main():
     parser = child.options(__doc__, "the records", BUDGET, "no run is started")
     parser.add_argument("--equal", type=int, default=EQUAL, help="runs of the unchanged program (default: %(default)s)")
+    parser.add_argument("--comparisons", type=int, default=1, help="comparisons for each change (default: %(default)s)")
     given = parser.parse_args()
     child.end_with_us()
     report = Report(NAME, lambda line: print(line, flush=True))
-    report.guarded(check, Runner(given.command, given.lib, given.out), given.budget, given.equal)
+    report.guarded(check, Runner(given.command, given.lib, given.out), given.budget, given.equal, given.comparisons)
     print("\n".join(report.page(*TITLE)[0]))
     return 1 if report.wrong or not report.right else 0
 

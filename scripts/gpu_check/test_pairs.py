@@ -48,11 +48,39 @@ class Pairs(unittest.TestCase):
         order = pairs.schedule()
         self.assertEqual({one: order.count(one) for one in set(order)}, {"none": 44, **{change: pairs.CHANGED_SIDE for change in pairs.CHANGES}})
         for change in pairs.CHANGES:
-            base, other = pairs.sides_of(order, change)
+            [(base, other)] = pairs.sides_of(order, change)
             self.assertEqual([order[at] for at in base + other], ["none"] * pairs.CHANGED_SIDE + [change] * pairs.CHANGED_SIDE)
             self.assertEqual(len(set(base)), pairs.CHANGED_SIDE)
             turns = [number for pair in zip(base, other) for number in pair]
             self.assertEqual(turns, sorted(turns))
+
+    def test_several_comparisons_of_a_change_overlap(self):
+        order = pairs.schedule(comparisons=25)
+        self.assertEqual({order.count(one) for one in pairs.CHANGES}, {30})
+        self.assertEqual(order.count("none"), 120)
+        sides = pairs.sides_of(order, "host")
+        self.assertEqual(len(sides), 25)
+        self.assertEqual([other[1:] for _, other in sides[:-1]], [other[:-1] for _, other in sides[1:]])
+        for base, other in sides:
+            self.assertEqual([order[at] for at in base + other], ["none"] * pairs.CHANGED_SIDE + ["host"] * pairs.CHANGED_SIDE)
+
+    def test_one_comparison_of_twenty_may_miss_the_change(self):
+        class Misses(Runner):
+            """Misses the change in the comparisons that begin with the first `count` runs with the change "host"."""
+
+            def __init__(self, count):
+                super().__init__()
+                order = pairs.schedule(comparisons=20)
+                self.missed = [at for at, change in enumerate(order) if change == "host"][:count]
+
+            def compare(self, base, other):
+                if other[0][0] in self.missed:
+                    return compared("cannot tell: 1.0 %")
+                return super().compare(base, other)
+
+        self.assertEqual(self.wrong(Misses(1), comparisons=20), [])
+        [line] = self.wrong(Misses(2), comparisons=20)
+        self.assertIn("18 of 20", line)
 
     def test_pairs_of_equal_runs(self):
         found = pairs.equal_pairs(44)
