@@ -232,7 +232,6 @@ impl Opening<'_> {
                 .map(|(data, _)| data)
                 .collect(),
             is_damaged: self.loaded.is_damaged,
-            left_out: self.loaded.left_out,
             folder,
         });
         let processes = (0..).zip(steps).map(|(place, (process, steps, events))| {

@@ -38,9 +38,8 @@ pub struct Events {
     pub devices: Option<(u8, u8)>,
     /// The time from the start of the earliest call or work to the end of the latest.
     pub span: Option<Span>,
-    /// Number of invalid rows: rows without a start or an end, rows whose end is before their
-    /// start, and rows that last too long.
-    pub bad: u64,
+    /// The calls and the GPU work that were left out.
+    pub left_out: LeftOut,
 }
 
 /// Names of calls or kernels. Each name has an index; indexes are assigned in the order in which
@@ -65,8 +64,6 @@ pub(crate) struct Loaded {
     pub has_gpu: bool,
     /// True if a table could not be read completely, because the database is damaged.
     pub is_damaged: bool,
-    /// The calls and the GPU work that were left out.
-    pub left_out: LeftOut,
 }
 
 /// Collects the rows of the tables of calls, or of the tables of GPU work.
@@ -78,7 +75,6 @@ struct Loading<'a, K> {
     is_damaged: bool,
     rows: usize,
     streams: StreamNumbers<i64>,
-    left_out: LeftOut,
     /// Function that returns true if an event is needed. Its arguments are the event's process and
     /// start.
     is_wanted: &'a K,
@@ -125,8 +121,6 @@ impl Loaded {
         for (process, events) in work.processes {
             processes.entry(process).or_default().add(events);
         }
-        let mut left_out = calls.left_out;
-        left_out.merge(&work.left_out);
         Ok(Self {
             processes,
             calls: calls.names,
@@ -134,20 +128,19 @@ impl Loaded {
             has_calls: calls.has_rows,
             has_gpu: work.has_rows,
             is_damaged: calls.is_damaged || work.is_damaged,
-            left_out,
         })
     }
 }
 
 impl Events {
-    /// Adds the GPU work of `other`, with its GPUs, its number of invalid rows and its time span.
+    /// Adds the GPU work of `other`, with its GPUs, its time span and the number of rows that were left out.
     fn add(&mut self, other: Self) {
         self.work.append(other.work);
         if let Some((first, last)) = other.devices {
             self.use_device(first);
             self.use_device(last);
         }
-        self.bad += other.bad;
+        self.left_out.merge(&other.left_out);
         self.span = match (self.span, other.span) {
             (Some(one), Some(other)) => Some(Span {
                 start: one.start.min(other.start),
@@ -221,7 +214,6 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             is_damaged: false,
             rows: 0,
             streams: StreamNumbers::default(),
-            left_out: LeftOut::default(),
             is_wanted,
         }
     }
@@ -234,13 +226,22 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         self
     }
 
-    /// Counts a row. Returns true if the row may be kept, and false if the maximum number of rows
+    /// Notes that a row of `process` is left out.
+    fn leave_out(&mut self, process: i64, reason: LeftOutReason) {
+        self.processes
+            .entry(process)
+            .or_default()
+            .left_out
+            .add(reason);
+    }
+
+    /// Counts a row of `process`. Returns true if the row may be kept, and false if the maximum number of rows
     /// is reached.
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self, process: i64) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
             true => self.rows += 1,
-            false => self.left_out.add(LeftOutReason::TooMany),
+            false => self.leave_out(process, LeftOutReason::TooMany),
         }
         has_room
     }
@@ -260,7 +261,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             let Some((start, took)) = self.span(row, process(thread)) else {
                 return;
             };
-            if !self.has_room() {
+            if !self.has_room(process(thread)) {
                 return;
             }
             let call = CallRow {
@@ -301,9 +302,9 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             };
             let (device, stream) = match self.place(row) {
                 Ok(place) => place,
-                Err(reason) => return self.left_out.add(reason),
+                Err(reason) => return self.leave_out(of, reason),
             };
-            if !self.has_room() {
+            if !self.has_room(of) {
                 return;
             }
             let name = match kind {
@@ -333,8 +334,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         let took = match check_times(row.number(0), row.number(1)) {
             Ok(took) => took,
             Err(reason) => {
-                self.left_out.add(reason);
-                self.processes.entry(process).or_default().bad += 1;
+                self.leave_out(process, reason);
                 return None;
             }
         };

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use tempfile::TempDir;
-use tllmprof_foreign::{CallRows, FoundIterations, LeftOut, LeftOutReason, Method, range_name};
+use tllmprof_foreign::{CallRows, FoundIterations, LeftOutReason, Method, range_name};
 use tllmprof_record::{
     Anchor, ClockKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING, RangeKind,
     StringId, What,
@@ -51,8 +51,6 @@ pub struct Shared {
     /// Kinds of data, calls or GPU work, of which the whole export has none.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
-    /// The calls and the GPU work of the export that were left out.
-    pub left_out: LeftOut,
     /// The temporary folder with the export, if nsys was run to write the export. The folder is
     /// removed when this value is dropped.
     pub folder: Option<TempDir>,
@@ -119,7 +117,7 @@ impl ExportProcess {
                 (found::windows(&found), Some(found))
             }
         };
-        let mut left_out = shared.left_out.clone();
+        let mut left_out = events.left_out.clone();
         let ranges = found.as_ref().map_or(0, |found| found.left_out);
         left_out.add_all(LeftOutReason::TooMany, ranges);
         infos.extend(left_out.texts().map(|text| (Info::Refused, text)));
@@ -263,7 +261,6 @@ impl Recording for ExportProcess {
         let ranges = reading.ranges();
         reading.calls();
         reading.work();
-        reading.damage.bad += self.events.bad;
         // If the database is damaged, the rows before the damage are used, and the damage is
         // reported.
         if ranges.is_err() || self.shared.is_damaged {
