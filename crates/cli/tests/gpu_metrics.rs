@@ -5,6 +5,8 @@ mod common;
 mod read;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read as _, Write};
+use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,7 +35,8 @@ const PROGRAM: &str = "#!/bin/sh\n\
     shift 2\n\
     eval \"$@\"\n";
 
-fn run(scratch: &Scratch, nvml: &str) -> Command {
+/// Returns the folder with the stand-in for NVML. Compiles it if it is not there yet.
+fn nvml_folder(scratch: &Scratch) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/standin/nvml.c");
     let source = fs::read_to_string(source).unwrap();
     let library = scratch.path("nvml/libnvidia-ml.so.1");
@@ -51,9 +54,13 @@ fn run(scratch: &Scratch, nvml: &str) -> Command {
             ],
         );
     }
+    scratch.path("nvml")
+}
+
+fn run(scratch: &Scratch, nvml: &str) -> Command {
     let mut command = scratch.tllmprof();
     command
-        .env("LD_LIBRARY_PATH", library.parent().unwrap())
+        .env("LD_LIBRARY_PATH", nvml_folder(scratch))
         .env("STANDIN_NVML", nvml)
         .current_dir(scratch.path("."))
         .env("TLLMPROF_TRACE", "%p.tllmprof")
@@ -445,4 +452,76 @@ fn the_report_has_what_was_sampled_in_the_window() {
         (&busy["max"], &busy["samples"]),
         (&Value::from(102.375), &Value::from(2))
     );
+}
+
+/// A running `tllmprof serve-metrics`, which is killed when the value is dropped.
+struct MetricsServer(Child);
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns what a scrape says about the GPUs' energy.
+fn scraped_energy(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("tllmprof_processes "), "{answer}");
+    let lines = answer.lines().filter(|line| line.contains("energy"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_scrape_has_the_energy_of_each_gpu() {
+    let scratch = Scratch::new();
+    for (nvml, has_gpus) in [("", true), ("denied", false)] {
+        let mut command = scratch.tllmprof();
+        command
+            .args(["serve-metrics", "--listen", "127.0.0.1:0"])
+            .env("LD_LIBRARY_PATH", nvml_folder(&scratch))
+            .env("STANDIN_NVML", nvml)
+            .stderr(Stdio::piped());
+        let mut server = MetricsServer(command.spawn().unwrap());
+        let mut line = String::new();
+        let mut stderr = BufReader::new(server.0.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
+        let address = line.trim().rsplit_once("http://").unwrap().1;
+        let address = address.strip_suffix("/metrics").unwrap();
+        let mut scraped = scraped_energy(address);
+        // The first scrape may come before NVML has been initialized.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while has_gpus && scraped.is_empty() && Instant::now() < deadline {
+            scraped = scraped_energy(address);
+        }
+        let energy = "tllmprof_gpu_energy_joules_total";
+        if !has_gpus {
+            assert_eq!(scraped, "");
+            continue;
+        }
+        let counters = |text: &str| {
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            let values = lines.map(|line| {
+                let (labels, joules) = line.rsplit_once(' ').unwrap();
+                (labels.to_owned(), joules.parse::<f64>().unwrap())
+            });
+            values.collect::<Vec<_>>()
+        };
+        let first = counters(&scraped);
+        let later = counters(&scraped_energy(address));
+        assert_eq!((first.len(), later.len()), (2, 2), "{scraped}");
+        // The stand-in's counters grow by 100 J with each query.
+        for (number, (before, after)) in first.iter().zip(&later).enumerate() {
+            assert!(
+                before
+                    .0
+                    .starts_with(&format!("{energy}{{gpu=\"{number}\",uuid=\"GPU-")),
+                "{scraped}"
+            );
+            assert_eq!(after, &(before.0.clone(), before.1 + 100.0));
+        }
+    }
 }

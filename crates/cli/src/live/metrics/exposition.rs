@@ -1,9 +1,10 @@
-//! Writes the Prometheus text format: a description of each metric, and its value for each process.
+//! Writes the Prometheus text format: a description of each metric, and its value for each process or GPU.
 
 use std::fmt::Write;
 
 use tllmprof_control::{Phase, Status, StepHistograms};
 
+use super::energy::GpuEnergy;
 use crate::live::record::Figures;
 
 /// A process's status, and the figures of its record (`None` if no record can be read).
@@ -37,10 +38,12 @@ enum Of {
     Info,
     /// The number of processes whose metrics are served.
     Count,
+    /// The energy counter of each GPU, in joules.
+    Energy,
 }
 
 /// All metric families that `tllmprof serve-metrics` serves.
-pub(crate) const FAMILIES: [Family; 13] = [
+pub(crate) const FAMILIES: [Family; 14] = [
     Family {
         name: "tllmprof_processes",
         help: "Processes that listen.",
@@ -106,13 +109,18 @@ pub(crate) const FAMILIES: [Family; 13] = [
         help: "Events that the record did not keep, as it or its disk was full.",
         of: Of::Counter(|seen| Some(seen.figures.as_ref()?.dropped())),
     },
+    Family {
+        name: "tllmprof_gpu_energy_joules_total",
+        help: "Energy that each GPU of this machine has used since its driver was loaded, for whichever process.",
+        of: Of::Energy,
+    },
 ];
 
-/// Returns the metrics of these processes as text.
-pub(crate) fn text(seen: &[ProcessFigures]) -> String {
+/// Returns the metrics of these processes and GPUs as text.
+pub(crate) fn text(seen: &[ProcessFigures], gpus: &[GpuEnergy]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {
-        let lines = family.lines(seen);
+        let lines = family.lines(seen, gpus);
         if !lines.is_empty() {
             let Family { name, help, .. } = family;
             let kind = family.kind();
@@ -126,17 +134,25 @@ pub(crate) fn text(seen: &[ProcessFigures]) -> String {
 impl Family {
     const fn kind(&self) -> &'static str {
         match self.of {
-            Of::Counter(_) | Of::Seconds(_) => "counter",
+            Of::Counter(_) | Of::Seconds(_) | Of::Energy => "counter",
             Of::Gauge(_) | Of::GaugeSeconds(_) | Of::Info | Of::Count => "gauge",
             Of::Durations => "histogram",
         }
     }
 
-    fn lines(&self, all: &[ProcessFigures]) -> String {
+    fn lines(&self, all: &[ProcessFigures], gpus: &[GpuEnergy]) -> String {
         let name = self.name;
         let mut out = String::new();
         if matches!(self.of, Of::Count) {
             let _ = writeln!(out, "{name} {}", all.len());
+            return out;
+        }
+        if matches!(self.of, Of::Energy) {
+            for gpu in gpus {
+                let (index, uuid) = (gpu.index, escaped(&gpu.uuid));
+                let joules = gpu.millijoules as f64 / 1e3;
+                let _ = writeln!(out, "{name}{{gpu=\"{index}\",uuid=\"{uuid}\"}} {joules}");
+            }
             return out;
         }
         for seen in all {
@@ -158,7 +174,7 @@ impl Family {
                     Some(times) => write_durations(&mut out, name, &labels, times),
                     None => Ok(()),
                 },
-                Of::Count => Ok(()),
+                Of::Count | Of::Energy => Ok(()),
             };
         }
         out
@@ -247,7 +263,12 @@ mod tests {
             figures: None,
             stuck_ns: (pid == 8).then_some(41_500_000_000),
         });
-        let text = text(&seen);
+        let gpu = GpuEnergy {
+            index: 1,
+            uuid: "GPU-1".to_owned(),
+            millijoules: 1_234_567,
+        };
+        let text = text(&seen, &[gpu]);
         let begin = "# HELP tllmprof_processes Processes that listen.\n# TYPE tllmprof_processes gauge\n\
                      tllmprof_processes 2\n";
         assert!(text.starts_with(begin), "{text}");
@@ -265,6 +286,10 @@ mod tests {
             text.contains(&expected),
             "only process 8 has a ring: {text}"
         );
+        let energy = "tllmprof_gpu_energy_joules_total";
+        let expected =
+            format!("# TYPE {energy} counter\n{energy}{{gpu=\"1\",uuid=\"GPU-1\"}} 1234.567\n");
+        assert!(text.ends_with(&expected), "{text}");
         // This process has no record, so the figures that come from a record are missing.
         assert!(
             !text.contains("gpu_seconds") && !text.contains("collections"),
@@ -295,7 +320,8 @@ mod tests {
             figures: None,
             stuck_ns: None,
         };
-        let text = text(&[seen]);
+        let text = text(&[seen], &[]);
+        assert!(!text.contains("energy"), "there is no GPU: {text}");
         let lines = |phase: &str| {
             let label = format!(",phase=\"{phase}\"");
             let lines = text.lines().filter(|line| line.contains(&label));

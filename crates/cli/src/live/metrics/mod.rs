@@ -1,8 +1,10 @@
 //! `tllmprof serve-metrics`: serves figures of running processes to Prometheus.
 //!
-//! Each scrape asks the processes over their control sockets, and reads their ring files and the headers of their
-//! records. No state is kept between scrapes. [`exposition`] writes the text.
+//! Each scrape asks the processes over their control sockets, and reads their ring files, the headers of their
+//! records, and the energy counters of the GPUs ([`energy`]). No figure is kept between scrapes. [`exposition`] writes
+//! the text.
 
+mod energy;
 mod exposition;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,6 +17,7 @@ use super::record::Figures;
 use super::sockets;
 use crate::failure::worded;
 use crate::{hang, output};
+use energy::EnergyReader;
 use exposition::ProcessFigures;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -45,19 +48,22 @@ pub(crate) fn run(arguments: &MetricsArguments) -> Result<ExitCode> {
     let server = Server::http(listen)
         .map_err(|error| anyhow!("--listen {listen}: {}", worded(&error.to_string())))?;
     let at = server.server_addr().to_ip().unwrap_or(listen);
+    let mut energy = EnergyReader::start();
     output::note(format_args!("metrics are at http://{at}/metrics"));
     loop {
         let request = server
             .recv()
             .map_err(|error| anyhow!("--listen {listen}: {}", worded(&error.to_string())))?;
-        answer(request);
+        answer(request, &mut energy);
     }
 }
 
-fn answer(request: Request) {
+fn answer(request: Request, energy: &mut EnergyReader) {
     let path = request.url().split('?').next().unwrap_or_default();
     let (status, text) = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => (200, exposition::text(&seen())),
+        (Method::Get | Method::Head, "/metrics") => {
+            (200, exposition::text(&seen(), &energy.read()))
+        }
         (Method::Get | Method::Head, "/") => (200, "metrics are at /metrics\n".to_owned()),
         (Method::Get | Method::Head, _) => (404, "metrics are at /metrics\n".to_owned()),
         _ => (405, "wanted: GET /metrics\n".to_owned()),

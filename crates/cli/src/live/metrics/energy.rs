@@ -1,0 +1,78 @@
+//! The energy counters of the machine's GPUs, read with NVML (NVIDIA's management library) at each scrape.
+//!
+//! A thread of its own reads them, because a query of a broken GPU may never return. The metrics of the processes are
+//! then served without the energy.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+
+/// The longest time that a scrape waits for the counters. NVML needs some milliseconds for eight GPUs; only the first
+/// scrape may come before NVML has been initialized.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// The energy that a GPU has used since its driver was loaded.
+pub(crate) struct GpuEnergy {
+    /// The GPU's number in NVML, which is the one that `nvidia-smi` shows.
+    pub index: u32,
+    pub uuid: String,
+    pub millijoules: u64,
+}
+
+/// Reads the energy counters of all GPUs.
+pub(crate) struct EnergyReader {
+    requests: Sender<()>,
+    answers: Receiver<Vec<GpuEnergy>>,
+    /// The number of requests that have not been answered yet.
+    unanswered: u32,
+}
+
+impl EnergyReader {
+    /// Starts the thread that reads. If NVML or a GPU is missing, there are no counters.
+    pub(crate) fn start() -> Self {
+        let (requests, requested) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        thread::spawn(move || answer_all(&requested, &answer));
+        Self {
+            requests,
+            answers,
+            unanswered: 0,
+        }
+    }
+
+    /// Returns the present values of the counters. The list is empty if no counter can be read, or not in time.
+    pub(crate) fn read(&mut self) -> Vec<GpuEnergy> {
+        // An earlier request is answered first if its answer came too late for its scrape. That answer is dropped.
+        while self.unanswered > 0 && self.answers.try_recv().is_ok() {
+            self.unanswered -= 1;
+        }
+        if self.unanswered > 0 || self.requests.send(()).is_err() {
+            return Vec::new();
+        }
+        self.unanswered = 1;
+        let answer = self.answers.recv_timeout(MAX_WAIT);
+        self.unanswered = u32::from(answer.is_err());
+        answer.unwrap_or_default()
+    }
+}
+
+/// Answers requests until there can be no further ones, or until NVML turns out to be missing.
+fn answer_all(requested: &Receiver<()>, answer: &Sender<Vec<GpuEnergy>>) {
+    let Ok(nvml) = Nvml::init() else { return };
+    while requested.recv().is_ok() && answer.send(energies(&nvml)).is_ok() {}
+}
+
+fn energies(nvml: &Nvml) -> Vec<GpuEnergy> {
+    let energy = |index| {
+        let device = nvml.device_by_index(index).ok()?;
+        Some(GpuEnergy {
+            index,
+            uuid: device.uuid().ok()?,
+            millijoules: device.total_energy_consumption().ok()?,
+        })
+    };
+    let count = nvml.device_count().unwrap_or(0);
+    (0..count).filter_map(energy).collect()
+}
