@@ -99,8 +99,8 @@ static void pointer_waits(long n) {
 }
 static void pointer_one(long n) { decode(n, (void *)0x100000ul); }
 
-// Each turn of the loop makes DECODE calls: kernel launches, and a wait after 1 to 256 of them.
-// This number is a random power of two, so that no sequence of calls repeats.
+// Each turn of the loop makes DECODE calls: kernel launches, and a wait after every 1 to 256 launches.
+// The number of launches before a wait is a random power of two, so that no sequence of calls repeats.
 static void pointer_chaos(long n) {
     static uint64_t random = 1;
     static unsigned left;

@@ -1,9 +1,12 @@
 // Times short processes, from spawn to end: startup RUNS LIBRARY EMPTY -- COMMAND…
 // Each turn runs COMMAND three times: without a preloaded library, with the library EMPTY preloaded, and with LIBRARY
-// preloaded. Prints one JSON object with three values for each of these ways: the median time in nanoseconds; the median
-// ratio of this time to that of the run without a preloaded library in the same turn, which varies less if the speed of
-// the machine drifts; and the largest resident set in KiB. This program is small and written in C, because a child's
-// largest resident set includes that of the process that spawned it.
+// preloaded. Prints one JSON object with three values for each of these three ways:
+// - the median time in nanoseconds;
+// - the median ratio of this time to the time without a preloaded library in the same turn. This ratio varies less than
+//   the time if the speed of the machine drifts;
+// - the largest resident set in KiB.
+// This program is small and written in C, because a child's largest resident set includes that of the process that
+// spawned it.
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <stdio.h>

@@ -45,8 +45,8 @@ find_library() {
 }
 
 # Prints the number of windows in a list like 5-9,20-24. The library merges adjacent windows, so the
-# number may be too high. In that case nsys waits for more windows until the program ends, which
-# loses nothing: it has captured all windows that there were.
+# number may be too high. nsys then waits for more windows until the program ends. This does no harm, because nsys has
+# captured all windows of the program.
 count_windows() {
     (
         IFS=,

@@ -1,7 +1,7 @@
 //! The library's part of `tllmprof attach`, the command that loads the library into a running process.
 //!
-//! The command creates a thread in the process. This thread loads the library and calls `tllmprof_attach`. It holds
-//! none of the program's locks, and ends when `tllmprof_attach` has returned.
+//! The command creates a thread in the process. This thread loads the library and calls `tllmprof_attach`. The thread
+//! holds none of the program's locks, and ends when `tllmprof_attach` has returned.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};

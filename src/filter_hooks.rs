@@ -73,7 +73,7 @@ unsafe extern "C" fn prctl() {
 }
 
 /// The bits in which the numbers of the two system calls `prctl` and `seccomp` differ, on x86-64. The hook examines
-/// any number that equals theirs in all other bits, so that one test instruction suffices.
+/// any number that equals these two numbers in all other bits, so that one test instruction suffices.
 #[cfg(target_arch = "x86_64")]
 const DIFFERING_BITS: i64 = libc::SYS_seccomp - libc::SYS_prctl;
 

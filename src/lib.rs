@@ -11,17 +11,17 @@
 //!   a bound, or holds a lock while it calls other code. A program's exception, `longjmp`, `fork`,
 //!   `_exit` and signals work as before.
 //! - **Nothing that the host must be prepared for.** A hook calls none of the host's
-//!   functions until it is clear that there is something to count: the host may not be initialised
-//!   yet, or may be looking up that function at this moment. `tllmprof_bytes` and
-//!   `platform::elf` avoid such calls. In a process with none of the library's variables, only the
+//!   functions until it is clear that there is something to count. The reason is that a hook may run before
+//!   the host is initialised, or while the host looks up the function that the hook would call. `tllmprof_bytes`
+//!   and `platform::elf` avoid such calls. In a process with none of the library's variables, only the
 //!   loader makes system calls for the library; if the process uses CUDA, the library also calls
 //!   `gettid`, `getpid` and `futex` when it forks.
 //! - **No system call without a request.** Idle threads of the library sleep in one call. Before the
 //!   program installs a filter for system calls, the library ends its work, unless `TLLMPROF_AFTER_SECCOMP` is set.
 //! - **Nothing on standard output**, and on standard error one line at a time, if there is
 //!   something to report. Nothing at all in a process that does not use CUDA.
-//! - **Next to no cost.** A call that is only counted costs about twelve instructions without a
-//!   shared cache line; a process without CUDA pays for loading the library.
+//! - **Next to no cost.** A call that is only counted costs about twelve instructions, and writes to no cache
+//!   line that threads share. A process without CUDA pays only for loading the library.
 //!
 //! # One direction
 //!

@@ -116,8 +116,8 @@ fn exit_by(next: impl FnOnce()) {
 }
 
 /// Defines hooks for functions such as `freopen`, which attach another file to a stream, and so to the stream's
-/// descriptor. `redhook` defines these hooks and finds the real functions by `dlsym`. That is safe for them, because
-/// only a program that already runs has streams to reopen.
+/// descriptor. `redhook` defines these hooks and finds the real functions by `dlsym`. For these hooks `dlsym` is safe,
+/// because only a program that already runs has streams to reopen.
 macro_rules! reopens {
     ($($name:ident => $ours:ident;)*) => {
         $(
@@ -156,7 +156,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Handles the result of `dlclose`, after which a module may have been unloaded.
+/// Called with the result of `dlclose`, which may have unloaded modules. Makes the library forget data about them.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

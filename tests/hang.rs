@@ -331,7 +331,7 @@ fn ranks_that_wait_for_work_are_idle() {
 }
 
 /// Judges a healthy server again and again, while it waits for requests, captures graphs, compiles and makes long
-/// prefills. The verdict must never be that it is stuck. Asks 16 times, or for as many minutes as `HANG_MINUTES` says.
+/// prefills. No verdict may say that the server is stuck. Asks 16 times, or for as many minutes as `HANG_MINUTES` says.
 #[test]
 fn a_healthy_server_is_never_called_stuck() {
     let minutes: Option<u64> = std::env::var("HANG_MINUTES").map_or(None, |text| text.parse().ok());
@@ -687,7 +687,8 @@ fn what_cannot_be_used_is_said_and_the_rest_is_judged() {
     );
     let said = ask(&["--run", &run.name], folder);
     assert_eq!(said.status.code(), Some(STUCK), "{}", said.err());
-    // A ring that was found by its folder, by its own name, through a link, as a copy, and by its process.
+    // The arguments name one rank's ring (the file with its latest steps and collectives) in several ways: by its
+    // folder, by its own path, through a link, as a copy, and by the process number. Each rank is still listed once.
     let rings = run.scratch.folder();
     std::os::unix::fs::symlink(rings, folder.join("link")).unwrap();
     let ring = rings.join(format!("{}.ring", pids[0]));

@@ -374,7 +374,7 @@ fn work_that_still_runs_is_waited_for() {
         ran.record().gpu_work() + ran.record().gpu_work_dropped(),
         ran.taken().iter().sum::<u64>()
     );
-    // Each recorded kernel has the duration that the stand-in's GPU reports.
+    // Each recorded kernel has the duration that the GPU of the stand-in for CUDA reports.
     assert!(
         ran.record()
             .kernel_durations()

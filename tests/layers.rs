@@ -36,7 +36,7 @@ fn program() -> &'static PathBuf {
 struct Ran {
     output: Output,
     process: Option<Process>,
-    /// Number of CUDA graph nodes for which the record has a scope.
+    /// Number of CUDA graph nodes for which the record has a scope (such as a torch module).
     nodes: u64,
 }
 
@@ -100,13 +100,14 @@ impl Ran {
         layers.unwrap_or_else(|| panic!("no layers: {}", self.output.err()))
     }
 
-    /// Returns the number of kernels by scope, for the kernels whose scope the report knows.
+    /// Returns the number of kernels by scope (such as a torch module), for the kernels whose scope the report knows.
     fn known(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().rows.iter();
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels whose scope the report does not know, for each reason that the report gives.
+    /// Returns the number of kernels whose scope (such as a torch module) the report does not know, for each reason
+    /// that the report gives.
     fn unknown(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().unknown.iter();
         rows.map(|row| (row.why.text(), row.kernels)).collect()
@@ -122,7 +123,7 @@ impl Ran {
             .collect()
     }
 
-    /// Asserts that the report has the right scope for every kernel.
+    /// Asserts that the report has the right scope (such as a torch module) for every kernel.
     fn assert_all_known(&self) {
         assert_eq!(
             self.known(),
@@ -169,7 +170,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
-/// If the record's size is limited, it drops old windows. The remaining windows keep their layers.
+/// If the record's size is limited, the record drops old windows. The remaining windows keep their layers.
 #[test]
 fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
     let windows: Vec<_> = (0..150)
@@ -267,7 +268,8 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     assert_eq!(ran.known().len(), 9);
 }
 
-/// If a scope is unknown, the report gives the reason and does not guess. All scopes that it names are right.
+/// If the scope of a kernel (such as a torch module) is unknown, the report gives the reason and does not guess. All
+/// scopes that the report names are right.
 #[test]
 fn what_is_not_known_has_a_reason() {
     let swapped = ran("swapped", &[]);
@@ -283,7 +285,8 @@ fn what_is_not_known_has_a_reason() {
     }
 }
 
-/// Two threads capture into one graph at once. The scope of a node that either thread may have made is unknown.
+/// Two threads capture into one graph at once. If either thread may have made a node, the node's scope (such as a torch
+/// module) is unknown.
 #[test]
 fn nodes_that_two_threads_may_have_made_are_not_known() {
     let ran = ran("shared", &[]);
@@ -298,7 +301,7 @@ fn nodes_that_two_threads_may_have_made_are_not_known() {
 }
 
 /// The program destroys graphs and makes new ones at the same addresses, both before and while kernels are recorded.
-/// The new graph's nodes must not get the old graph's scopes.
+/// The new graph's nodes must not get the old graph's scopes (such as torch modules).
 #[test]
 fn a_graph_that_takes_the_place_of_another_is_its_own() {
     let ran = ran("again", &[]);
@@ -435,7 +438,7 @@ fn the_report_shows_layers_as_a_tree() {
 }
 
 /// The program with which `scripts/gpu-check` measures on a GPU how CUPTI numbers graph nodes must also run on the
-/// stand-in.
+/// stand-in for CUDA.
 #[test]
 fn the_program_that_measures_the_numbers_of_nodes_runs() {
     let scratch = Scratch::new("graph-nodes");

@@ -540,7 +540,7 @@ fn a_copy_that_cannot_be_written_is_not_left_behind() {
     let said = captured.err();
     assert!(said.contains(": -o copies: no copy of "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    // The report is of the record itself.
+    // The copy could not be written, so the report was made from the record itself.
     assert!(
         captured.out().contains(": 4 iterations in"),
         "{}",

@@ -1,7 +1,7 @@
 //! Checks the library with real nsys, without a GPU. With `-c nvtx -p capture@tllmprof`, nsys records only while the
 //! library's range `capture` is open. Its reports must then have exactly the window's iterations.
 //!
-//! The driver is the stand-in. A test prints `skipped: …` if nsys is not available.
+//! The driver is a stand-in. A test prints `skipped: …` if nsys is not available.
 
 mod common;
 #[path = "nsys/counted_ranges.rs"]

@@ -9,7 +9,7 @@ use common::{Output, Record, Scratch, built_command, command, nvtx, read_log, ru
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program of `tests/nvtx` that is ready to run on the stand-in.
+/// A program of `tests/nvtx` that is ready to run on the stand-in for CUDA.
 struct Program {
     path: PathBuf,
     scratch: Scratch,
@@ -31,7 +31,7 @@ impl Program {
         nvtx::library(&self.scratch, &format!("nvtx/{name}.c"), copy)
     }
 
-    /// Runs the program without the shim.
+    /// Runs the program without the library.
     fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("log");
         let _ = std::fs::remove_file(&log);
@@ -47,7 +47,7 @@ impl Program {
         Ran { output, log }
     }
 
-    /// Runs the program with the shim, a rule and windows.
+    /// Runs the program with the library, a rule and windows.
     fn run(&self, arguments: &[&str], rule: &str, windows: &str, more: &[(&str, &str)]) -> Ran {
         let shim = shim();
         let mut variables = vec![
@@ -203,7 +203,7 @@ fn modules_with_an_nvtx_of_their_own() {
     }
 }
 
-/// The NVTX tool counts the same events with the shim as without it, and the program gets the same return values.
+/// The NVTX tool counts the same events with the library as without it, and the program gets the same return values.
 #[test]
 fn a_tool_gets_every_event() {
     let program = Program::new("ranges");

@@ -85,7 +85,7 @@ fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
     assert_eq!(seen.len(), truth.len(), "{python}: threads");
 }
 
-/// Runs, with the shim, a program that writes down its own calls. Returns the result of the run, and the program's
+/// Runs, with the library, a program that writes down its own calls. Returns the result of the run, and the program's
 /// sequences of calls.
 #[track_caller]
 fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -> (Ran, Sequences) {

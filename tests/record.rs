@@ -436,7 +436,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // Another file that is a record exists at the path. It is renamed, and the library logs its new name.
+    // An older record exists at the path. The library renames it, and logs the new name.
     run();
     let first = fs::metadata(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);

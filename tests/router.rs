@@ -269,7 +269,7 @@ fn numbers(value: &Value) -> Vec<u64> {
 }
 
 /// In the first case, both ranks have the same tokens; in the second, different ones. Each rank has 50 tokens and
-/// chooses 4 or 8 experts for each, so it cannot spread its choices evenly over 32 or 64 experts by itself.
+/// chooses 4 or 8 experts for each. So one rank's choices cannot be spread evenly over 32 or 64 experts.
 #[test]
 fn experts_on_two_ranks_are_even_together() {
     let Some(python) = python_with_transformers() else {

@@ -1,5 +1,5 @@
 //! Checks situations in which a preloaded library may do harm, one in each test. In each, the program's output, status
-//! and calls must be the same as without the shim, and the window must be exact.
+//! and calls must be the same as without the library, and the window must be exact.
 
 mod common;
 

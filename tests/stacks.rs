@@ -491,7 +491,7 @@ fn native_stacks_are_sampled_where_the_kernel_permits() {
         return common::skipped(line);
     }
     let native: Vec<_> = of(Taken::Native).collect();
-    // A place in a file has this form. A place in the vDSO does not, because the vDSO is no file.
+    // A native frame in a file is named FILE+0xOFFSET. A frame in the vDSO is not, because the vDSO is not a file.
     let is_place = |name: &&String| name.contains("+0x");
     let named = native
         .iter()

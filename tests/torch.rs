@@ -12,7 +12,7 @@ use common::{Output, Scratch, command, repo, run, shim, standin};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The program `py_torch.py`, ready to run on the stand-in. Traces are written to `t/trace.json`.
+/// The program `py_torch.py`, ready to run on the stand-in for CUDA. Traces are written to `t/trace.json`.
 struct Program {
     command: Command,
     scratch: Scratch,
@@ -84,7 +84,8 @@ impl Ran {
         }
     }
 
-    /// Asserts that the program ended with this exit status and standard output, which are also those without the shim.
+    /// Asserts that the program ended with this exit status and standard output, which are also those without the
+    /// library.
     #[track_caller]
     fn assert_done(&self, status: i32, out: &str) -> &Self {
         let output = &self.output;
@@ -183,7 +184,7 @@ fn a_window_that_is_open_at_the_end_is_written() {
         assert_eq!(ran.steps("trace-rank-0.json"), to_the_end, "{args}");
     }
     // With `--fork`, the program starts a child by Python's multiprocessing. The child ends by `_exit`, but first
-    // runs its finalizers. It must not disturb the trace of its parent.
+    // runs its finalizers. The child must not disturb the trace of its parent.
     let ran = Program::new(&python, "35-", "--fork").run();
     ran.assert_done(0, "child: 0\n");
     assert_eq!(ran.steps("trace-rank-0.json"), to_the_end);

@@ -22,8 +22,8 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
     let fired = ran.fired();
     let numbers: Vec<_> = fired.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [200, 210, 221, 232], "{context}");
-    // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms, so a stall of 600 ms
-    // makes it take less than six times its usual time.
+    // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms. With a stall of 600
+    // ms the step takes less than six times its usual time.
     for (place, cause) in [
         (1, "waits for the GPU"),
         (2, "garbage collection"),

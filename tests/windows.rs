@@ -46,7 +46,7 @@ fn stop(launches: usize, waits: usize) -> Switch {
     Switch::Stop { launches, waits }
 }
 
-/// Asserts that the output, the status and the driver's calls are the same as in a run without the shim.
+/// Asserts that the output, the status and the driver's calls are the same as in a run without the library.
 #[track_caller]
 fn assert_unharmed(ran: &Ran, plain: &Ran) {
     assert_eq!(ran.output.out(), plain.output.out());

@@ -128,9 +128,9 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# For the check "split". SPLIT: first and last iteration of the requested window. The window ends
-# when as many iterations as these numbers give have met the condition. CONDITION: the condition,
-# which excludes the prompts at the begin of each round.
+# For the check "split". SPLIT: first and last iteration of the requested window, which has 300 iterations. Only
+# iterations that meet the condition count, so the window ends later than requested. CONDITION: the condition, which
+# excludes the prompts at the begin of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)

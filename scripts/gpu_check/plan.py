@@ -19,8 +19,8 @@ def all_checks(programs):
     static, shared, per_thread = (programs[f"loop-{name}"] for name in ("static", "shared", "per-thread"))
     torch, hf, jax = programs["torch_graph"], programs["hf_generate"], programs["jax_jit"]
     window = [known(FIRST, LAST, grids=True)]
-    # The slowest checks come first, because otherwise the last one would run when no other is left to run at the
-    # same time.
+    # The slowest checks come first. If a slow check began last, no other checks would be left to run at the same
+    # time.
     checks = inside_python.checks(programs) + router.checks(programs) + router_ranks.checks(programs)
     checks += arrivals.checks(programs)
     checks += hang.checks(programs)

@@ -20,8 +20,7 @@ class Program:
     linkage: str  # a text for the page: how the program is linked to CUDA, for example by shared cudart
     command: tuple  # without the argument for the number of steps
     missing: str = None  # None, or the reason why the program cannot run on this machine
-    # True if the runtime is linked into the program, so that the shim does not see where a runtime
-    # call begins
+    # True if the runtime is linked into the program, so that the library does not see where a runtime call begins
     inlined_runtime: bool = False
     count_option: tuple = ()  # words before the number of steps on the command line
 

@@ -18,7 +18,7 @@ def closed(rule):
     return {"TLLM_PROFILE_START_STOP": FAR, "TLLMPROF_STEP": rule}
 
 
-# The ways to run a program: (name, the shim's variables). With None, the program runs without the shim.
+# The ways to run a program: (name, the library's variables). With None, the program runs without the library.
 WAYS = (
     ("without", None),
     ("without, again", None),

@@ -12,9 +12,8 @@ KINDS = {
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the
-    # copy, because nsys lacks some of these records. (For JAX, it lacked 246 of them, from the time
-    # when XLA tries out its kernels.)
+    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the copy, because nsys lacks
+    # some of these records. (For JAX, nsys lacked 246 records, from the time when XLA tries out its kernels.)
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }

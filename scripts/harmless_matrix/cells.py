@@ -20,15 +20,15 @@ OURS = "tllmprof:"
 # scheduling times at descriptor 64 or above. The socket is matched at any number, because it is below 64 while it
 # is being created. The compared programs that use CUDA have no sockets of their own.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# Matches the number that gdb gives a child process, which is masked before outputs are compared. gdb numbers children
-# and threads in one sequence, so the library's threads change the numbers of children.
+# Matches the number that gdb gives a child process. The number is masked before outputs are compared, because gdb
+# numbers children and threads in one sequence. So the library's threads change the numbers of children.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# BASELINES: number of runs without the library with which each comparison begins. If a result then
-# differs, up to MORE_BASELINES more runs without the library are made: something that changes from
-# run to run may have been the same in the first ones by chance.
+# BASELINES: number of runs without the library with which each comparison begins. If a result then differs, up to
+# MORE_BASELINES more runs without the library are made, because a result that varies from run to run may have been the
+# same in the first runs by chance.
 BASELINES, MORE_BASELINES = 2, 6
 # Maximum number of attempts to find out the system calls of a program, for a seccomp filter that allows only these.
 FITS = 4

@@ -448,7 +448,7 @@ TABLE = [
 PYTHON_TESTS = "test_fork1 test_generators test_contextlib test_weakref"
 PYTHON_SOURCE = """
 import gc, json, os, signal, subprocess, sys, threading, tempfile, multiprocessing
-# Who asks for collections to be recorded has a callback for them.
+# The library has this callback if the settings ask for collections to be recorded.
 callbacks = [c for c in gc.callbacks if getattr(c, '__name__', '') != 'tllmprof_gc']
 print(sys.version_info[:2], sys.flags.optimize, sys.gettrace(), sys.getprofile(), callbacks, threading.active_count())
 print(sorted(m for m in sys.modules if 'tllm' in m.lower()), sys.argv)
@@ -456,7 +456,7 @@ def descriptors():
     for name in os.listdir('/proc/self/fd'):
         try: link = os.readlink('/proc/self/fd/' + name)
         except OSError: continue  # the listing's own
-        # libfaketime opens its memory once more if another library asks the time before its constructor has run.
+        # libfaketime opens its memory once more if another library reads the clock before libfaketime is initialized.
         if 'faketime_shm' not in link: yield link.split(':')[0]
 print(sorted(descriptors()))
 gc.collect(); print(gc.isenabled(), gc.get_threshold())
@@ -473,7 +473,7 @@ if not pid: os._exit(3)
 print(os.waitpid(pid, 0)[1])
 pool = multiprocessing.get_context('fork').Pool(2)
 print(pool.map(abs, range(-3, 3)))
-# Workers that are terminated may not have begun.
+# The pool is not terminated, because the workers that are killed then may not have begun.
 pool.close(); pool.join()
 signal.signal(signal.SIGALRM, lambda *a: print('alarm')); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()
 try: open('/nothing')

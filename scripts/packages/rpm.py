@@ -11,7 +11,7 @@ Version: {version}
 Release: 1
 Summary: {summary}
 License: MIT OR Apache-2.0
-# Written out, as this machine's tools would name what they find, such as the stand-in for CUDA.
+# The dependencies are listed here, because rpm on this machine would find wrong ones, such as the stand-in for CUDA.
 AutoReqProv: no
 Requires: libc.so.6({symbol})(64bit)
 

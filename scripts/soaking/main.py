@@ -20,8 +20,8 @@ MOST_DISK = {"": 256 << 20, "auto": 2 << 20}
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
 # Bytes that the library keeps for each window until it logs the windows at exit (crates/steps/src/window.rs, Taken).
-# The memory is reserved when the list of windows is parsed, but each page counts only from its first use, so it
-# looks like growth.
+# The memory is reserved when the list of windows is parsed. But the kernel counts each page only from its first use,
+# so the memory of the process seems to grow.
 KEPT = 48
 
 
@@ -171,7 +171,8 @@ def soak(given, folder):
     interval = max(0.05, given.time / SAMPLES)
     running = [Watched(load, given, folder) for load in wanted]
     try:
-        # Each load ends at its own time limit (tests/soak/pace.h). This later time limit ends a load that does not.
+        # Each load ends at its own time limit (tests/soak/pace.h). A load that is still running at this later time is
+        # killed.
         deadline = time.monotonic() + 4 * given.time + 180
         while any(one.process.poll() is None for one in running) and time.monotonic() < deadline:
             for one in running:

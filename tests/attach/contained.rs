@@ -412,7 +412,7 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
         }
     }
     // A command writes the library into a file in the program's memory. If the command is killed before the file is
-    // complete, the program closes the file after 10 s. The next command must attach without waiting for that.
+    // complete, the program closes the file after 10 s. The next command must attach before these 10 s are over.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")

@@ -136,8 +136,8 @@ fn several_processes_are_attached_by_their_numbers() {
     assert!(refused.err().contains("with %p in it"), "{}", refused.err());
     server.succeeds(&format!("attach {a} {b} --step cudaGraphLaunch --steps 5"));
     assert_eq!(server.attached(), ["a", "b"]);
-    // The process 4000000 does not exist. The command reports an error for it, but still handles the other two
-    // processes.
+    // The process 4000000 does not exist. The command reports an error for it, but still detaches the library from the
+    // other two processes.
     let mut some = server.place.command(&format!("detach {a} 4000000 {b}"));
     let some = run(&mut some, TEST_TIMEOUT);
     assert_eq!(some.status.code(), Some(1), "{}", some.err());

@@ -56,9 +56,8 @@ def truth(parts):
     return {"requests": len(parts), "tokens": tokens, "prefill_tokens": prefill, "decode_tokens": decode, "phase": phase}
 
 
-# The requests of a run, each with the step at which it arrives, the tokens of its prompt and the
-# tokens of its answer: a prompt that fits into one step, a prompt that is split over several steps
-# together with decodes, a prompt of one token, a request after a pause, and a thousand requests at
-# once.
+# The requests of a run: (step at which the request arrives, tokens of its prompt, tokens of its answer). There are a
+# prompt that fits into one step, a prompt that is split over several steps together with decodes, a prompt of one
+# token, a request after a pause, and a thousand requests at once.
 REQUESTS = [(0, 5, 4), (2, 20, 3), (3, 1, 3), (40, 7, 2)] + [(60, 1, 2)] * 1000
 BUDGET = 8

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 
-# Names that formulas may use although the engine's source does not define them, because they are
-# attributes of Python's and torch's own classes: an enum member's name and a tensor's shape.
+# Names that formulas may use although the engine's source does not define them: the name of an enum member and the
+# shape of a tensor. They are attributes of Python's and torch's own classes.
 OTHERS = {"_name_", "shape"}
 
 

@@ -10,7 +10,8 @@ use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin
 /// Time limit of a run, longer than any fixture needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program of the stand-in's folder `bin` that is ready to run, with its environment and arguments.
+/// A program of the folder `bin` of the stand-in for CUDA. The program is ready to run, with its environment and
+/// arguments.
 pub(crate) struct Fixture {
     command: Command,
     scratch: Scratch,

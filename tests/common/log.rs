@@ -1,4 +1,4 @@
-//! The stand-in's log (`STANDIN_LOG`): one line per driver call, in the order in which the calls arrived.
+//! The log of the stand-in for CUDA (`STANDIN_LOG`): one line per driver call, in the order in which the calls arrived.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) struct Record {
     pub via: String,
 }
 
-/// Reads a log. A missing file is an empty log. Panics on a line that the stand-in did not write.
+/// Reads a log. A missing file is an empty log. Panics on a line that the stand-in for CUDA did not write.
 pub(crate) fn read_log(path: &Path) -> Vec<Record> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

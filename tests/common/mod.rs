@@ -1,5 +1,5 @@
-//! Shared parts of the integration tests: the paths of the shim and the stand-in, child processes with a time limit,
-//! and the stand-in's log.
+//! Shared parts of the integration tests: the paths of the library under test and of the stand-in for CUDA, child
+//! processes with a time limit, and the stand-in's log.
 #![allow(
     dead_code,
     unused_imports,
@@ -32,9 +32,9 @@ pub(crate) use fixture::{Fixture, Ran, Switch};
 pub(crate) use log::{Record, read_log};
 pub(crate) use skipped::skipped;
 
-/// A part of the message that the library logs if a window does not begin or end exactly at the requested iteration,
-/// because threads waited too long until the profiler was started or stopped. Tests accept the message: a very busy
-/// machine can cause it.
+/// A part of a message of the library. The library logs the message if a window does not begin or end exactly at the
+/// requested iteration, because threads could not wait until the profiler was started or stopped. Tests accept the
+/// message, because a very busy machine can cause it.
 pub(crate) const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
@@ -202,12 +202,12 @@ pub(crate) fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The name of an environment variable that makes the shim believe that a profiler such as Nsight Systems started the
-/// process. If no such variable is set, the shim warns that windows are not recorded.
+/// The name of an environment variable that makes the library believe that a profiler such as Nsight Systems started
+/// the process. If no such variable is set, the library warns that windows are not recorded.
 pub(crate) const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
-/// Returns a command in an environment that does not depend on the tests' own shell: without variables that control
-/// the shim, and with default signal handling. The command has [`PROFILED`] set, so that the shim does not warn that
+/// Returns a command in an environment that does not depend on the tests' own shell: without variables that control the
+/// library, and with default signal handling. The command has [`PROFILED`] set, so that the library does not warn that
 /// windows are not recorded.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);

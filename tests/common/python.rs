@@ -32,8 +32,8 @@ impl fmt::Display for Python {
 }
 
 /// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython
-/// of the machine. The default is one CPython of each minor version, and one without a GIL if there is one. Preferably,
-/// it is a shared build for an even minor version, and a static build for an odd one. If none is found, the running
+/// of the machine. The default is one CPython of each minor version, and one without a GIL if there is one. A shared
+/// build is preferred for an even minor version, and a static build for an odd one. If no CPython is found, the running
 /// test is reported as skipped.
 pub(crate) fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
@@ -143,7 +143,7 @@ impl Bench {
         nvtx::library(&self.scratch, source, "")
     }
 
-    /// Runs `tests/python/PROGRAM.py` with the shim and the NVTX tool.
+    /// Runs `tests/python/PROGRAM.py` with the library and the NVTX tool.
     #[track_caller]
     pub(crate) fn run(&self, python: &Python, program: &str, variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("events");

@@ -59,7 +59,7 @@ fn nothing_leaks(cc: Command, sanitizer: &[&str]) {
         let said = armed.err();
         assert_eq!(armed.status.code(), Some(STATUS), "{rule}: {said}");
         // A forked child does not have its parent's other threads, such as the library's worker. The leak checker of
-        // GCC 12 looks for them and prints this line.
+        // GCC 12 looks for these threads and prints this line.
         let is_fork = |line: &str| line.ends_with(" was not suspended. False leaks are possible.");
         let is_ours = |line: &str| line.starts_with("tllmprof: ");
         assert!(

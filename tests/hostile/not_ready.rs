@@ -1,6 +1,6 @@
-//! Checks programs in which the library's hooks run before it is safe to make some calls. The reason is a function
-//! that looks up the real function at its first call, a sanitizer that is still starting, or a system call filter
-//! that forbids the calls.
+//! Checks programs in which the library's hooks run before it is safe to make some calls. There are three reasons: the
+//! called function looks up the real function at its first call, a sanitizer is still starting, or a system call filter
+//! forbids the call.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -29,8 +29,8 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
                 // The other profiler has ended, but has not removed CUPTI from the driver. So the library does not
-                // attach CUPTI again for the second window. It has finalized CUPTI only once, when the other profiler
-                // came.
+                // attach CUPTI again for the second window. The library has finalized CUPTI only once, when the other
+                // profiler came.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
@@ -63,7 +63,7 @@ fn a_profiler_that_comes_among_busy_threads_gets_cupti() {
 }
 
 /// A driver call that does not return prevents the library from removing CUPTI. If another profiler then wants CUPTI,
-/// the library gives it up.
+/// the library leaves CUPTI to that profiler.
 #[test]
 fn a_profiler_that_comes_while_cupti_cannot_go_gets_it_all_the_same() {
     let ran = Program::new(Reach::LookedUp)

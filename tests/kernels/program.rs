@@ -1,4 +1,4 @@
-//! Runs `program.c` with the shim on the stand-in, and reads the results.
+//! Runs `program.c` with the library on the stand-in for CUDA, and reads the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 /// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// The program is linked to the functions, including some that the shim does not export.
+    /// The program is linked to the functions, including some that the library does not export.
     Linked,
     /// The program gets the functions from `cuGetProcAddress`.
     LookedUp,
@@ -75,7 +75,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Prepares a run of the program without the shim.
+    /// Prepares a run of the program without the library.
     pub(crate) fn plain(reach: Reach) -> Self {
         let scratch = Scratch::new("kernels");
         let name = match reach {

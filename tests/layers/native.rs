@@ -74,8 +74,8 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Returns the number of kernels in each scope according to the kernels' own names, and the number of kernels
-    /// named `unknown`, whose scope the report cannot know.
+    /// Returns the number of kernels in each scope (a native function) according to the kernels' own names, and the
+    /// number of kernels named `unknown`, whose scope the report cannot know.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);
@@ -133,8 +133,8 @@ fn a_call_that_is_left_is_open_no_more() {
     }
 }
 
-/// A kernel's scope is unknown if calls nest too deep, or if the function runs on another stack. Kernels of later calls
-/// have a known scope again.
+/// A kernel's scope (the native function that launched it) is unknown if calls nest too deep, or if the function runs
+/// on another stack. Kernels of later calls have a known scope again.
 #[test]
 fn what_cannot_be_followed_is_not_known() {
     if is_left_out() {
@@ -203,7 +203,8 @@ fn rules_that_match_nothing_or_too_much_say_so() {
     );
 }
 
-/// If a rule for steps names the same functions as the scopes, the rule still counts every call.
+/// If a rule for steps names the same functions as the setting for scopes (functions to which kernels are assigned),
+/// the rule still counts every call.
 #[test]
 fn functions_may_be_steps_and_scopes() {
     if is_left_out() {
@@ -218,8 +219,8 @@ fn functions_may_be_steps_and_scopes() {
     assert_eq!(ran.known()["op_tail/op_end"], 10);
 }
 
-/// Exceptions leave calls in twelve threads. Each thread gets the same result as without the library, and no scope
-/// stays open.
+/// Exceptions leave calls of scope functions (to which kernels are assigned) in twelve threads. Each thread gets the
+/// same result as without the library, and no scope stays open.
 #[test]
 fn many_calls_at_once_do_what_they_do_without_the_library() {
     if is_left_out() {

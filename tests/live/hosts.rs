@@ -72,8 +72,8 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The program closes all descriptors. The stand-in's log would be an open descriptor, so the stand-in must have no
-    // log.
+    // The program closes all descriptors. The log of the stand-in for CUDA would be an open descriptor, so the stand-in
+    // must have no log.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
     // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same

@@ -25,9 +25,9 @@ pub(crate) fn ranks(place: &Place) -> Vec<Running> {
     ranks
 }
 
-/// Returns the windows that all ranks captured. If a rank has already begun the requested step, it refuses, and the
-/// command requests a later step. The other ranks may have captured the earlier step by then, so that window is not
-/// common.
+/// Returns the windows that all ranks captured. A rank that has already begun the requested step refuses the request,
+/// and the command then requests a later step. The other ranks may have captured the earlier step by then, so that
+/// window is not common.
 fn common(ranks: &[Running]) -> Vec<(u64, u64)> {
     let all: Vec<_> = ranks.iter().map(Running::windows).collect();
     let is_common = |window: &&(u64, u64)| all.iter().all(|of| of.contains(window));

@@ -1,5 +1,5 @@
-//! Checks `tllmprof mcp` on running processes: the tools list and capture them, and a client's disconnect does not
-//! disturb them.
+//! Checks `tllmprof mcp` on running processes. Its tools list the processes and capture windows of them, and the
+//! disconnect of a client does not disturb the processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

@@ -262,8 +262,8 @@ fn times_are_told_apart_by_phase_where_batches_are_read() {
     }
 }
 
-/// Returns the folder of Prometheus and promtool; `None` if they are not installed, which reports that the test skips
-/// some checks. They are only downloaded with `TLLMPROF_TEST_PROMETHEUS=fetch`.
+/// Returns the folder of Prometheus and promtool. If they are not installed, reports that the test skips some checks,
+/// and returns `None`. They are only downloaded with `TLLMPROF_TEST_PROMETHEUS=fetch`.
 fn prometheus() -> Option<PathBuf> {
     let mut get = Command::new(repo().join("scripts/get-prometheus"));
     if std::env::var("TLLMPROF_TEST_PROMETHEUS").as_deref() != Ok("fetch") {

@@ -102,8 +102,7 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
         ControlEvent::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
-    // Other tests' processes may be listed, too, so the test presses DOWN until this one is
-    // selected.
+    // Other tests' processes may be listed, too, so the test presses DOWN until its own process is selected.
     let selected = format!("selected: {pid}");
     for _ in 0..30 {
         top.press(DOWN);

@@ -9,8 +9,9 @@ use crate::workshop::Workshop;
 /// The option by which compilers for x86-64 mark the targets of indirect jumps.
 const CET: &[&str] = &["-fcf-protection=full"];
 
-/// Runs the program with one thread and with eight threads, and each time with two settings: a window that never opens,
-/// and a window at every third call, so that every shape of function is also called while a window opens or closes.
+/// Runs the program with one thread and with eight threads, each time with two settings. In the first, a window never
+/// opens. In the second, there is a window at every third call, so that every shape of function is also called while a
+/// window opens or closes.
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();

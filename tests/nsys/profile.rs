@@ -119,7 +119,7 @@ fn profile_once(
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
         // `-e` sets this variable for the program only. nsys also opens libcuda, and needs functions of it that the
-        // stand-in does not have.
+        // stand-in for CUDA does not have.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")

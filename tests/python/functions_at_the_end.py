@@ -37,8 +37,7 @@ class Last:
             time.sleep(0.001)
 
 
-# The library looks for marked functions when a module is imported. This import makes it find those
-# above.
+# The library looks for marked functions when a module is imported. This import makes it find the functions above.
 import colorsys  # noqa: E402
 
 # When the interpreter ends, it clears this name before all others, which deletes the object.

@@ -24,8 +24,7 @@ class Some:
         return self
 
 
-# The library looks for marked functions when a module is imported. This import makes it find those
-# above.
+# The library looks for marked functions when a module is imported. This import makes it find the functions above.
 import colorsys  # noqa: E402
 
 

@@ -78,8 +78,8 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# A model that no other model calls has the name of its class. This also holds after the model
-# before it ended with an exception. A part of a model that is called directly keeps its name.
+# A model that no other model calls has the name of its class. This also holds if the call of the previous model has
+# ended with an exception. A part of a model that is called directly keeps its name.
 other = Mlp()
 learn(other)
 other(x)

@@ -169,8 +169,8 @@ fn whose_plugin_begins_in_its_constructor() {
     });
 }
 
-/// A program loads two interpreters of different versions. The library follows only one of them, and both behave as
-/// without the library.
+/// A program loads two interpreters of different versions. The library follows only one of them, and both interpreters
+/// behave as without the library.
 #[test]
 fn that_have_two() {
     let mut libraries = pythons().iter().filter_map(|python| {

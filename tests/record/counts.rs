@@ -228,7 +228,7 @@ impl Counts {
         record
     }
 
-    /// Asserts that the record has or counts as dropped all events of `calls` calls.
+    /// Asserts that each event of `calls` calls is either in the record or counted as dropped.
     pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);

@@ -1,4 +1,4 @@
-//! Compares GPU times in the record with the stand-in's own log of its GPU's work.
+//! Compares GPU times in the record with the log in which the stand-in for CUDA lists its GPU's work.
 //!
 //! In these tests, the stand-in's clock advances only in waits (`STANDIN_CLOCK=virtual`), so times are the same on
 //! every machine. The stand-in ends a program that uses a destroyed handle.
@@ -38,7 +38,8 @@ fn program() -> &'static Path {
     path
 }
 
-/// A piece of the GPU's work, such as a kernel: its start and its end in nanoseconds of the stand-in's clock.
+/// A piece of the GPU's work, such as a kernel: its start and its end in nanoseconds of the clock of the stand-in for
+/// CUDA.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Piece {
     from: u64,
@@ -49,7 +50,7 @@ struct Piece {
 struct Ran {
     output: Output,
     record: Read,
-    /// The stand-in's log: for each step, the pieces of work of each stream.
+    /// The log of the stand-in for CUDA: for each step, the pieces of work of each stream.
     work: BTreeMap<i64, Vec<Vec<Piece>>>,
 }
 
@@ -88,7 +89,7 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
     }
 }
 
-/// Parses a line of the stand-in's log. Returns the stream and the piece of work.
+/// Parses a line of the log of the stand-in for CUDA. Returns the stream and the piece of work.
 fn piece(line: &str) -> (String, Piece) {
     let words: Vec<_> = line.split(' ').collect();
     let number = |index: usize| words[index].parse::<u64>().unwrap();

@@ -93,7 +93,8 @@ impl Program {
     }
 }
 
-/// Runs the program with these windows and this rule.
+/// Runs the program with these windows and this rule. Its record is the file `many.tllmprof` in the folder of
+/// `scratch`.
 fn run_in(scratch: &Scratch, mut program: Command, rule: &str, windows: Vec<(u64, u64)>) -> Ran {
     let texts: Vec<_> = windows.iter().map(|(a, b)| format!("{a}-{b}")).collect();
     let path = scratch.path("many.tllmprof");

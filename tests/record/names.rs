@@ -63,7 +63,7 @@ fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
 }
 
 /// Asserts that the record has the latest windows, with all their ranges and the ranges' names. Only the last window
-/// may lack some at its end. Returns the number of windows.
+/// may lack ranges at its end. Returns the number of windows.
 fn assert_names_are_whole(record: &Read) -> u64 {
     assert!(record.damage.is_none(), "{}", record.damage);
     let header = &record.header;

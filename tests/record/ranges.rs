@@ -326,9 +326,9 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
     }
 }
 
-/// Asserts that the record has every mark, and every range that ended, under the thread that ended it. It may have at
-/// most `more` further ranges per thread and kind, which were in progress. Recorded ranges must nest as the program
-/// opened them.
+/// Asserts that the record has every mark, and every range that ended, under the thread that ended it. The record may
+/// have at most `more` further ranges per thread and kind, which were in progress. Recorded ranges must nest as the
+/// program opened them.
 fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);

@@ -36,8 +36,8 @@ fn left(
             total,
             "{program}: {how} from {from} by {step}"
         );
-        // The log's last column names the runtime that made a call. It is wrong after a longjmp out of the stand-in's
-        // runtime, so only the functions are compared.
+        // The log's last column names the runtime that made a call. The column is wrong after a longjmp out of the
+        // runtime of the stand-in for CUDA, so only the functions are compared.
         let functions = |log: &[crate::common::Record]| -> Vec<String> {
             let of_program = log.iter().filter(|r| r.tid == log[0].tid);
             let own = of_program.map(|r| r.function.clone());

@@ -37,8 +37,8 @@ fn calls(ran: &Ran) -> usize {
 
 #[test]
 fn every_call_of_the_program_has_one_and_counts_as_before() {
-    // Copies have ranges but are not in the stand-in's log. Their number must be the same for each linkage of the
-    // program.
+    // Copies have ranges but are not in the log of the stand-in for CUDA. Their number must be the same for each
+    // linkage of the program.
     let mut copies = None;
     for program in [
         "steps_static",

@@ -3,8 +3,8 @@
 use super::twice::{Situation, start, stop};
 use crate::common::standin;
 
-/// Prepares the program with a driver that lacks half of its functions. The library path has this driver's
-/// folder first, and then the folder with the stand-in's other libraries.
+/// Prepares the program with a driver that lacks half of its functions. The library path has this driver's folder
+/// first, and then the folder with the other libraries of the stand-in for CUDA.
 fn on_lacking_driver(program: &str) -> Situation {
     let standin = standin();
     let path = format!(

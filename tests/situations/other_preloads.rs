@@ -1,4 +1,4 @@
-//! Checks programs with another preloaded library that replaces the same functions as the shim.
+//! Checks programs with another preloaded library that replaces the same functions as tllmprof.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;
@@ -7,8 +7,8 @@ fn interposer() -> String {
     standin().join("bin/interposer.so").display().to_string()
 }
 
-/// Runs the program twice: with the other library after the shim in `LD_PRELOAD`, and with the other library before the
-/// shim.
+/// Runs the program twice: with the other library after tllmprof's in `LD_PRELOAD`, and with the other library before
+/// tllmprof's.
 fn in_both_orders(situation: &Situation) -> [Both; 2] {
     let behind = situation.clone().preload_after_shim(interposer()).run();
     let in_front = situation.clone().preload_before_shim(interposer()).run();
@@ -21,7 +21,7 @@ fn another_interposer_counts_what_it_would() {
         for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
             let situation = Situation::new(format!("steps_{program}")).window("5-9", step);
             for both in in_both_orders(&situation) {
-                // The other library counts its calls, and prints this line with and without the shim.
+                // The other library counts its calls, and prints this line with and without tllmprof.
                 let line = "interposer: 40 graph launches, dlsym seen, dlopen seen\n";
                 assert!(both.output.err().contains(line), "{}", both.output.err());
                 assert_eq!(
@@ -58,7 +58,7 @@ fn libraries_are_found_by_the_callers_runpath_and_dlerror_survives() {
 #[test]
 fn an_interposer_that_finds_no_runtime_gives_its_own_error() {
     // The program opens the runtime with RTLD_LOCAL, so the other library's RTLD_NEXT does not find the runtime, and
-    // the other library returns an error. With the shim, RTLD_NEXT may find the shim's functions of the same names.
+    // the other library returns an error. With tllmprof, RTLD_NEXT may find tllmprof's functions of the same names.
     // Then the program must only end without a crash.
     let situation = Situation::new("steps_rtld_local").window("5-9", "cudaGraphLaunch");
     let plain = situation

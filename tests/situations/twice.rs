@@ -1,4 +1,4 @@
-//! Runs a program without and with the shim, and compares the two runs.
+//! Runs a program without and with the library under test, and compares the two runs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub(crate) struct Situation {
     after_shim: Vec<String>,
 }
 
-/// The results of the run with the shim and of the run without it.
+/// The results of the run with the library under test and of the run without it.
 pub(crate) struct Both {
     pub plain: Ran,
     ran: Ran,
@@ -56,13 +56,13 @@ impl Situation {
             .env("TLLMPROF_STEP", step)
     }
 
-    /// Preloads another library in front of the shim, also in the run without the shim.
+    /// Preloads another library in front of the library under test, also in the run without the library under test.
     pub(crate) fn preload_before_shim(mut self, library: impl Into<String>) -> Self {
         self.before_shim.push(library.into());
         self
     }
 
-    /// Preloads another library after the shim, also in the run without the shim.
+    /// Preloads another library after the library under test, also in the run without the library under test.
     pub(crate) fn preload_after_shim(mut self, library: impl Into<String>) -> Self {
         self.after_shim.push(library.into());
         self
@@ -82,18 +82,18 @@ impl Situation {
         fixture
     }
 
-    /// Runs the program without the shim.
+    /// Runs the program without the library under test.
     pub(crate) fn run_plain(&self) -> Ran {
         self.fixture(None).run()
     }
 
-    /// Runs the program with the shim.
+    /// Runs the program with the library under test.
     pub(crate) fn run_shimmed(&self) -> Ran {
         self.fixture(Some(shim().display().to_string())).run()
     }
 
-    /// Runs the program without and with the shim. Asserts that exit status and output are the same, except for the
-    /// shim's messages on standard error, and that the driver refused none of the library's calls.
+    /// Runs the program without and with the library under test. Asserts that exit status and output are the same,
+    /// except for the library's messages on standard error, and that the driver refused none of the library's calls.
     #[track_caller]
     pub(crate) fn run(&self) -> Both {
         let both = Both {
@@ -133,8 +133,9 @@ impl Situation {
 }
 
 impl Both {
-    /// Asserts that with and without the shim, the program's calls reached the driver in the same order, in the same
-    /// functions, from the same runtimes and with the same success. Only for programs whose order of calls is certain.
+    /// Asserts that with and without the library under test, the program's calls reached the driver in the same order,
+    /// in the same functions, from the same runtimes and with the same success. Only for programs whose order of calls
+    /// is certain.
     #[track_caller]
     pub(crate) fn assert_same_calls(&self) -> &Self {
         assert_eq!(

@@ -1,5 +1,5 @@
 //! Checks invalid values of the library's environment variables. The library must log one message, and the program must
-//! behave as without the shim.
+//! behave as without the library.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Checks `tllmprof demo` on the stand-in: the profiler is on only during the window's iterations.
+//! Checks `tllmprof demo` on the stand-in for CUDA: the profiler is on only during the window's iterations.
 
 use std::process::Command;
 use std::time::Duration;

@@ -14,8 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of a table of an ELF file, in bytes; for the hash table's buckets, in entries. A header that states a
-/// larger size is damaged.
+/// Maximum size of a table of an ELF file, in bytes. The same number limits the buckets of a hash table. A header that
+/// states more is treated as damaged.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -131,8 +131,8 @@ impl Module {
         })
     }
 
-    /// Returns true if the module's code is mapped where its headers say. If it is not, the program has mapped the
-    /// file only to read its contents, such as its symbols.
+    /// Returns true if the module's code is mapped at the address that its headers state. If this is not so, the
+    /// program has mapped the file only to read its contents, such as its symbols.
     fn is_code(&self, maps: &[Mapping]) -> bool {
         let mut code = self
             .headers
@@ -163,9 +163,9 @@ impl Module {
         self.has_interpreter
     }
 
-    /// Returns the address of the table that the dynamic section's entry `tag` refers to. The loader has already
-    /// replaced the offsets in this section by addresses, except in the vDSO. So a value below the load bias is an
-    /// offset.
+    /// Returns the address of the table that the dynamic section's entry `tag` refers to. The loader has replaced the
+    /// offsets in the dynamic section by addresses, except in the vDSO. So a value below the load bias is still an
+    /// offset, and the load bias is added to it.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -225,7 +225,8 @@ impl Module {
         newest
     }
 
-    /// Returns those of the functions in `names` that the module exports, by name.
+    /// Looks up functions that the module exports. Names in `names` that the module does not export are missing in the
+    /// result.
     pub(crate) fn functions<'a>(
         &self,
         memory: &ProcessMemory,
@@ -269,8 +270,8 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // A symbol may have several versions. The hidden ones are only for programs that were linked earlier, so
-            // the version that is not hidden is used.
+            // A symbol may have several versions. Hidden versions exist only for programs that were linked with an
+            // older release of the library, so the version that is not hidden is used.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -291,7 +292,7 @@ impl Module {
         Some(found)
     }
 
-    /// Returns the number of entries in the symbol table. Only the module's ELF hash tables contain this number.
+    /// Returns the number of entries in the symbol table. ELF states this number only in the module's hash tables.
     fn symbols(&self, memory: &ProcessMemory) -> Option<usize> {
         const DT_HASH: u64 = 4;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
@@ -334,8 +335,8 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // The next segment never begins in the same page of memory. So the bytes after a segment are unused, if
-            // the segment consists only of its file contents (`is_whole`).
+            // The next segment never begins in the same page of memory. So if the segment in memory consists only of
+            // its file contents (`is_whole`), the rest of its last page is unused.
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }

@@ -1,14 +1,14 @@
 //! Stops all threads of another process at the same time.
 //!
-//! Like a single thread ([`crate::traced`]), all threads are stopped by a separate thread of this command, the
-//! tracer. Threads that are still stopped continue when the tracer ends, or when the command is killed.
+//! A separate thread of this command, the tracer, stops the threads, as [`crate::traced`] does for a single thread.
+//! Threads that are still stopped continue when the tracer ends, or when the command is killed.
 //!
 //! The stop must not make a system call of the program return early. When a child process ends, its parent gets
 //! SIGCHLD. Most programs ignore this signal, and the kernel then drops it without waking a thread. But if the thread
 //! that created the child is traced, or blocks signals because it is inside `fork`, the kernel wakes a thread to
 //! handle the signal. If that thread is stopped, the kernel wakes another one, and the system call in which this
-//! other thread waits returns early. Therefore threads with children are stopped last, threads inside `fork` are
-//! resumed first, and all others are resumed together when their tracer ends.
+//! other thread waits returns early. Therefore threads with children are stopped last. Threads inside `fork` are
+//! resumed first, and all other threads are resumed together when their tracer ends.
 
 #[cfg(test)]
 mod tests;
@@ -33,11 +33,11 @@ const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
-/// Maximum number of bytes that are searched for return addresses on a stack other than the thread's own, such as a
-/// signal stack.
+/// Maximum number of bytes that are searched for return addresses on the stack that a thread currently runs on, if
+/// this is not the thread's own stack but, for example, a signal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
-/// Maximum number of bytes, at the end of a thread's own stack, that are searched for return addresses while the
-/// thread runs on another stack.
+/// Maximum number of bytes that are searched for return addresses on a thread's own stack while the thread runs on
+/// another stack. They are the bytes at the highest addresses of the stack, where it begins.
 const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub(crate) struct Everyone<'a> {
@@ -48,8 +48,8 @@ pub(crate) struct Everyone<'a> {
 }
 
 impl<'a> Everyone<'a> {
-    /// Stops all threads. Gives up if a thread has not stopped within `patience` after the first thread was asked to
-    /// stop.
+    /// Stops all threads. Gives up if `patience` has passed since the first thread was asked to stop, and some thread
+    /// has not stopped yet.
     ///
     /// # Errors
     /// Returns the reason why not all threads stopped, and how long the threads that did stop were stopped.
@@ -59,8 +59,9 @@ impl<'a> Everyone<'a> {
         patience: Duration,
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
-        // Tracing a thread does not stop it. All threads are traced before the first stop, so that few new threads
-        // appear in between. Threads with children are left out at first, and stopped last.
+        // Tracing a thread does not stop it. All threads are traced before the first one is stopped, so that few
+        // threads are created between the first and the last stop. Threads with children are left out at first, and
+        // stopped last.
         loop {
             match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}
@@ -101,8 +102,8 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // New threads at this point are those with children, which were left out above, and threads created
-                // by a thread that has stopped since.
+                // The threads that are found here are the threads with children, which were left out above, and threads
+                // that another thread created before it stopped.
                 match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
@@ -133,8 +134,8 @@ impl<'a> Everyone<'a> {
             visit(registers.rip);
             let end = match *tid == self.pid {
                 true => stack,
-                // For a thread other than the main one, the end of the stack is `fs_base`: glibc places its data about
-                // a thread there, and `fs_base` points to this data.
+                // For a thread other than the main one, `fs_base` is used as the end of the stack: glibc places its
+                // data about a thread there, and the register `fs_base` points to this data.
                 false => registers.fs_base,
             };
             let top = registers.rsp & !7;
@@ -166,9 +167,9 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads after a stop has failed. Threads that have stopped are resumed first; of these, the
-    /// threads whose system call can be cut short by the end of a child come last. Threads in `stopping` are resumed
-    /// as soon as they stop, which may take long. Returns how long the first thread was stopped.
+    /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first, and among
+    /// them, those whose system call the end of a child can cut short come last. Then the threads in `stopping` are
+    /// resumed as soon as they stop, which may take long. Returns how long the first thread was stopped.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -182,9 +183,9 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Resumes all threads. Must be called from the tracer thread, which stopped them. The tracer must end right
-    /// afterwards, because most of the threads are resumed only by its end. Returns how long the first thread was
-    /// stopped.
+    /// Prepares all threads to run again, and resumes those inside `fork`. The kernel resumes the other threads when
+    /// their tracer ends. So this function must be called from the tracer thread, which must end right afterwards.
+    /// Returns how long the first thread was stopped.
     pub(crate) fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =
@@ -209,8 +210,8 @@ impl<'a> Everyone<'a> {
     }
 }
 
-/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If `spares` is true,
-/// threads with child processes are left out. Returns true if there were new threads.
+/// Starts to trace each thread that is not in `known`, and adds it to `known` and `stopping`. If `spares` is true,
+/// threads with child processes are left out. Returns true if it found such threads.
 fn seize_new(
     pid: i32,
     spares: bool,
@@ -234,8 +235,9 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread of the process is in uninterruptible sleep. Returns false after `timeout`. Called before a
-/// stop of all threads: otherwise the threads that stop first would stay stopped until a sleeping thread wakes.
+/// Waits until no thread of the process is in uninterruptible sleep, and returns false if this takes longer than
+/// `timeout`. It is called before all threads are stopped: a sleeping thread stops only when it wakes, and the threads
+/// that stopped first would have to wait for it.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {
@@ -252,8 +254,8 @@ fn is_any_uninterruptible(pid: i32) -> bool {
     threads.any(|tid| state(pid, tid) == Some('D'))
 }
 
-/// Returns true if a thread has ended, even if it is still listed. The main thread stays listed as long as other
-/// threads of its process run.
+/// Returns true if a thread has ended. Such a thread may still be listed in `/proc`: the main thread stays listed as
+/// long as other threads of its process run.
 fn has_ended(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
 }

@@ -2,9 +2,9 @@
 //! does not exist.
 //!
 //! The stub (the code that `attach` injects) creates a thread in the process, and this thread makes a file in memory
-//! (`memfd_create`). The command writes the library into this file. It also writes the path under which the process
-//! can open the file, `/proc/thread-self/fd/N`, into the stub's memory region. Then the thread loads the library and
-//! closes the descriptor. Nothing is written to the process's file systems, and the file is freed with its last
+//! (`memfd_create`). The command writes the library into this file. The process can open the file under the path
+//! `/proc/thread-self/fd/N`, which the command writes into the stub's memory region. Then the thread loads the library
+//! and closes the descriptor. Nothing is written to the process's file systems, and the file is freed with its last
 //! mapping.
 
 use std::fs::{self, File, OpenOptions};
@@ -60,8 +60,8 @@ impl LibrarySource {
     }
 }
 
-/// Returns true if a module was loaded from a copy of the library's file. Only the first page of the module and of the
-/// file is compared, because this page contains the build id.
+/// Returns true if a module was loaded from a copy of the library's file. The module's first page is compared with the
+/// file's. This is sufficient, because the page contains the build id.
 fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));

@@ -2,7 +2,7 @@
 //! process. The new thread inherits the filters of the thread that creates it.
 //!
 //! Containers usually have such filters. The filters of the common container runtimes make forbidden calls fail with
-//! an error, which is harmless. Other filters end the process when it makes a forbidden call. So this module
+//! an error, which is harmless. But a filter can also end the process when it makes a forbidden call. So this module
 //! evaluates each filter for each system call number, with all possible arguments.
 
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ const LAST_CALL: u32 = 480;
 /// Maximum number of system call filters that are examined in a process.
 const MAX_FILTERS: usize = 64;
 
-/// The system calls that the library makes while it is loaded, and in order to listen on its control socket.
+/// The system calls that the library makes while it is loaded and while it starts to listen on its control socket.
 const NEEDED: [libc::c_long; 15] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -68,8 +68,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let mut outcomes = Outcomes { permits: false };
-    // The instructions of the filter that are still to be evaluated. Each entry has the instruction's index, and the
-    // accumulator's value before this instruction; `None` if the value is unknown.
+    // The instructions of the filter that are still to be evaluated. Each entry has the index of an instruction, and
+    // the value of the accumulator before the instruction runs (`None` if the value is unknown).
     let mut open = vec![(0, Some(0u32))];
     let mut seen = HashSet::new();
     while let Some(state @ (at, value)) = open.pop() {
@@ -92,8 +92,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // `ld` from the call's data: loads the call's number, its architecture, or an argument, which can have any
-            // value
+            // `ld` from the data about the system call: loads its number, its architecture, or an argument. An argument
+            // can have any value.
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),
@@ -103,8 +103,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // `ld` from the filter's memory, `ld` of the data's length, and `txa`: the accumulator may have any value
-            // afterwards
+            // `ld` from the filter's memory, `ld` of the data's length, and `txa`: afterwards, the accumulator may have
+            // any value.
             0x60 | 0x80 | 0x87 => open.push((next, None)),
             // `ldx`, `st`, `stx`, `tax`: they change only the index register and the filter's memory, which are not
             // tracked
@@ -175,7 +175,7 @@ mod tests {
         assert!(is_harmless(&filter(ptrace, ERRNO, ALLOW)));
         assert!(!is_harmless(&filter(ptrace, KILL, ALLOW)));
         for other in [0, 0x0003_0000, 0x7fc0_0000, 0x7ff0_0000] {
-            // These actions end the thread, send a signal, ask a supervisor, or ask a tracer.
+            // These values are actions that end the thread, send a signal, ask a supervisor, or ask a tracer.
             assert!(!is_harmless(&filter(ptrace, other, ALLOW)), "{other:x}");
         }
     }

@@ -1,5 +1,6 @@
-//! Makes a thread of another process run the stub, a few instructions that load the library. Threads are stopped one
-//! after another until one is at a safe point. The registers of that thread are set so that it continues at the stub.
+//! Makes a thread of another process run the stub, a few instructions that load the library. The command stops one
+//! thread after another until it finds one at a safe point. It sets the registers of this thread so that the thread
+//! continues at the stub.
 
 use std::path::Path;
 use std::thread;
@@ -23,7 +24,7 @@ const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time during which only threads without children are tried. After this time, all threads are tried, although the
 /// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time to wait until the stub has run. It runs only when its thread is scheduled.
+/// Maximum time to wait until the stub has run. The stub runs only when the kernel schedules its thread.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -72,7 +73,8 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
     Ok(attached)
 }
 
-/// Returns the executable mappings of `maps`. Each return address on a stack points into one of them.
+/// Returns the executable mappings of `maps`. A word on a stack is a return address only if it points into one of
+/// them.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -126,8 +128,8 @@ impl ProcessFacts {
         })
     }
 
-    /// Tries one thread after another, repeatedly, until one continues at the stub. Returns the address of that
-    /// stub's region.
+    /// Tries one thread after another, repeatedly, until one continues at the stub. Returns the address of the region,
+    /// the memory in which the stub keeps its data.
     fn try_all(&self, attached: &mut Attached) -> Result<u64, AttachRefusal> {
         let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
@@ -207,7 +209,8 @@ impl ProcessFacts {
         (tried, stopped.detach())
     }
 
-    /// Makes the stopped thread continue at the stub, if it is at a safe point.
+    /// Makes the stopped thread continue at the stub, if the thread is at a safe point. Otherwise returns the reason
+    /// why it is not.
     fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
         if registers.cs != CODE_64 {
@@ -216,8 +219,8 @@ impl ProcessFacts {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules may have been loaded or unloaded since these facts were collected. A module that is still loaded
-        // has the same address as before, unless the process has started another program.
+        // Modules may have been loaded or unloaded since the list of modules (`self.modules`) was made. A module that
+        // is still loaded has the same address as before, unless the process has started another program.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {
@@ -255,8 +258,8 @@ impl ProcessFacts {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // The code and texts are read back after they were written, because the thread will execute exactly these
-        // bytes.
+        // The code and texts are read back after they were written, because the thread will execute what is really
+        // there. If it is not the same, attaching is refused.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -267,7 +270,7 @@ impl ProcessFacts {
         }
         let mut new = registers;
         new.rip = stub;
-        // Marks the thread as not in a system call, so that the kernel does not change the registers when it
+        // Marks the thread as not in a system call, so that the kernel does not change the registers when the thread
         // resumes.
         new.orig_rax = u64::MAX;
         match stopped.set_registers(new) {
@@ -338,8 +341,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Waits until the stub has run and the library has started. Returns the result of the library's
-    /// `tllmprof_attach`.
+    /// Waits until the stub has run and the library has started. Returns the value that the library's `tllmprof_attach`
+    /// returned in the process.
     fn await_answer(&self, region: u64, library: &Path) -> Result<i32, AttachRefusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
@@ -373,7 +376,7 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the error message of the process's loader, which the new thread has stored in the region.
+    /// Returns the error message of the process's loader. The new thread has stored the message in the stub's region.
     fn text(&self, region: u64) -> String {
         let bytes = self
             .memory
@@ -389,8 +392,8 @@ fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until no other command is loading the library into the process any more, that is, until the thread that it
-/// created there has ended. Otherwise the library could be loaded twice, from two files.
+/// Waits until no other command is loading the library into the process any more. This is the case when the thread
+/// that the other command created there has ended. Otherwise the library could be loaded twice, from two files.
 fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {

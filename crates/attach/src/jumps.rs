@@ -1,15 +1,15 @@
 //! Writes jumps at the entries of the CUDA driver's functions in another process, so that calls of these functions
 //! reach the library. The library, which is loaded in that process, has prepared the jumps.
 //!
-//! All threads of the process are stopped meanwhile. A jump is written only if no thread is inside the instructions
-//! that it replaces; a thread that is about to execute the first of them does not matter. No function can return into
-//! these instructions, because they contain no call. But a signal handler may return into them, and its return
-//! address is on a stack. So a jump is postponed while any word on a stack could be the address of one of those
-//! instructions.
+//! All threads of the process are stopped while jumps are written. A jump is written only if no thread is in the middle
+//! of the instructions that it replaces; a thread that is about to execute the first of them does no harm. No function
+//! can return into these instructions, because they contain no call. But a signal handler may return into them, and
+//! its return address is on a stack. So a jump is postponed while any word on a stack could be the address of one of
+//! those instructions.
 //!
 //! **Killing the command is harmless.** Each jump is written by one system call and lies within a page, so the kernel
-//! writes it completely or not at all, and then resumes the threads. Each jump is complete by itself. Calls work with
-//! any subset of the jumps, because their targets existed before the first one was written.
+//! writes the whole jump or none of it. When the command is killed, the kernel resumes the threads. Calls work with any
+//! subset of the jumps, because each jump is complete by itself and the code that it leads to existed before.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -27,13 +27,13 @@ use crate::stub::MADE;
 use crate::traced::NotStopped;
 
 /// Maximum time for which the threads may be stopped before the first jump is written. If this time passes, the
-/// threads are resumed, and the next round tries again.
+/// threads are resumed without a jump, and the next round (one stop of all threads) tries again.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 /// Maximum number of rounds. Each round stops all threads once.
 const MAX_ROUNDS: u32 = 40;
-/// Pause between two rounds.
+/// Pause between two rounds (stops of all threads).
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
-/// Maximum number of rounds that may fail because a thread did not stop in time.
+/// Maximum number of rounds (stops of all threads) that may fail because a thread did not stop in time.
 const MAX_LATE_ROUNDS: u32 = 20;
 /// Pause after the first round in which a thread did not stop in time. The pause after the n-th such round is n times
 /// as long.
@@ -41,8 +41,8 @@ const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time that a round waits for threads in uninterruptible sleep to wake. The wait comes before the round stops
 /// any thread.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The reason that is reported if some thread did not stop in time, so that the threads were not all stopped at the
-/// same time.
+/// The reason that is reported if a thread did not stop in time. The threads were then never all stopped at the same
+/// time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
 /// A jump that has not been written yet: its address, the length of the instructions that it replaces, and the word at
@@ -162,8 +162,8 @@ impl Entries {
         Some(wanted)
     }
 
-    /// Performs one round: stops all threads, and writes the jumps whose replaced instructions no thread is executing
-    /// or may return to. Returns how long the threads were stopped.
+    /// Performs one round: stops all threads, and writes each jump whose replaced instructions no thread executes or
+    /// may return to. Returns the outcome, and how long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
         // Raises the priority of this thread, the tracer, so that the threads do not stay stopped while the tracer waits
         // for a processor. Only root may raise the priority.

@@ -4,11 +4,11 @@
 //! checks ──▶ a thread is stopped ──▶ is it at a safe point? ──▶ its registers are set, once ──▶ it continues
 //! ```
 //!
-//! The command stops one thread and sets its registers once, so that it continues at a stub. The stub saves the
-//! processor's state, creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and
-//! the library's `tllmprof_attach`, so the program's threads wait for neither. At no point does the process depend
-//! on this command: if the command is killed, the kernel resumes the stopped thread, either with its old registers
-//! or at the stub.
+//! The command stops one thread and sets its registers once, so that the thread continues at a stub (a few
+//! instructions that the command has placed there). The stub saves the processor's state, creates a thread, restores
+//! all registers and jumps back. The new thread calls `dlopen` and the library's `tllmprof_attach`, so no thread of
+//! the program waits for these calls. At no point does the process depend on this command: if the command is killed,
+//! the kernel resumes the stopped thread, either with its old registers or at the stub.
 //!
 //! `docs/attach.md` describes the checks and the refusals.
 
@@ -50,15 +50,15 @@ pub use view::{NativeFrame, ProcessView};
 
 use std::path::Path;
 
-/// Loads the library into the process `pid`. The caller must hold the lock on the process ([`Turn`]), and keep it
-/// until it has also written the jumps ([`write_jumps`]).
+/// Loads the library into the process `pid`. The caller must hold the lock on the process ([`Turn`]) and keep it
+/// until [`write_jumps`] has also returned.
 ///
 /// # Errors
-/// Returns the reason why the library was not loaded, or why it is unknown whether it was.
+/// Returns the reason why the library was not loaded, or why it is unknown whether the library was loaded.
 pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     load(pid, library).map_err(|refusal| match refusal {
         AttachRefusal::NoProcess | AttachRefusal::Zombie | AttachRefusal::Kernel => refusal,
-        // A check may fail with any reason if the process ends meanwhile, because its memory then reads as empty.
+        // If the process ends meanwhile, its memory reads as empty, and a check may fail for a reason that is not true.
         _ if process::is_ending(pid) => AttachRefusal::Ended,
         _ => refusal,
     })

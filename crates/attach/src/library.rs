@@ -19,7 +19,7 @@ pub struct Library<'a> {
 pub struct Attached {
     /// The longest time for which any thread of the process was stopped.
     pub stopped: Duration,
-    /// Number of times that a thread was stopped, including the thread that was at a safe point.
+    /// Number of times that a thread was stopped. The last of these stops was that of the thread at a safe point.
     pub tries: u32,
     /// The return value of the library's `tllmprof_attach`: 0 if the library started.
     pub answer: i32,
@@ -30,8 +30,8 @@ pub struct Attached {
 pub struct Hooked {
     /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
     pub known: u64,
-    /// Number of functions of the CUDA driver that are hooked. Calls of these functions are counted, whichever module
-    /// makes them.
+    /// Number of functions of the CUDA driver that are hooked. The library counts all calls of these functions,
+    /// regardless of the module that makes the call.
     pub seen: u64,
     /// Number of rounds that were made to write the jumps. In each round, all threads of the process were stopped
     /// once.

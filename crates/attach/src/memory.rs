@@ -87,8 +87,8 @@ pub(crate) fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
-/// Returns the page-aligned address of `size` unmapped bytes. They are in the middle of the largest gap,
-/// because stacks and the heap grow at the edges of gaps.
+/// Returns the page-aligned address of at least `size` unmapped bytes. The address is in the middle of the largest
+/// gap between two mappings, because stacks and the heap grow at the edges of gaps.
 pub(crate) fn free(maps: &[Mapping], size: u64) -> Option<u64> {
     const PAGE: u64 = 4096;
     let gaps = maps

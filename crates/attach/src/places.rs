@@ -137,7 +137,7 @@ fn c_library_functions(
     functions
 }
 
-/// Returns the ranges of the modules outside the C library that define `malloc`.
+/// Returns the address ranges of the modules outside the C library that define `malloc`.
 ///
 /// # Errors
 /// Returns a refusal if a module belongs to a sanitizer.
@@ -166,8 +166,8 @@ impl Places {
     /// Classifies a process's modules. `program` is the path of its executable.
     ///
     /// # Errors
-    /// Returns a refusal if the process lacks something that attaching needs, or contains something that makes it
-    /// unsafe.
+    /// Returns a refusal if the process lacks something that attaching needs, or contains something (such as a
+    /// sanitizer) that makes attaching unsafe.
     pub(crate) fn find(
         memory: &ProcessMemory,
         modules: &[Module],
@@ -261,8 +261,8 @@ impl Places {
             let mut places = free
                 .iter_mut()
                 .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
-            // Texts need no executable memory. They are placed in other memory if possible, so that the executable
-            // memory is left for code.
+            // Texts need no executable memory. They are placed in memory that is not executable if possible, so that
+            // the executable memory is left for code.
             let place = match needs_executable {
                 true => places.next(),
                 false => places.min_by_key(|(_, executable)| *executable),

@@ -98,7 +98,7 @@ impl Turn {
 /// Value of the `Seccomp` field in strict mode, in which a process can make almost no system calls.
 const STRICT: u32 = 1;
 
-/// Returns true if the thread has more system call filters (seccomp) than the command's own process.
+/// Returns true if the thread has more system call filters (seccomp) than the process of this command.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_filtered(tid: i32) -> bool {
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
@@ -122,8 +122,8 @@ pub(crate) fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Waits until the process is no longer traced. The kernel releases traced threads some time after their tracer
-/// thread can be joined.
+/// Waits until the kernel no longer reports the process as traced, at most 1 s. The kernel releases traced threads only
+/// some time after their tracer thread was joined.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn await_untraced(pid: i32) {
     const TIMEOUT: Duration = Duration::from_secs(1);
@@ -143,8 +143,8 @@ pub(crate) fn has_children(pid: i32, tid: i32) -> bool {
     fs::read(path).is_ok_and(|children| !children.is_empty())
 }
 
-/// Returns true if a command is still loading the library into the process, that is, if the thread that it created
-/// there has not ended. The command itself may have been killed since.
+/// Returns true if a command is still loading the library into the process: the thread that the command created there
+/// has not ended. The command itself may have been killed since.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_being_attached(pid: i32) -> bool {
     let mut threads = threads(pid).into_iter();
@@ -158,16 +158,15 @@ pub(crate) fn thread_name(pid: i32, tid: i32) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns true if a signal is pending for the thread and not blocked, or if that is unknown. Ignored signals do
-/// not count, although they can be pending for a traced thread.
+/// Returns true if a signal that the thread does not block is pending for it, or if this is unknown. Ignored signals
+/// do not count, although they can be pending for a traced thread.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_signal(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/status"));
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
 
-/// Returns true if the process ignores the signal. An ignored signal does not even wake a thread, unless the thread
-/// is traced.
+/// Returns true if the process ignores the signal. An ignored signal wakes no thread, except a traced one.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ignores(tid: i32, signal: i32) -> bool {
     let ignored = status_of(tid).and_then(|text| ignored(&text));
@@ -239,8 +238,9 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
-    // Only root can read the filters of another process, and only if the reading process has no filters itself.
-    // Otherwise a process with more filters than this one is refused, because these filters may be harmful.
+    // Only root can read the filters of another process, and only if the reading process has no filters itself. If
+    // this command cannot read them, it refuses a process that has more filters than the command, because these
+    // filters may be harmful.
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
@@ -285,8 +285,8 @@ fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     }
 }
 
-/// Returns true if the library's path leads to the same file in the process as in this command. In a process with
-/// another root directory, such as a container, it does not.
+/// Returns true if the library's path leads to the same file in the process as in this command. The result is false
+/// for a process with another root directory, such as one in a container.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
@@ -331,8 +331,8 @@ pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
-/// Returns true if the process has ended or is ending. The kernel frees the memory of a process early when the
-/// process ends, so the list of its mappings is then empty.
+/// Returns true if the process has ended or is ending. An ending process is recognized by its empty list of mappings,
+/// because the kernel frees the memory early when a process ends.
 pub(crate) fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }

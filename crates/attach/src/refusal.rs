@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// A reason why a process cannot be attached to. In a message, its text follows the process's
-/// number.
+/// A reason why a process cannot be attached to. A message consists of the process's id and the text of the
+/// reason.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AttachRefusal {
     #[error("there is no such process here")]
@@ -12,7 +12,8 @@ pub enum AttachRefusal {
     /// The process has ended, but its parent has not waited for it yet.
     #[error("the process has ended (it is a zombie)")]
     Zombie,
-    /// The number that the user gave is that of a thread. The value is the id of the thread's process.
+    /// The number that the user gave belongs to a thread, not to a process. The value is the id of the thread's
+    /// process.
     #[error("it is a thread of process {0} (wanted: that number)")]
     Thread(i32),
     #[error("it is a thread of the kernel (wanted: a program)")]
@@ -27,10 +28,10 @@ pub enum AttachRefusal {
     /// The process belongs to another user. The value is the number of that user.
     #[error("it is a process of user {0}; only that user and root can attach to it")]
     AnotherUser(u32),
-    /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is that of the setting.
+    /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is the setting's current value.
     #[error(fmt = yama)]
     Yama(u32),
-    /// The system refuses access to the process with this error.
+    /// The system refuses access to the process. The value is the error or another reason.
     #[error(
         "the system does not permit it: {0} (it may have changed its user or its capabilities, or a container may lack \
          CAP_SYS_PTRACE)"
@@ -76,8 +77,8 @@ pub enum AttachRefusal {
          TLLMPROF_LIB to it)", has.0, has.1, needs.0, needs.1
     )]
     OldGlibc { has: (u32, u32), needs: (u32, u32) },
-    /// The process has system call filters that may end it or deny what the library needs, or that
-    /// cannot be read.
+    /// The system call filters of the process cannot be read, or they may end the process or deny system calls that
+    /// the library needs.
     #[error(
         "it filters its system calls (seccomp), and a filter ends it or denies what the library needs, or cannot be read \
          (which takes root without filters). Start it with tllmprof run"
@@ -94,14 +95,14 @@ pub enum AttachRefusal {
         "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. Restart it"
     )]
     NoRoom,
-    /// No thread was at a safe point in this number of tries. `why` is the reason why the last thread was not.
+    /// No thread was at a safe point in `tries` tries. `why` is the reason why the last thread that was tried was not.
     #[error(
         "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
     )]
     NeverSafe { tries: u32, why: &'static str },
     #[error("the process ended or became another program meanwhile")]
     Ended,
-    /// The thread whose registers were set to run the stub has not run it in time.
+    /// The stub has not run in time on the thread whose registers were set to run it.
     #[error(
         "its thread has not run yet, or could map no memory (RLIMIT_AS): the library is loaded when it can (tllmprof ps \
          shows it then)"
@@ -116,7 +117,7 @@ pub enum AttachRefusal {
     /// `dlopen` or `dlsym` failed in the process. The value is the error's text.
     #[error("its loader did not load the library: {0}")]
     NotLoaded(String),
-    /// The library is loaded, but the new thread in the process has not started it in time.
+    /// The library is loaded, but the thread that the stub created in the process has not started it in time.
     #[error(
         "the library's thread has not started it yet: a thread of the program may hold the loader's lock (tllmprof ps \
          shows the process once it has)"

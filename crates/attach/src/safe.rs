@@ -9,8 +9,8 @@
 //!   ([`Places::waits`]) and in a system call that waits,
 //! - no other frame is in the C library, except the outermost ones, which call `main` or a thread's function.
 //!
-//! The system call by itself is not enough: a thread that waits for a lock of `malloc` uses the same one as a
-//! thread that waits for a condition variable. So the function is checked as well.
+//! The number of the system call is not sufficient: a thread that waits for a lock of `malloc` uses the same system
+//! call as a thread that waits for a condition variable. So the function that makes the call is checked as well.
 
 use std::ops::Range;
 

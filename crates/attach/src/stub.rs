@@ -1,7 +1,7 @@
-//! The stub, the code at which a stopped thread continues, and the stub's data.
+//! The stub (the code at which a stopped thread continues) and the stub's data.
 //!
-//! The stub is placed after the code of a module, in memory that is not writable. So it only reads its
-//! [`Constants`], which follow the code, and writes into its region: memory that it first maps, at an address
+//! The stub is placed after the code of a module, in memory that is not writable. So the stub only reads its
+//! [`Constants`], which follow the code. It writes only into its region: memory that it first maps, at an address
 //! that the command has chosen. Until the region exists, the stub uses only registers and changes no flags. It
 //! never uses the thread's stack.
 
@@ -9,10 +9,10 @@ use core::arch::global_asm;
 
 /// Size of the stub's region, the memory that the stub maps for its data, in bytes.
 pub(crate) const REGION: u64 = 256 << 10;
-/// Offset, in the region, of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero
-/// at first.
+/// Offset, in the region, of the processor state that the stub saves with XSAVE. This area is 64-byte-aligned and
+/// zero at first, as XSAVE requires.
 const STATE: u64 = 0;
-/// Maximum size of the processor state, in bytes. In the region, this space comes first, and all other data follow.
+/// Maximum size of the processor state, in bytes. This is also the offset of the data that follow it in the region.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
 /// Offset, in the region, of the signal mask of the interrupted thread.
 const MASK: u64 = MAX_STATE;
@@ -33,14 +33,14 @@ pub(crate) const MAX_TEXT: u64 = 512;
 /// Offset, in the region, of a word about the file in memory that the new thread has made for the library: the file's
 /// descriptor plus 1, or a negative error number.
 pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
-/// Offset, in the region, of the word by which the command answers that it has written the library into the file in
-/// memory ([`WRITTEN`]), or that it could not ([`GIVEN_UP`]).
+/// Offset, in the region, of the word that the command sets when it has written the library into the file in memory
+/// ([`WRITTEN`]), or when it has failed to do this ([`GIVEN_UP`]).
 pub(crate) const READY: u64 = FILE + 8;
 /// Offset, in the region, of the path of the file in memory. The command writes the path.
 pub(crate) const PATH: u64 = FILE + 16;
 pub(crate) const MAX_PATH: u64 = 64;
-/// Offset, in the region, of two `struct stat`. The first is that of the file in memory, taken when the file was
-/// made. The second is that of the file that is open under the same descriptor when the descriptor is closed.
+/// Offset, in the region, of two `struct stat`. The first one describes the file in memory when it was made. The second
+/// one describes the file that is open under the same descriptor when the stub is about to close the descriptor.
 const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
@@ -52,8 +52,8 @@ pub(crate) const ANSWERED: u64 = 0x5471_0003;
 /// Values of the word at [`READY`]: the command has written the library into the file in memory, or has given up.
 pub(crate) const WRITTEN: u64 = 1;
 pub(crate) const GIVEN_UP: u64 = 2;
-/// Time after which the new thread gives up waiting for the command to write the library into the file in memory, in
-/// milliseconds. The thread counts pauses of 1 ms, so it may wait longer.
+/// Time, in milliseconds, after which the new thread gives up waiting for the command to write the library into the
+/// file in memory. The thread counts pauses of 1 ms, so it may wait longer.
 const WRITING_MS: u64 = 10_000;
 
 /// The name that the stub gives, in the loader's list of libraries, to a library that was loaded from a file in
@@ -67,8 +67,8 @@ pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub region: u64,
-    /// The region's address, negated. The stub adds it to a value to compare the value with the address, because this
-    /// addition changes no flags.
+    /// The region's address, negated. If the stub adds it to a value, the sum is 0 if the value is the region's
+    /// address. This kind of comparison changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -76,8 +76,8 @@ pub(crate) struct Constants {
     pub dlopen: u64,
     pub dlsym: u64,
     pub dlerror: u64,
-    /// Address of the library's path. It is 0 if the new thread has to make a file first, whose path will be at
-    /// [`PATH`].
+    /// Address of the library's path. It is 0 if the library has no path in this process. Then the new thread first
+    /// makes a file in memory, whose path the command stores at [`PATH`].
     pub path: u64,
     /// Address of the library's function `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,
@@ -206,7 +206,7 @@ global_asm!(
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): the library recognizes by the thread's name that it is being attached to a running
+    // prctl(PR_SET_NAME, …): by this name of the thread, the library recognizes that it is being attached to a running
     // process.
     "mov eax, 157",
     "mov edi, 15",
@@ -225,8 +225,8 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "js 23f",
-    // fcntl(…, F_DUPFD_CLOEXEC, 64): moves the descriptor to a high number, because a program may rely on getting the
-    // low numbers itself.
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): moves the descriptor to a high number, because the program may rely on the lowest
+    // free numbers for the files that it opens itself.
     "mov r12d, eax",
     "mov edi, eax",
     "mov eax, 72",
@@ -240,8 +240,8 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat: stores the identity of the created file. Before the descriptor is closed, this is compared with the
-    // identity of the file that is then open under the descriptor.
+    // fstat: stores the identity (device and inode) of the created file. Before the stub closes the descriptor, it
+    // compares this identity with that of the file that is then open under the descriptor.
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",
@@ -276,8 +276,8 @@ global_asm!(
     "mov r13, rax",
     "test rax, rax",
     "jz 14f",
-    // Replaces the loader's name for the library (link_map.l_name), which contains the file's descriptor. Once the
-    // descriptor is closed, its number could lead to another file.
+    // Replaces the loader's name for the library (link_map.l_name), because the name contains the number of the file's
+    // descriptor. Once the descriptor is closed, this number may lead to another file.
     "test r12d, r12d",
     "js 27f",
     "mov rdi, qword ptr [rax + 8]",
@@ -337,7 +337,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // Compares the device and the inode of the two files: the one that was created, and the one that is open under its
+    // Compares the device and the inode of two files: the file that was created, and the file that is open under its
     // descriptor now.
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
@@ -427,7 +427,7 @@ unsafe extern "C" {
     static tllmprof_stub_end: u8;
 }
 
-/// Returns the stub's instructions, which can be placed at any address.
+/// Returns the stub's instructions. They can be placed at any address.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
     // SAFETY: the two symbols bound constant bytes that the assembly above has placed in one section.

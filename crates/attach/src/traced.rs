@@ -1,7 +1,7 @@
 //! Stops one thread of another process with ptrace.
 //!
-//! When a tracer thread ends, the kernel resumes the threads that it has stopped. So each stop is made by a
-//! separate thread of this command, which always ends soon. Its end also resumes a thread that stops too late.
+//! When a tracer thread ends, the kernel resumes the threads that it has stopped. So a separate thread of this command
+//! makes each stop and ends soon afterwards. Its end also resumes a thread that stops only after the tracer gave up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -46,14 +46,15 @@ impl Stopping {
     /// Starts to trace a thread. The thread continues to run.
     ///
     /// # Errors
-    /// Returns the reason why it cannot be traced.
+    /// Returns the reason why the thread cannot be traced.
     pub(crate) fn seize(thread: i32) -> Result<Self, NotStopped> {
         let pid = Pid::from_raw(thread);
         let refused = |error| match error {
             Errno::EPERM => NotStopped::NotPermitted,
             _ => NotStopped::Gone,
         };
-        // No options are set. In particular, the process must not end when this command ends (PTRACE_O_EXITKILL).
+        // No options are set. In particular, the process must not end when this command ends, as it would with
+        // PTRACE_O_EXITKILL.
         ptrace::seize(pid, Options::empty()).map_err(refused)?;
         Ok(Self(pid))
     }
@@ -113,9 +114,9 @@ impl Stopping {
                 stopped.detach();
                 Err(NotStopped::ByASignal)
             }
-            // The thread stopped because a signal is about to be delivered, so it continues with that signal. If
-            // the process ignores the signal, the thread was woken only because it is traced. Then its system call
-            // is repeated.
+            // The thread stopped because a signal is about to be delivered, so it continues with that signal. If the
+            // process ignores the signal, the thread was woken only because it is traced. Then the system call that the
+            // signal interrupted is repeated.
             (false, _) => {
                 if let Some(registers) = stopped.registers()
                     && was_cut_short(&registers)
@@ -211,7 +212,8 @@ impl Stopped {
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
     }
 
-    /// Returns the system call filter with this index, where 0 is the latest. Returns `None` after the last one.
+    /// Returns the system call filter with this index, where 0 is the filter that was installed last. Returns `None` if
+    /// the thread has no more filters.
     ///
     /// # Errors
     /// Returns an error if filters cannot be read: that requires CAP_SYS_ADMIN, and that this process has no
@@ -255,11 +257,11 @@ impl Stopped {
         }
     }
 
-    /// Makes the thread repeat the system call that the stop cut short, so that the program does not notice the
-    /// stop.
+    /// Makes the thread repeat the system call that returned early because of the stop, so that the program does not
+    /// notice the stop.
     pub(crate) fn make_again(&self, registers: Registers) {
         let mut again = resumed(registers);
-        // Marks the thread as not in a system call, so that the kernel does not change the registers when it
+        // Marks the thread as not in a system call, so that the kernel does not change the registers when the thread
         // resumes.
         again.orig_rax = u64::MAX;
         self.set_registers(again);
@@ -272,7 +274,8 @@ impl Stopped {
     }
 }
 
-/// Resumes a traced thread and delivers `signal` to it. All signal numbers are permitted.
+/// Resumes a traced thread and delivers `signal` to it. `signal` may be any number, also one that `nix` has no name
+/// for.
 fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the request takes the signal's number as data, and no address.
     let result = unsafe { libc::ptrace(libc::PTRACE_CONT, thread, 0, i64::from(signal)) };
@@ -307,14 +310,14 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if the thread's system call returned early because a tracer stopped the thread. The function assumes
-/// that no pending signal was the cause.
+/// Returns true if the thread's system call returned early because a tracer stopped the thread. If a pending signal
+/// may be the cause, the caller has to check this itself.
 pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns true if the thread was stopped in a system call that creates a process or a thread.
+/// Returns true if the thread was stopped in a system call that creates a process or a thread (`fork`, `clone`).
 pub(crate) fn has_made_process(registers: &Registers) -> bool {
     let calls = [
         libc::SYS_clone,
@@ -325,8 +328,8 @@ pub(crate) fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns the registers with which the kernel would resume the thread. If the stop has interrupted a system call, the
-/// thread repeats this call.
+/// Returns the registers with which the kernel would resume the thread. If the stop interrupted a system call that has
+/// to be repeated, these registers make the thread repeat it.
 pub(crate) fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
@@ -338,8 +341,8 @@ pub(crate) fn resumed(registers: Registers) -> Registers {
     if registers.orig_rax.cast_signed() >= 0 {
         let again = match registers.rax.cast_signed() {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
-            // The system call continues with its remaining time. If a signal handler runs in between, the call ends
-            // with EINTR, as it would without the stop.
+            // The repeated system call waits only for its remaining time. If a signal handler runs in between, the call
+            // ends with EINTR, as it would without the stop.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
             _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,

@@ -1,5 +1,5 @@
-//! Finds the callers of a stopped thread, only from the unwind tables (`.eh_frame`) of the loaded modules. If the
-//! tables have no entry for a frame, its callers are unknown.
+//! Finds the callers of a stopped thread. Only the unwind tables (`.eh_frame`) of the loaded modules are used. If the
+//! tables have no entry for the code of a frame, the callers of this frame are unknown.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
@@ -14,7 +14,8 @@ const MAX_FRAMES: usize = 4096;
 /// Maximum size of an entry of an unwind table, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
-/// Registers by their DWARF number: the 16 general ones, then the return address. `None` if a value is unknown.
+/// Values of the registers by DWARF number: the 16 general registers, then the return address. `None` if a value is
+/// unknown.
 pub(crate) type Registers = [Option<u64>; 17];
 
 const RSP: usize = 7;
@@ -42,8 +43,8 @@ pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     registers
 }
 
-/// Adds the code addresses of the thread's stack frames to `frames`, as far as they are known. Returns `None` if the
-/// outermost frame was not reached.
+/// Adds the code addresses of the thread's stack frames to `frames`, the innermost first, up to the last frame that can
+/// be found. Returns `None` if this is not the outermost frame.
 pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -72,9 +73,9 @@ pub(crate) fn follow(
     None
 }
 
-/// Finds the caller of the code at `address`. Returns the caller's registers, and a flag that is true if a signal
-/// interrupted the caller, so that the caller made no call. The outer `None` means that the caller is unknown; the
-/// inner `None` means that there is no caller.
+/// Finds the caller of the code at `address`. Returns the caller's registers and a flag. The flag is true if the
+/// caller made no call, but a signal interrupted it. The outer `None` means that the caller is unknown; the inner
+/// `None` means that there is no caller.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -114,8 +115,8 @@ fn step(
     };
     let mut next: Registers = [None; 17];
     for (number, place) in next.iter_mut().enumerate() {
-        // DWARF numbers of the registers that a function must preserve. The values of all others are unknown in the
-        // caller, unless the table says where they are.
+        // DWARF numbers of the registers that a function must preserve. The caller's values of all other registers are
+        // unknown, unless the table states where they are stored.
         const PRESERVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
         let register = Register(u16::try_from(number).ok()?);
         *place = match row.register(register) {
@@ -183,15 +184,15 @@ struct FrameEntry {
     bytes: Vec<u8>,
     /// Offset of the FDE, the entry for the address, in `bytes`.
     fde: usize,
-    /// Address at which `bytes` must be assumed to lie. With this address, the relative addresses in the FDE lead to
-    /// the right places.
+    /// Address at which the parser must assume that `bytes` lie. The FDE contains addresses relative to its own
+    /// position, and with this address they lead to the right places.
     address: u64,
 }
 
 impl FrameEntry {
     fn find(memory: &ProcessMemory, module: &Module, address: u64) -> Option<Self> {
-        // The supported format of `.eh_frame_hdr`: it has version 1, an encoded pointer, a count, and then a sorted
-        // table. The words of the table are relative to the header.
+        // The supported format of `.eh_frame_hdr`: version 1, an encoded pointer, a count, and then a sorted table
+        // whose words are relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
         let header = module.eh_frame_hdr?;
         let [version, pointer, count, table] = memory.bytes(header)?;
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
     use crate::elf::tests::here;
 
-    /// Returns the current registers of the calling thread, with which unwinding can begin.
+    /// Returns the current registers of the calling thread. The unwinding begins with them.
     #[inline(always)]
     fn own() -> Registers {
         let mut registers = [None; 17];
@@ -280,7 +281,7 @@ mod tests {
         std::hint::black_box(deep(depth - 1, act)) + 1
     }
 
-    /// Returns the number of occurrences of the most frequent return address, that is, the depth of the recursion.
+    /// Returns the number of times that the most frequent return address occurs. This is the depth of the recursion.
     fn recursion(frames: &[u64]) -> usize {
         let count = |frame| frames.iter().filter(|other| *other == frame).count();
         frames.iter().map(count).max().unwrap()

@@ -26,15 +26,15 @@ impl ProcessView {
     /// Opens a process to read its memory.
     ///
     /// # Errors
-    /// Fails if there is no such process, or if this process may not read its memory.
+    /// Fails if no process has the id `pid`, or if the system does not permit reading its memory.
     pub fn open(pid: i32) -> io::Result<Self> {
         let memory = ProcessMemory::open(pid)?;
         let modules = elf::modules(&memory, &memory::maps(pid)?);
         Ok(Self { memory, modules })
     }
 
-    /// Returns the stack of a sleeping thread, the innermost frame first, as far as it is known. The caller has read
-    /// `stack_pointer` and `instruction` from `/proc/PID/task/TID/syscall`.
+    /// Returns the stack of a sleeping thread, the innermost frame first. Outer frames that cannot be found are
+    /// missing. The caller has read `stack_pointer` and `instruction` from `/proc/PID/task/TID/syscall`.
     #[must_use]
     pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<NativeFrame> {
         let mut addresses = Vec::new();

@@ -1,13 +1,13 @@
 //! `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp` and `strlen`, only for the preloaded library.
 //!
 //! The compiler may insert calls of these functions anywhere, and `core` and `std` call them, too. Through the PLT such
-//! a call would reach the host program's function of that name. This could be a sanitizer's function before the
-//! sanitizer is initialised, or an interposer that looks up the real function with `dlsym`. The library's `dlsym` hook
-//! would then make the same call again. So this crate defines the names as hidden symbols: references within the
-//! library are bound to them when it is linked, and the host program never sees them.
+//! a call would reach the host program's function of that name. That function could belong to a sanitizer that is not
+//! initialised yet. Or it could be an interposer that finds the real function with `dlsym`: this library hooks `dlsym`,
+//! and the hook would call the same function again. So this crate defines the names as hidden symbols: references
+//! within the library are bound to them when it is linked, and the host program never sees them.
 //!
 //! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of the
-//! functions themselves. Such a crate takes no part in link-time optimization.
+//! functions themselves. The compiler excludes such a crate from link-time optimization.
 
 #![cfg_attr(not(test), no_std)]
 #![no_builtins]
@@ -24,11 +24,11 @@ const WORD: usize = size_of::<Word>();
 /// The requirements of `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
     // No panic: the code only handles addresses, and numbers that cannot overflow.
-    /// Copies `length` bytes as two values of type `T`: the first bytes and the last bytes. The two may overlap.
-    /// `length` is at least the size of one `T` and at most that of two.
+    /// Copies `length` bytes as two values of type `T`: the first bytes and the last bytes. The two values may overlap.
     ///
     /// # Safety
-    /// `length` bytes may be read at `from` and written at `to`, and `length` is within these bounds.
+    /// `length` is at least the size of one `T` and at most the size of two. `length` bytes may be read at `from` and
+    /// written at `to`.
     #[inline(always)]
     unsafe fn ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
         let last = length - size_of::<T>();
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
 /// Copies more than one [`WORD`], from the first byte to the last.
 ///
 /// # Safety
-/// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` does not lie inside the source.
+/// The same as for `memmove`. In addition, `length` exceeds [`WORD`], and `to` does not lie inside the source.
 unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     let last = length - WORD;
     let mut at = 0;
@@ -80,11 +80,12 @@ unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
 /// Copies more than one [`WORD`], from the last byte to the first.
 ///
 /// # Safety
-/// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` lies inside the source.
+/// The same as for `memmove`. In addition, `length` exceeds [`WORD`], and `to` lies inside the source.
 unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     let mut at = length;
-    // SAFETY: all accesses are within the two areas of `length` bytes. `to` is inside the source, so each store
-    // overwrites only source bytes that are already loaded. The first word is loaded before the loop.
+    // SAFETY: all accesses are within the two areas of `length` bytes. `to` is inside the source and bytes are copied
+    // from the end, so each store overwrites only source bytes that are already loaded. The first word is loaded before
+    // the loop.
     unsafe {
         let first = load::<Word>(from);
         while at > WORD {
@@ -144,8 +145,8 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first byte that differs decides. In big-endian order, it is the most significant byte that
-                // differs, so comparing the numbers compares that byte.
+                // The first byte that differs decides. After a conversion to big-endian order, this byte is the most
+                // significant one that differs, so comparing the two numbers compares it.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -227,8 +228,8 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. The range is large enough that
-    /// each branch of the tested functions runs.
+    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. The range is so large that each
+    /// branch of the tested functions runs.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 
@@ -259,8 +260,8 @@ mod tests {
             for to in [0, 1, 9, 16] {
                 let (mut wanted, mut bytes) = (numbered(), numbered());
                 wanted[to..to + length].fill(0xa5);
-                // SAFETY: the area lies in the buffer. (`memset` uses only the lowest byte of its argument: 0xa5 of
-                // 0x7a5.)
+                // SAFETY: the area lies in the buffer. (`memset` uses only the lowest byte of its argument, which is
+                // 0xa5 of 0x7a5.)
                 unsafe { fill(bytes.as_mut_ptr().add(to), 0x7a5, length) };
                 assert!(bytes == wanted, "{length} bytes at {to}");
             }

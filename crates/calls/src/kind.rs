@@ -1,18 +1,18 @@
 //! The purpose of CUDA calls, and the position of their stream argument.
 
-/// The purpose of a CUDA call.
+/// The purpose of a CUDA call. It decides if the profiler counts the call, and what it records about the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallPurpose {
-    /// Launches a CUDA graph. If `TLLMPROF_STEP` names the call, an iteration begins when the program enters it.
+    /// Launches a CUDA graph. If `TLLMPROF_STEP` names the call, an iteration begins when the program enters the call.
     GraphLaunch,
-    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. If `TLLMPROF_STEP` names
-    /// the call, an iteration begins when the program enters it.
+    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. If `TLLMPROF_STEP` names the
+    /// call, an iteration begins when the program enters the call.
     KernelLaunch { handle: u8 },
-    /// Enqueues a copy, and may return before the copy is done. If `TLLMPROF_STEP` names the call, an iteration
-    /// begins when the program enters it.
+    /// Enqueues a copy, and may return before the copy is done. If `TLLMPROF_STEP` names the call, an iteration begins
+    /// when the program enters the call.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before this is done. During a stream capture, the call
-    /// adds a node to the graph. `TLLMPROF_STEP` cannot name it.
+    /// Copies within devices or sets memory, and may return before this work is done. During a stream capture, the call
+    /// adds a node to the graph. `TLLMPROF_STEP` cannot name the call.
     DeviceWork(DeviceWork),
     /// Waits for the device. If `TLLMPROF_STEP` names the call, an iteration ends when the call returns.
     Wait(Wait),
@@ -57,12 +57,12 @@ pub enum GraphCall {
     DestroyExec,
 }
 
-/// The direction of a copy.
+/// The direction of a copy, as far as the call's name or arguments show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// A copy within devices, or a copy whose direction the arguments do not show.
+    /// A copy within devices, or a copy whose direction cannot be seen in the call's arguments.
     Other,
 }
 
@@ -87,7 +87,7 @@ pub enum Wait {
     CopyToHost,
 }
 
-/// The object that a call destroys.
+/// The object that a call of type [`CallPurpose::Destroys`] destroys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destroyed {
     Stream,
@@ -100,7 +100,7 @@ pub enum Destroyed {
 /// The position of a call's stream argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
-    /// The call has no stream.
+    /// The call has no stream argument.
     None,
     /// The stream is the argument word with this index, from 0. A structure that is passed by value may take several
     /// words.
@@ -111,14 +111,14 @@ pub enum Stream {
 }
 
 impl CallPurpose {
-    /// Returns true if `TLLMPROF_STEP` may name a call with this purpose. Only these calls are counted.
+    /// Returns true if `TLLMPROF_STEP` may name a call with this purpose. The profiler counts only such calls.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {
         self.enqueues() || self.waits()
     }
 
-    /// Returns true if the call enqueues work that the GPU may do after the call returns.
+    /// Returns true if the call enqueues GPU work and may return before the GPU has done it.
     #[must_use]
     #[inline]
     pub const fn enqueues(self) -> bool {
@@ -132,7 +132,7 @@ impl CallPurpose {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
-    /// Returns true if the call adds a node with GPU work to the graph while its stream is being captured.
+    /// Returns true if the call adds a node with GPU work to the graph when its stream is being captured.
     #[must_use]
     #[inline]
     pub const fn makes_node(self) -> bool {
@@ -142,21 +142,22 @@ impl CallPurpose {
         )
     }
 
-    /// Returns true if the call waits for the device.
+    /// Returns true if the call itself waits for the device. Queries are excluded, because they return at once.
     #[must_use]
     #[inline]
     pub const fn waits(self) -> bool {
         matches!(self, Self::Wait(_))
     }
 
-    /// Returns true if the call asks whether work is done.
+    /// Returns true if the call asks whether work is done, and returns at once.
     #[must_use]
     #[inline]
     pub const fn queries(self) -> bool {
         matches!(self, Self::Query(_))
     }
 
-    /// Returns the work that the call, or a series of such queries, waits for. Returns `None` if it does not wait.
+    /// Returns the work that the call waits for. For a query, this is the work that the program waits for by
+    /// repeating the query. Returns `None` for all other calls.
     #[must_use]
     #[inline]
     pub const fn waits_for(self) -> Option<Wait> {

@@ -1,10 +1,10 @@
 //! The CUDA calls that tllmprof knows, with all facts about them.
 //!
-//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names for the same function, including the
-//! legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name of every row, and
-//! recognizes the names in `dlsym` and `cuGetProcAddress`. Step rules accept these names. Readers of a record look up
-//! the meaning of its calls here. All facts about a call are in its row, so a new call needs only a new row in
-//! `table.rs`.
+//! A row of the [table](CALLS) is one *call*. It has the driver's and the runtime's names for the same function,
+//! including the legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name of
+//! every row, and recognizes the names in `dlsym` and `cuGetProcAddress`. Step rules (the values of `TLLMPROF_STEP`)
+//! accept these names. Readers of a record look up the meaning of its calls here. All facts about a call are in its
+//! row, so a new call needs only a new row in `table.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -28,14 +28,13 @@ pub enum Library {
 }
 
 impl Call {
-    /// Returns this call's row in the table.
+    /// Returns this call's row in [`CALLS`], with all facts about the call.
     #[must_use]
     #[inline]
     pub const fn info(self) -> &'static CallInfo {
         &CALLS[self as usize]
     }
 
-    /// Returns the call's purpose.
     #[must_use]
     #[inline]
     pub const fn kind(self) -> CallPurpose {
@@ -55,7 +54,7 @@ impl Call {
         self as usize
     }
 
-    /// Returns the driver's name for the call.
+    /// Returns the driver's name for the call. Messages use this name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.info().driver[0]
@@ -63,8 +62,8 @@ impl Call {
 
     /// Returns the call with this function name, or `None` if the table has no such call.
     ///
-    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, because callers of
-    /// `cuGetProcAddress` leave them out.
+    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be missing in `name`, because programs call
+    /// `cuGetProcAddress` with names without them.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::and_library(name).map(|(call, _)| call)
@@ -114,8 +113,8 @@ looked_up! {
     NcclCall in NCCL_CALLS;
 }
 
-/// Returns the purpose of the function with this name, or `None` if the function is unknown. The function need not be
-/// one that the library intercepts. A HIP function has the purpose of the corresponding CUDA function.
+/// Returns the purpose of the function with this name, or `None` if the function is unknown. Functions that the library
+/// does not intercept may be known, too. A HIP function has the purpose of the corresponding CUDA function.
 #[must_use]
 pub fn kind_of(name: &str) -> Option<CallPurpose> {
     let name = &*cuda_name(name);
@@ -127,8 +126,8 @@ pub fn kind_of(name: &str) -> Option<CallPurpose> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Returns the name of the CUDA function that does the same as the function `name`, if that is a HIP function or one
-/// that CUDA has removed. Returns other names unchanged.
+/// Returns the name of the CUDA function that corresponds to the function `name`, if `name` is a HIP function or a
+/// function that CUDA has removed. Returns other names unchanged.
 #[must_use]
 pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let known = table::SAME.iter().find(|(other, _)| *other == name);
@@ -138,8 +137,8 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let Some(rest) = name.strip_prefix("hip") else {
         return Cow::Borrowed(name);
     };
-    // HIP's names follow the names of the CUDA runtime: `hipX` is `cudaX`. If the runtime has no `cudaX`, but the
-    // driver has `cuX`, that function is the counterpart.
+    // HIP's names follow the names of the CUDA runtime: `hipX` corresponds to `cudaX`. If the runtime has no `cudaX`,
+    // but the driver has `cuX`, then `hipX` corresponds to `cuX`.
     let driver = format!("cu{rest}");
     match Call::by_name(&driver).filter(|_| Call::by_name(&format!("cuda{rest}")).is_none()) {
         Some(_) => Cow::Owned(driver),
@@ -147,7 +146,7 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns true if the driver function with this name may give the GPU work. Returns true for unknown functions.
+/// Returns true if the driver function with this name may give the GPU work. Unknown functions are assumed to do so.
 #[must_use]
 pub fn may_give_work(name: &str) -> bool {
     match Call::by_name(name) {
@@ -157,7 +156,8 @@ pub fn may_give_work(name: &str) -> bool {
 }
 
 /// Returns true if a function with this name may be a driver function that needs a current CUDA context. Returns
-/// false for functions of other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
+/// false for functions of other libraries (`cublas…`), and for names that begin with an entry of
+/// [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -187,7 +187,6 @@ impl CallSet {
         Self(bits.sum())
     }
 
-    /// Returns true if the set contains `call`.
     #[must_use]
     pub const fn contains(self, call: Call) -> bool {
         self.0 & 1 << call.index() != 0
@@ -214,7 +213,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Returns true if the function with this name takes stream 0 to be the calling thread's default stream.
+/// Returns true if stream 0 means the calling thread's default stream in the function with this name.
 #[must_use]
 pub fn is_per_thread(symbol: &CStr) -> bool {
     let symbol = symbol.to_bytes();
@@ -223,7 +222,7 @@ pub fn is_per_thread(symbol: &CStr) -> bool {
         .any(|suffix| symbol.ends_with(suffix.as_bytes()))
 }
 
-/// Suffixes of functions that take stream 0 to be the calling thread's default stream.
+/// Suffixes of the names of functions in which stream 0 means the calling thread's default stream.
 const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
 
 /// Returns a symbol without the suffixes that `cuda.h` adds to function names with macros.

@@ -12,28 +12,26 @@ use crate::kind::{CallPurpose, Destroyed, DeviceWork, GraphCall, Stream, Wait};
 /// One row of the table: a call with all facts about it.
 #[derive(Debug)]
 pub struct CallInfo {
-    /// The call that this row of the table describes.
     pub call: Call,
-    /// The purpose of the call.
     pub kind: CallPurpose,
     /// Symbols of libcuda for the call. Messages use the first one.
     pub driver: &'static [&'static str],
     /// Symbols of libcudart for the call. Messages use the first one.
     pub runtime: &'static [&'static str],
-    /// The position of the stream argument, first in the driver's function and then in the runtime's. Calls with a
-    /// stream that enqueue work are timed on the GPU.
+    /// The position of the stream argument, first in the driver's function and then in the runtime's. The profiler
+    /// measures the GPU time of calls that enqueue work and have a stream.
     pub stream: [Stream; 2],
     /// Index of the argument with the number of bytes, in the driver's function. It is set for copies that programs
-    /// often make small. A small copy is not timed on the GPU, because that would take longer than the copy. `None`
-    /// for other calls.
+    /// often make small, and `None` for other calls. The profiler does not measure the GPU time of a small copy,
+    /// because the measurement would take longer than the copy.
     pub small_by: Option<u8>,
-    /// True if the fourth argument of the runtime function is a `cudaMemcpyKind`, and the row describes only its
-    /// calls with `cudaMemcpyDeviceToHost`.
+    /// True if the row describes only calls of the runtime function with `cudaMemcpyDeviceToHost`. The fourth argument
+    /// of that function is a `cudaMemcpyKind`.
     pub device_to_host_only: bool,
 }
 
 impl CallInfo {
-    /// Returns every symbol of the row.
+    /// Returns all symbols of the row: those of the driver, then those of the runtime.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.driver.iter().chain(self.runtime).copied()
     }
@@ -44,8 +42,8 @@ impl CallInfo {
 /// names] [runtime's names] { other fields };`.
 ///
 /// The other fields are those of [`CallInfo`](crate::CallInfo), with the defaults in [`PLAIN`]. Messages use the
-/// first name of each list. Rows for copies to the device list only driver functions, because the runtime's functions
-/// call these, and because only the driver knows the direction of a copy with `cudaMemcpyDefault`.
+/// first name of each list. Rows for copies to the device list only driver functions, for two reasons: the runtime's
+/// functions call these, and only the driver knows the direction of a copy with `cudaMemcpyDefault`.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -247,8 +245,8 @@ macro_rules! table {
             },)*
         ];
 
-        /// Driver functions that return the addresses of other functions. They are intercepted, so that the library
-        /// can return its own functions instead.
+        /// Driver functions that return the addresses of other functions. The library intercepts them, so that it can
+        /// return the addresses of its own functions instead.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
 
         /// A function with which a profiler attaches or releases CUPTI.
@@ -259,8 +257,8 @@ macro_rules! table {
             $($cupti,)*
         }
 
-        /// The CUPTI functions that are intercepted. A call of one of them shows that another profiler uses CUPTI,
-        /// which serves only one profiler at a time.
+        /// The CUPTI functions that are intercepted. A call of one of these functions shows that another profiler uses
+        /// CUPTI. CUPTI serves only one profiler at a time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
@@ -272,18 +270,18 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The NCCL functions that are intercepted. Their arguments show the ranks and the collectives. The most
-        /// recent collectives are kept, so that hangs can be diagnosed.
+        /// The NCCL functions that are intercepted. Their arguments show the ranks and the collectives of a
+        /// communicator. The library keeps the most recent collectives, so that hangs can be diagnosed.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
 }
 cuda_calls!(table);
 
-/// Functions that are not intercepted, but may occur in the records of other tools. Each is listed under its purpose.
-/// The names are without `_v2` and without the suffixes for the per-thread default stream.
+/// Functions that are not intercepted, but may occur in the records of other tools, grouped by their purpose. The names
+/// are without `_v2` and without the suffixes for the per-thread default stream.
 ///
-/// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
+/// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2. Functions that CUDA 13.2 no longer has are from CUDA 12.
 pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     (
         AsyncCopy(Other),
@@ -345,8 +343,8 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     ),
 ];
 
-/// Pairs of a function and the CUDA function with the same purpose. The first function of a pair is a HIP function
-/// whose name does not follow CUDA's, a function that CUDA has removed, or a copy to or from a symbol.
+/// Pairs of a function and the CUDA function with the same purpose. The first function of a pair is one of three kinds:
+/// a HIP function whose name does not follow CUDA's, a function that CUDA has removed, or a copy to or from a symbol.
 pub(crate) const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
@@ -358,8 +356,8 @@ pub(crate) const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of the names of driver functions that give the GPU no work, such as queries, waits and bookkeeping. They are
-/// needed for functions without a row in the table, also for those of later CUDA releases.
+/// Parts of the names of driver functions that give the GPU no work, such as queries, waits and bookkeeping. These
+/// parts classify functions that have no row in the table, among them functions of later CUDA releases.
 pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",

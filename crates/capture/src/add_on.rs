@@ -11,35 +11,36 @@ use tllmprof_session::Place;
 pub trait AddOn: Sync {
     /// Called before a window opens, before the profiler or any add-on is switched on for this window.
     fn window_opens(&self, _: &Place<'_>) {}
-    /// Called after a window has opened. The `IterationRange` argument is the window as the user requested it.
+    /// Called after a window has opened. The `IterationRange` argument is the range that the user requested.
     fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}
     /// Called when a span has begun on the calling thread. A span is a period of time that stands for an iteration as
     /// long as the library has not found out where iterations begin.
     fn span_has_begun(&self) {}
-    /// Called when the current span is dropped, because the library has found out where iterations begin. From then
+    /// Called when the library has found out where iterations begin, and therefore drops the current span. From then
     /// on, there are iterations and no spans. Must neither wait nor allocate memory.
     fn span_is_replaced(&self) {}
-    /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
-    /// stream capture is active.
+    /// Called when the window is about to close, before the profiler or any add-on is switched off. The device is idle
+    /// at this time, unless a stream capture is active.
     fn window_closes(&self, _: &Place<'_>) {}
     /// Called after the window has closed, when the profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}
-    /// Called when the process ends, after which nothing more is recorded. Must neither wait nor allocate memory.
+    /// Called when the process ends. Nothing is recorded after this call. Must neither wait nor allocate memory.
     fn process_ends(&self) {}
-    /// Returns true if the component acts in windows. A window then counts as used, even if nothing else records it.
+    /// Returns true if the component does something in windows. If it does, a window is reported as used, even if no
+    /// recorder or profiler is active.
     fn takes_windows(&self) -> bool {
         false
     }
-    /// Returns a warning about the data that is lost if the process ends while a window is open. `None` if nothing
-    /// is lost.
+    /// Returns a warning about the data that the component would lose if the process ended now, while a window is open.
+    /// `None` if it would lose nothing.
     fn loses(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// All add-ons, in the order in which they are switched. The library registers them as a single list.
+/// All add-ons, in the order in which they are switched. The library registers one list of them here.
 #[linkme::distributed_slice]
 pub static ADD_ONS: [&'static [&'static dyn AddOn]];
 

@@ -1,5 +1,5 @@
-//! Switches on and off everything that a window needs: the CUDA profiler, NVTX ranges, CUPTI, the recorder and the
-//! add-ons.
+//! Switches on everything that a window (a range of profiled iterations) needs when the window opens, and switches it
+//! off when the window closes: the CUDA profiler, NVTX ranges, CUPTI, the recorder and the add-ons.
 
 mod add_on;
 mod cupti;
@@ -56,7 +56,8 @@ lifecycle::global! {
 /// Initializes this crate when the process has begun to use CUDA.
 fn start(settings: &'static Settings) {
     recorder::set_helper(worker::ask_for_room);
-    // `has_tool` loads the NVTX tool. It is called before the lock is taken, because loading runs foreign code.
+    // `has_tool` loads the NVTX tool, which runs code of the tool. That code must not run while this thread holds the
+    // lock, so `has_tool` is called before the lock is taken.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     if wanted {
@@ -97,8 +98,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
 
 /// Switches from one iteration to the next, and closes and opens the windows that `edge` names.
 ///
-/// Runs on one thread at a time. A switch may take long, because starting a profiler may. The PyTorch profiler is
-/// started last and stopped first. Its calls wait for the GIL, so no lock is held during them.
+/// Runs on one thread at a time. A switch may take long if a profiler has to be started. The PyTorch profiler is
+/// started last and stopped first. Its functions wait for the GIL, so no lock is held when they are called.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));
@@ -130,8 +131,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // The profiler could not be started when the window opened if there was no CUDA context at that time. Then it
-        // is started now.
+        // If there was no CUDA context when the window opened, the profiler could not be started at that time. It is
+        // started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -173,11 +174,11 @@ fn switch(place: &Place<'_>, edge: Switched) {
 
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
-/// The work is done on the worker thread with a time limit: the device may hang, or the process may be ending from a
-/// signal handler that interrupted the driver.
+/// The worker thread does this work, and this thread waits only for a limited time. One reason is that the device may
+/// hang. Another is that a signal handler, which interrupted a call of the driver, may be ending the process.
 ///
-/// `drain` is true if the device may be waited for. `here` is true if the calling thread may do the work itself in
-/// case there is no worker.
+/// `drain` is true if the device may be waited for. `here` is true if the calling thread may do the work itself when
+/// there is no worker thread.
 fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
         log::say!(Warn, "{lost}");
@@ -217,18 +218,18 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
+/// Returns true if the settings request the recording of kernels and no other setting or tool makes it impossible.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
 
-/// Handles a call of CUPTI that another profiler in this process is about to make. CUPTI serves one profiler at a
-/// time, so this library releases CUPTI if the other profiler begins to use it.
+/// Must be called before another profiler in this process calls a function of CUPTI. CUPTI serves one profiler at a
+/// time, so this library releases CUPTI if the other profiler begins to use CUPTI with this call.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }
 
-/// Handles the return of another profiler's call of CUPTI.
+/// Must be called after another profiler's call of CUPTI has returned. Stores whether that profiler now uses CUPTI.
 pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }

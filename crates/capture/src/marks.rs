@@ -83,8 +83,9 @@ enum Shown {
 /// A named range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
-/// One of the ranges that were pushed on a thread's stack of ranges. [`pop`] copies it to end a range. All pushed
-/// ranges are equal, because they contain only a reference to the domain.
+/// A range that was pushed on a thread's stack of ranges. To end the most recent range of a thread, [`pop`] makes a
+/// copy of this value and drops the copy. Any pushed range can be copied for this, because it contains only a reference
+/// to the domain.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
 // SAFETY: the value is never dropped, so it ends no range on another thread. It is only copied.
@@ -110,16 +111,16 @@ pub fn pop() {
 
 /// Returns true if an NVTX tool is attached, so that registering names is useful.
 ///
-/// Call this only when something has to be marked, not earlier. Another preloaded profiler sets the environment
-/// variables that announce its tool only when its constructor runs.
+/// Call this only when there is something to mark. If it is called too early, it may miss the tool of another preloaded
+/// profiler: such a profiler sets the environment variables that announce its tool only when its constructor runs.
 pub fn are_wanted() -> bool {
     tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx)
         && injection::has_tool()
 }
 
 impl RegisteredName {
-    /// Registers `text` as a name. Loads the NVTX tool if it is not loaded yet, so a hook must not call this. Returns
-    /// `None` if no tool is attached.
+    /// Registers `text` as a name. Loads the NVTX tool if it is not loaded yet. Loading a tool runs its code, so a hook
+    /// must not call this function. Returns `None` if no tool is attached.
     pub fn new(text: &str) -> Option<Self> {
         let text = CString::new(text).ok()?;
         are_wanted().then(|| Self::register(text))
@@ -164,8 +165,8 @@ impl RegisteredName {
         self.begin(self.nested())
     }
 
-    /// Begins a range that, unlike one of [`RegisteredName::push`], may end before ranges that began later. An NVTX
-    /// tool receives it as a start/end range.
+    /// Begins a range that may end before ranges that began later. This is the difference from
+    /// [`RegisteredName::push`]. An NVTX tool receives the range as a start/end range.
     #[must_use = "the range ends when it is dropped"]
     pub fn push_apart(self) -> Pushed {
         let range = self.nvtx.map(|name| domain().range(name.get()));
@@ -188,8 +189,8 @@ impl RegisteredName {
         }
     }
 
-    /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in),
-    /// if scopes are recorded. Returns true if it did so.
+    /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in).
+    /// Does nothing and returns false if scopes are not recorded or the record does not keep the range.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
@@ -223,7 +224,7 @@ impl RegisteredName {
         }))
     }
 
-    /// Marks the current moment with this name. The mark carries `payload` as a number.
+    /// Marks the current moment in the NVTX tool with this name and the number `payload`.
     pub fn mark(self, payload: u64) {
         let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();
@@ -241,8 +242,9 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope until [`Pushed::resume`], so that a range that began earlier can end. In the
-    /// record, the interrupted range continues. Call this only for the thread's most recent range.
+    /// Ends the NVTX range and the scope until [`Pushed::resume`] begins them again, so that a range that began earlier
+    /// can end in the meantime. In the record, the interrupted range continues. Call this only for the thread's most
+    /// recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {

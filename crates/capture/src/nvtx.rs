@@ -1,8 +1,8 @@
 //! NVTX ranges for windows, iterations and batches, in the domain `tllmprof`.
 //!
-//! These ranges are start/end ranges, which belong to the process and not to a thread, because an iteration may end
-//! on another thread than it began on. The domain separates them from the program's ranges. They are used only if an
-//! NVTX tool is attached ([`tllmprof_platform::injection`]).
+//! These ranges are start/end ranges, which belong to the process and not to a thread, because an iteration may end on
+//! another thread than it began on. The domain separates them from the program's ranges. The library makes these ranges
+//! only if an NVTX tool is attached ([`tllmprof_platform::injection`]).
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -17,8 +17,8 @@ use tllmprof_sync::Published;
 
 /// Returns the NVTX domain `tllmprof`. The first call registers it with the NVTX tool, which loads the tool.
 ///
-/// The child process after a fork registers the domain again. nsys starts anew in the child, so it would take the
-/// parent's domain for the first domain that the child registers.
+/// The child process after a fork registers the domain again. nsys starts anew in the child, and would confuse the
+/// parent's domain with the first domain that the child registers.
 pub(crate) fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;
@@ -116,9 +116,9 @@ impl Ranges {
         self.number = Some(n);
     }
 
-    /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`; if `iteration` is
-    /// `None`, to the open iteration. Does nothing if `iteration` is not open. The range ends with the iteration, and
-    /// carries the iteration's number.
+    /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`, or to the open iteration
+    /// if `iteration` is `None`. Does nothing if `iteration` is not open. The range carries the iteration's number, and
+    /// ends when the iteration ends.
     pub(crate) fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
         let Some(open) = self.number else { return };
         if iteration.is_some_and(|iteration| iteration != open) {

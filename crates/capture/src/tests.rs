@@ -1,5 +1,4 @@
-//! Tests that switch windows like the session does, with a record of the test process and a real worker
-//! thread.
+//! Tests that switch windows as the session does, with a record of the test process and a real worker thread.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
@@ -42,7 +41,8 @@ const ASKED: IterationRange = IterationRange {
     last: Some(6),
 };
 
-/// Returns a captured window of two iterations, from `first` on. The user requested the window 5-6.
+/// Returns a captured window that consists of the iterations `first` and `first + 1`. The user requested the window
+/// 5-6.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
     Taken::new(ASKED, IterationRange { first, last })

@@ -32,7 +32,7 @@ pub(crate) struct CaptureState {
     pub heard: u64,
     /// Number of windows during which no recorder, profiler or add-on was known to be active.
     pub unheard: u64,
-    /// Time at which the process began to end. The last iteration ends at this time, too.
+    /// Time at which the process began to end; also the end of the last iteration. `None` as long as the process runs.
     pub ended: Option<Instant>,
 }
 
@@ -55,8 +55,8 @@ pub(crate) struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// The end of the process, if it cut off the window's last iteration; `None` if that iteration was complete. The
-    /// record's figures leave out an iteration that was cut off.
+    /// The reason for the end of the process, if this end cut off the window's last iteration; `None` if that iteration
+    /// was complete. The record's figures leave out an iteration that was cut off.
     pub cut_by: Option<EndReason>,
 }
 

@@ -85,8 +85,8 @@ lifecycle::global! {
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// Interval at which the worker checks if it is the only remaining thread of the process. It checks this only after the
-/// main thread has ended.
+/// Interval at which the worker checks if it is the only remaining thread of the process. This check is made only after
+/// the main thread has ended.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Wakes all threads that wait for `WORD`: those that requested a job, and the worker.
@@ -94,7 +94,7 @@ fn wake_all() {
     wake(&WORD, i32::MAX);
 }
 
-/// Requests that the worker ends, if it is idle. Does not wait for its end.
+/// Requests that the worker end, if the worker is idle. Does not wait for its end.
 pub(crate) fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
@@ -171,7 +171,7 @@ pub(crate) fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
-/// Makes the worker run `job`, and waits until the job is done. Returns false if that takes longer than `patience`,
+/// Makes the worker run `job`, and waits until the job is done. Returns false if the job takes longer than `patience`,
 /// or if there is no worker.
 pub(crate) fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
@@ -196,7 +196,7 @@ pub(crate) fn run(job: Job, patience: Duration) -> bool {
     !lacks_memory()
 }
 
-/// Waits until the worker is idle. Returns false if that takes longer than `patience`, or if there is no worker.
+/// Waits until the worker is idle. Returns false if it is still busy after `patience`, or if there is no worker.
 pub(crate) fn await_rest(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -209,8 +209,8 @@ pub(crate) fn await_rest(patience: Duration) -> bool {
     }
 }
 
-/// Requests that the worker makes room in the record's file for further events. Returns false if the worker is busy.
-/// Does not wait.
+/// Requests that the worker makes room in the record's file for further events, and returns at once. Returns false if
+/// the worker is busy and was not asked.
 pub(crate) fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
@@ -221,8 +221,8 @@ pub(crate) fn ask_for_room() -> bool {
     asked
 }
 
-/// Sleeps while the worker's code is `code`, at most until the deadline. Returns false if the deadline had already
-/// passed.
+/// Sleeps as long as `WORD` (the code of the worker's current job) is `code`, at most until the deadline. Returns false
+/// if the deadline had passed before the call.
 fn sleep(code: u32, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -241,8 +241,8 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 }
 
 fn work() {
-    // The count of module changes at the last check that found enough memory. Modules that are loaded later may need
-    // more memory for thread-local variables, so the check is repeated when the count changes.
+    // The number of module loads and unloads at the last check that found enough memory. Modules that are loaded later
+    // may need more memory for thread-local variables, so the check is repeated when this number changes.
     let mut checked = None;
     loop {
         let code = WORD.load(Ordering::Acquire);

@@ -10,7 +10,7 @@ use crate::process_status::ProcessStatus;
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
 pub(crate) const COMMAND: &str = "tllmprof";
-/// Name of the process by which the command samples the GPUs.
+/// Name of the child process in which the command samples the GPUs.
 pub(crate) const GPU_SAMPLER: &CStr = c"gpu-sampler";
 /// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
 /// process. The limit ends the search if the process tree contains a loop.

@@ -128,7 +128,7 @@ pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that [`add`] copied into the folder, with the numbers in their names.
+/// Returns the runs that [`add`] copied into the folder, each with the number at the begin of its name.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -187,8 +187,8 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Copies a file. The copy is on the disk when this function returns, so that a run that another run replaces is not
-/// removed before.
+/// Copies a file. The copy is on the disk when this function returns. So an old run is removed only when the run that
+/// replaces it is on the disk.
 fn copy(file: &Path, to: &Path) -> Result<()> {
     match processes::is_foreign(file)? {
         true => fs::copy(file, to).map(drop)?,

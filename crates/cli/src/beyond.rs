@@ -34,7 +34,7 @@ pub(crate) fn own_number(pid: u64) -> Option<u64> {
 }
 
 /// Returns true if a path leads to other files for process `pid` than for this process, for example because process
-/// `pid` runs in a container. Returns false also if this process may not find that out.
+/// `pid` runs in a container. Returns false also if this process is not permitted to find this out.
 pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
@@ -97,8 +97,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 }
 
 /// Finds folders in other containers that may contain control sockets. Only containers with a process that has loaded
-/// the tllmprof library are searched. `control` is the folder that the user named, as a path inside the container.
-/// `only` restricts the search to one process.
+/// the tllmprof library are searched. `control` is the folder that the user named, as a path inside the container. If
+/// `only` is given, only the container of this process is searched.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();

@@ -64,7 +64,6 @@ pub(crate) struct CompareArguments {
     other: Vec<PathBuf>,
 }
 
-/// The format of a printed comparison.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ComparisonFormat {
     Text,
@@ -118,7 +117,8 @@ fn run_with_baseline(
     let new = &arguments.base[..];
     baseline::check_apart(folder, new)?;
     let kept = baseline::runs(folder)?;
-    // The new runs are read first. So a run that the folder has already is left out of the folder's runs.
+    // The new runs are the first side, where a run counts. So if a new run is also in the folder, it is left out of the
+    // folder's runs and remains a new run.
     let Some(read) = read_sides([new, &kept], Counting::Once, wanted)? else {
         return Ok(ExitCode::FAILURE);
     };
@@ -126,7 +126,7 @@ fn run_with_baseline(
     if arguments.keep > 0 {
         baseline::check_fit(folder, &new)?;
     }
-    // A new run that the folder has already is not copied there again.
+    // If a new run is in the folder already, it is not copied into the folder again.
     let added = new.iter().map(|run| run.path.clone());
     let added: Vec<_> = added.filter(|path| !read.repeated.contains(path)).collect();
     let status = if kept.is_empty() {
@@ -169,7 +169,8 @@ fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     }
 }
 
-/// Prints the comparison, and returns the exit status.
+/// Prints the comparison in the requested format. Returns the exit status, which depends on the conditions of
+/// `--fail-if`.
 fn show(compared: &Compared, arguments: &CompareArguments) -> Result<ExitCode> {
     let Compared { comparison, status } = compared;
     let format = arguments.format.unwrap_or(match arguments.json {
@@ -236,24 +237,24 @@ pub(crate) fn compare(
     Ok(read.map(compared))
 }
 
-/// The sides on which a run counts that was given several times.
+/// Rule for a run that the user gave several times: the sides of the comparison on which the run counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counting {
-    /// Once on each side. A run may be compared with itself, and then is equal.
+    /// The run counts once on each side. So a run can be compared with itself, which shows no difference.
     OnEachSide,
-    /// Once, on the first side that has it.
+    /// The run counts once in total, on the first side that contains it.
     Once,
 }
 
-/// The runs of both sides of a comparison.
+/// The runs of both sides of a comparison, after their files were read.
 struct ReadSides {
     sides: [Vec<ReadRun>; 2],
-    /// For each run of the second side that was left out, the path of the same run that counts.
+    /// For each run of the second side that was left out because it repeats another run, the path of that other run.
     repeated: Vec<PathBuf>,
 }
 
-/// Reads the runs of two sides. A run that occurs several times is left out where it does not count; one line says so.
-/// Returns `None` if a file cannot be read; the error has then been logged.
+/// Reads the runs of two sides. If a run occurs several times, the occurrences that do not count are left out, and one
+/// line reports each. Returns `None` if a file cannot be read; the error has then been logged.
 fn read_sides(
     sides: [&[PathBuf]; 2],
     counting: Counting,
@@ -263,7 +264,8 @@ fn read_sides(
     let of_second = usize::from(counting == Counting::OnEachSide);
     let [first, second] = sides;
     let first = known[0].find_files(first)?;
-    // A new run that is given twice is still a new run: only what the second side repeats is of interest.
+    // Forgets repetitions within the first side. A new run that the user gave twice is still a new run; only a run of
+    // the second side that repeats a run of the first side is not new.
     known[0].repeated.clear();
     let sides = [first, known[of_second].find_files(second)?];
     let all = sides.iter().flatten().flat_map(|run| &run.files);

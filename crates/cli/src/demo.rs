@@ -267,7 +267,7 @@ fn folder_of_this_executable() -> Result<PathBuf> {
 }
 
 /// The error for a child process that a signal such as SIGINT ended. The signal was meant for the whole demo, so the
-/// demo ends by the same signal.
+/// demo ends with the same signal.
 #[derive(Debug)]
 struct Interrupted(i32);
 

@@ -1,5 +1,5 @@
-//! Passes the state that this process inherited on to the program, as if the program had been started directly: ignored
-//! and blocked signals, open descriptors, the order of the variables, and timers.
+//! Passes the state that this process inherited on to the program, as if the program had been started directly. This
+//! state consists of ignored and blocked signals, open descriptors, the order of the variables, and timers.
 //!
 //! This is needed because Rust's runtime changes some of this state before `main`, and `Command` changes some of it
 //! between fork and exec.
@@ -25,9 +25,9 @@ static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) };
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables in which a service manager writes the number of the process that it starts. The program obeys the
-/// manager's other variables only if that number is its own. So if the program runs in a child process, the child's
-/// number is written to these variables.
+/// Variables in which a service manager writes the number of the process that it starts. A program obeys the manager's
+/// other variables only if this number is the program's own process number. So if the program runs in a child process,
+/// the child's number is written to these variables.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
 /// The variable in which systemd names the process that may use the passed sockets, by the inode of that process's
 /// pidfd. The inode of a child's pidfd is not known before the child starts, so a child does not get this variable.
@@ -59,9 +59,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens `/dev/null` at the lowest free descriptor, which is that of a closed standard stream. If `/dev/null` does
-/// not exist, for example in a container, Rust's runtime would abort the process. The root folder is opened instead:
-/// reading and writing it fails, as with a closed descriptor.
+/// Opens `/dev/null` at the lowest free descriptor, which is that of a closed standard stream. If `/dev/null` does not
+/// exist, for example in a container, the root folder is opened instead, because Rust's runtime would otherwise abort
+/// the process. Reading and writing a folder fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated. The descriptor that is opened stays open, and no other code uses it.
     unsafe {
@@ -77,7 +77,6 @@ pub(crate) fn has_no_output() -> bool {
     CLOSED[1].load(Ordering::Relaxed)
 }
 
-/// Returns true if this process ignores the signal.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zeros are a valid sigaction, and the call only writes to it.
     unsafe {
@@ -106,8 +105,8 @@ pub(crate) fn exec(command: &mut Command) -> io::Error {
     }
 }
 
-/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program can
-/// then still replace this process, with [`exec_instead`].
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. In this
+/// situation, the program can still replace this process, with [`exec_instead`].
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
@@ -352,9 +351,9 @@ impl ProgramImage {
         })
     }
 
-    /// Replaces this process with the program, which it finds like `execvp`. Unlike `execvp`, it does not pass a binary
-    /// file of an unknown format to a shell. Returns the error if the replacement fails. Requires that this process has
-    /// a single thread, as between fork and exec.
+    /// Replaces this process with the program. The program's file is searched for like in `execvp`. In contrast to
+    /// `execvp`, a binary file of an unknown format is not passed to a shell. Returns the error if the replacement
+    /// fails. Requires that this process has a single thread, as between fork and exec.
     fn exec(&mut self) -> io::Error {
         // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero after them.
         // Nothing else reads the environment: this process has one thread, and ends or becomes another program.
@@ -406,8 +405,8 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// Returns true if a service manager expects notices from this process (`sd_notify`). By default the manager accepts
-/// notices only from the process that it started, and it asks the kernel which process sent a notice. So the
-/// program's notices are accepted only if the program runs in this process.
+/// notices only from the process that it started. It asks the kernel which process sent a notice, so the program's
+/// notices are accepted only if the program runs in this process.
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();

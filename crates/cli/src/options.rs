@@ -18,7 +18,8 @@ use crate::{manners, records};
 
 /// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for the time during which at most the number of windows given by [`AT_MOST`] open automatically.
+/// The option for a period of time. In each such period, at most as many windows open automatically as [`AT_MOST`]
+/// allows.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
@@ -180,7 +181,7 @@ impl Options {
                 });
             }
         };
-        // If neither an option nor a variable chooses a window, the run measures a window of iterations after their
+        // If neither an option nor a variable chooses a window, the run measures a window that begins once iteration
         // times have settled.
         let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
         if !is_asked {
@@ -336,7 +337,7 @@ impl Options {
     }
 
     /// Returns true if the command samples the GPUs' metrics (`--gpu-metrics`). There is no variable for this option,
-    /// because the library takes no part in the sampling.
+    /// because the command takes these samples, and the library does not need to know about them.
     pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
@@ -372,8 +373,8 @@ impl Options {
         Ok(settings)
     }
 
-    /// Returns the name of this process's task in a launcher's job. `None` unless the run has the job's identifier and
-    /// the user set no run identifier.
+    /// Returns the name of this process's task in a launcher's job, which consists of host and rank. Returns `None` if
+    /// the run's identifier is not that of a job: there is no identifier, or the user set it.
     pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -383,8 +384,9 @@ impl Options {
         Some(format!("{host}-{rank}"))
     }
 
-    /// Returns the option that the user probably meant, if the program's name is really the value of an option that
-    /// takes values only after an equals sign (such as `--stacks=100` typed as `--stacks 100`).
+    /// Some options take a value only after an equals sign, such as `--stacks=100`. If the user typed `--stacks 100`,
+    /// the value `100` was taken for the program's name. This function returns the option that the user probably meant
+    /// in this case.
     pub(crate) fn meant(&self, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {

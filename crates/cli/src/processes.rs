@@ -185,8 +185,8 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns a name for the type of a file: a record, or a trace of some profiler. `None` if the file is neither. The
-/// first bytes decide, and if they are not known, the extension. So a damaged file is still listed, and is reported
-/// when it is read.
+/// type is determined from the first bytes. If these are not known, it is determined from the extension, so that a
+/// damaged file is still listed; it is then reported when it is read.
 pub(crate) fn kind(file: &Path) -> Option<&'static str> {
     const RECORD: &str = "tllmprof record";
     const EXPORT: &str = "nsys export";

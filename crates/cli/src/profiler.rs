@@ -131,8 +131,8 @@ fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// An option that this command passes to a profiler. If the user gives the same option, only the user's is passed,
-/// because both profilers refuse most options that are given twice.
+/// An option that this command passes to a profiler. If the user gives the same option, only the user's option is
+/// passed, because both profilers refuse most options that are given twice.
 struct OwnOption {
     short: Option<&'static str>,
     long: &'static str,

@@ -24,7 +24,8 @@ pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// The default template for the names of ring files, in the same folder as the records. A ring file holds a process's
 /// latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
-/// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
+/// Prefix of the names of marks. A mark is an empty file which shows that a task of a job has already used the run's
+/// folder.
 const MARK: &str = ".task-";
 /// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
 /// the times of files.
@@ -33,7 +34,7 @@ const SLACK: Duration = Duration::from_secs(2);
 /// begun before the run by at most this time.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
-/// The records of one run: the folder or path template of their files.
+/// The records of one run, given by a path template for their files.
 pub(crate) struct Records {
     template: PathTemplate,
     /// The value of the variable `TLLMPROF_TRACE` for the processes of the run.
@@ -41,7 +42,7 @@ pub(crate) struct Records {
     since: SystemTime,
     /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// True if this run created its folder. Such a folder is removed at the end of the run if it is empty.
+    /// True if this run created its folder. In that case, the folder is removed at the end of the run if it is empty.
     is_made: bool,
     /// The mark of this task, an empty file in the run's folder. `None` if this process is not a task of a launcher's
     /// job.
@@ -201,8 +202,8 @@ impl Records {
         self.template.fill(&place, |name| env::var_os(name))
     }
 
-    /// Returns the records for a path template, which is made absolute. Processes may change their working folder, and
-    /// all records are to be in one place.
+    /// Returns the records for a path template. A relative template is made absolute, because processes may change
+    /// their working folder, but all records have to be in one place.
     ///
     /// # Errors
     /// This process's working folder cannot be determined.

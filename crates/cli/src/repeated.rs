@@ -12,28 +12,29 @@ use tllmprof_report::Process;
 use crate::runs::{self, ProcessKey};
 use crate::{output, processes};
 
-/// The files of a run.
+/// A run whose files have been found, but not read yet.
 pub(crate) struct RunFiles {
     pub path: PathBuf,
     pub files: Vec<PathBuf>,
 }
 
-/// The processes of a run that was read.
+/// A run whose files have been read into processes.
 pub(crate) struct ReadRun {
     pub path: PathBuf,
     pub processes: Vec<Process>,
 }
 
-/// The runs that count so far. Runs are compared with them before and after they are read.
+/// The runs that count so far. A further run is compared with them twice: its files before the run is read, and its
+/// processes afterwards.
 #[derive(Default)]
 pub(crate) struct KnownRuns {
     files: Vec<KnownFile>,
     processes: HashMap<ProcessKey, PathBuf>,
-    /// For each run that was left out so far, the path of the same run that counts.
+    /// For each run that was left out so far because it repeats a known run, the path of that known run.
     pub repeated: Vec<PathBuf>,
 }
 
-/// A file of a run that counts.
+/// A file of a run that counts, and the path of that run.
 struct KnownFile {
     /// The path without symbolic links.
     real: PathBuf,
@@ -42,7 +43,7 @@ struct KnownFile {
 }
 
 impl KnownRuns {
-    /// Finds the files of some runs. Leaves out each run of which a file belongs to a known run, or has the same
+    /// Finds the files of some runs. Leaves out a run if one of its files belongs to a known run, or has the same
     /// content as a file of a known run.
     ///
     /// # Errors
@@ -72,8 +73,8 @@ impl KnownRuns {
         Ok(found)
     }
 
-    /// Leaves out each run of which a process belongs to a known run. Such a run is a copy whose files differ, because
-    /// the record was copied while it was written.
+    /// Leaves out a run if one of its processes also belongs to a known run. Such a run is a copy whose files differ
+    /// from the original, because the record was copied while it was written.
     pub(crate) fn leave_out_copies(&mut self, runs: Vec<ReadRun>) -> Vec<ReadRun> {
         let mut kept = Vec::new();
         for run in runs {

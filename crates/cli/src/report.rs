@@ -67,7 +67,6 @@ pub(crate) struct ReportArguments {
     files: Vec<PathBuf>,
 }
 
-/// The format of a printed report.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
     Text,

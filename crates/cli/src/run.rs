@@ -197,9 +197,9 @@ const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     }
 }
 
-/// Returns an error if a condition on `stuck` was given, but the processes of `command` would write no ring file,
-/// from which this condition is judged. This is so if the user chose the path of the records and none for the ring
-/// files, or switched the ring files or the records off.
+/// Checks that a condition on `stuck` can be judged, which requires the ring files of the processes. Returns an error
+/// if such a condition was given, but the processes of `command` would write no ring file. This is the case if the user
+/// chose a path for the records and none for the ring files, or switched off the ring files or the records.
 fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
     let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
     let has_chosen = env::var_os(variable::trace).is_some()
@@ -295,9 +295,9 @@ fn set_variables(
     settings: &Settings,
     measures: Measures,
 ) {
-    // Also if `command` is nsys or ncu, the variables are set in its environment. nsys and ncu pass them on to the
-    // program, and the library does nothing inside nsys and ncu. The options of nsys and ncu that set variables
-    // cannot be used, because they split values at commas, which lists of windows contain.
+    // The variables are set in the environment of `command` even if it is nsys or ncu. nsys and ncu pass them on to the
+    // program, and the library does nothing inside nsys and ncu. nsys and ncu also have options that set variables, but
+    // these options split values at commas, and a list of windows contains commas.
     command.env(
         "LD_PRELOAD",
         library::preload(library, env::var_os("LD_PRELOAD")),
@@ -384,7 +384,7 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports the processes of the run that have not ended, and the records that they write.
+/// Reports the processes of the run that have not ended, and where their records are.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -443,7 +443,8 @@ fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<
     Ok((Some(records), run))
 }
 
-/// Prints a summary of a run's records.
+/// Prints a summary of a run's records, and the command that writes a page with timelines of them. If there is no
+/// record, reports this.
 fn summarise(
     records: &Records,
     metrics: Option<PathBuf>,

@@ -125,7 +125,7 @@ impl Job {
         }
     }
 
-    /// Notes for the witness, a helper process, that this process is about to stop together with the program
+    /// Stores, for the witness (a helper process), that this process is about to stop together with the program
     /// (`true`), or that it continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
@@ -171,9 +171,9 @@ impl Job {
     /// until both continue. Also reaps orphans that became children of this process, because the first process of a
     /// container has to do so.
     ///
-    /// If another process, such as a shell, continues this process, it usually continues the program too, and may
-    /// stop both again at once. So this process does not continue the program a second time, because a second SIGCONT
-    /// would undo the new stop.
+    /// When a shell or another process continues this process, it usually continues the program too, and may stop both
+    /// again at once. So if the program was already continued, this process does not continue it a second time: the
+    /// second SIGCONT would undo the new stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;
@@ -198,8 +198,8 @@ impl Job {
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // Stopping this process below consumes its own copy of the signal. The witness has another copy,
-                    // which `has_got` removes.
+                    // Two copies of the signal exist: one is pending for this process, the other for the witness.
+                    // Stopping this process below consumes the first copy. `has_got` removes the second one.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);

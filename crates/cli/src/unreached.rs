@@ -1,8 +1,9 @@
 //! Finds processes of the program that load the CUDA driver without our library, such as workers that an engine starts
-//! with a cleaned environment. Such a process itself cannot report that it is not recorded.
+//! with a cleaned environment. The library is missing in such a process, so the process itself cannot report that it is
+//! not recorded.
 //!
-//! A separate thread reads `/proc` from time to time. Reading the mappings of a process may block while that process
-//! changes them, and meanwhile the command has to pass signals on to the program.
+//! A separate thread reads `/proc` from time to time. The main thread does not do this, because reading the mappings of
+//! a process may block while that process changes them, and the main thread has to pass signals on to the program.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,8 +26,8 @@ use crate::process_status::ProcessStatus;
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest time between two searches for processes without the library.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
-/// Divisor that limits the searches: they use at most 1/`SHARE` of a processor's time, even if there are very many
-/// processes.
+/// Divisor that limits the processor time of the searches: they use at most 1/`SHARE` of the time of one processor,
+/// even if there are very many processes.
 const SHARE: u32 = 50;
 /// The largest number of processes that the message about processes without the library names.
 const SHOWN: usize = 3;
@@ -93,7 +94,7 @@ impl Mapped {
     }
 }
 
-/// Returns true if a process with this name is the command itself, or the process by which it samples the GPUs.
+/// Returns true if a process with this name is the command itself, or the command's process that samples the GPUs.
 fn is_ours(name: &str) -> bool {
     name == COMMAND || name.as_bytes() == GPU_SAMPLER.to_bytes()
 }

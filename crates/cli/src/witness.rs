@@ -43,8 +43,8 @@ struct SharedPages {
     /// True once the command itself watches whether the program stops and continues. Before that, only the witness
     /// watches.
     is_attended: AtomicBool,
-    /// True while the command and the program are stopped together. Whichever of the two continues first also continues
-    /// the other.
+    /// True while the command and the program are stopped together. If one of the two continues, the other one is
+    /// continued as well.
     stopped_together: AtomicBool,
 }
 
@@ -84,8 +84,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // The first byte of the witness shows that it has changed its process name, which was that of the
-                // command. This call waits for that byte.
+                // The witness writes its first byte once it has changed its process name, which was the command's name
+                // at first. This call waits for that byte.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -97,9 +97,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. Writing it
-    /// after the exec would be too late, because a process that reads the program's first output may stop the command
-    /// at once.
+    /// Makes the child that becomes `program` store its process number for the witness before the exec. After the exec
+    /// would be too late, because a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -129,7 +128,7 @@ impl Witness {
         answered.then_some(answer[0] != 0)
     }
 
-    /// Notes that the command is about to stop together with the program (`true`), or that it continues (`false`).
+    /// Stores that the command is about to stop together with the program (`true`), or that it continues (`false`).
     /// Returns the previous value.
     pub(crate) fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)

@@ -22,7 +22,7 @@ fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
     )
 }
 
-/// Writes the record of a rank. The record is a run of its own.
+/// Writes the record of a rank. Each such record belongs to a separate run.
 fn record(path: &Path, rank: u64) {
     record_with(path, rank, &[(Info::Boot, &path.display().to_string())]);
 }

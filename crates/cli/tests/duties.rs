@@ -113,8 +113,8 @@ fn few_descriptors() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// A row of the table of inherited properties: the duty, a preparation before the start, the name of a part of the
-/// probe (`probe.c`), and a line that this part must print.
+/// A row of the table of inherited properties: the duty, a preparation before the start, the name of the part of the
+/// probe (`probe.c`) to run, and a line that this part must print.
 type Inherited = (&'static str, fn(), &'static str, &'static str);
 
 const INHERITED: &[Inherited] = &[

@@ -31,7 +31,7 @@ fn export(scratch: &Scratch, arguments: &[&str]) -> Ended {
     finish(&mut command(scratch, arguments))
 }
 
-/// Writes the record of a rank.
+/// Writes the record of rank `rank` of the simulated server into the test's folder.
 fn record(scratch: &Scratch, rank: u64) {
     let path = scratch.path(&format!("rank-{rank}.tllmprof"));
     let mut file = fs::File::create(&path).unwrap();

@@ -162,9 +162,9 @@ fn loader() -> &'static str {
         .unwrap()
 }
 
-/// If a shell evaluated the lines of `env` and the library needs a newer C library than this machine has, the shell
-/// could start no more programs. So `env` prints no lines. For other machines it does, because they may have a newer C
-/// library.
+/// If a shell evaluated the lines of `env`, and the library needed a newer C library than this machine has, the shell
+/// could start no more programs. So `env` prints no lines in this case. For other machines, `env` prints its lines,
+/// because those machines may have a newer C library.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {
     let scratch = Scratch::new();

@@ -31,7 +31,7 @@ fn report(scratch: &Scratch, arguments: &[&str]) -> Ended {
     )
 }
 
-/// Writes the record of a rank.
+/// Writes the record of rank `rank` of the simulated server into the test's folder. Returns the record's path.
 fn record(scratch: &Scratch, rank: u64) -> PathBuf {
     let path = scratch.path(&format!("rank-{rank}.tllmprof"));
     let mut file = std::fs::File::create(&path).unwrap();

@@ -45,8 +45,8 @@ fn await_a_look(child: &Child) {
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // After one more wait of the search thread, a search that was already running has ended. But that search may
-        // itself have waited once, so two waits are needed.
+        // When the search thread has begun to wait once more, a search that was running at the first check has ended.
+        // But that search may have waited once itself, so the thread must have begun to wait twice more.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }

@@ -45,7 +45,7 @@ const FIRST_TIME: usize = 5;
 const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// Stands for every phase other than `draft` when a phase is compared with `draft`.
+/// The value that a comparison with `draft` uses for the phase of a batch that is not a draft.
 const PHASE_OF_ANOTHER: u32 = 0;
 
 /// The known sizes and properties of an iteration's batch. `None` means that a property is unknown.
@@ -99,9 +99,9 @@ impl BatchFacts {
     }
 }
 
-/// A class of similar batches: they have the same phase, and their sizes have the same number of bits, so that no
-/// batch is twice as large as another. The size is the number of tokens; for batches that only decode, the number
-/// of requests.
+/// A class of similar batches: they have the same phase, and their sizes have the same number of bits. So no batch of a
+/// class is twice as large as another. The size of a batch is its number of tokens. For a batch that only decodes, the
+/// size is the number of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchClass {
     phase: usize,
@@ -279,8 +279,7 @@ impl Condition {
         self.holds_for(BatchFacts::default(), &times) == Some(true)
     }
 
-    /// Returns true if the condition can hold for an iteration, which means that it compares something other than
-    /// `stuck`.
+    /// Returns true if the condition can hold for an iteration. A condition that compares only `stuck` cannot.
     #[must_use]
     pub fn names_iterations(&self) -> bool {
         self.parts.iter().any(|part| part.name != STUCK)
@@ -320,7 +319,8 @@ impl Condition {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
     }
 
-    /// Returns true if the condition compares the phase with `draft`, so that passes of a draft model matter to it.
+    /// Returns true if the condition compares the phase with `draft`. Then its result depends on which iterations are
+    /// passes of a draft model.
     #[must_use]
     pub fn names_drafts(&self) -> bool {
         let mut parts = self.parts.iter();

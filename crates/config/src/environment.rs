@@ -88,7 +88,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns those of the variables `names` whose value in the environment is `auto`.
+    /// Returns the variables of `names` whose value in the environment is `auto`.
     pub(crate) fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         let is_auto = |name: &&'static str| {
             let value = (self.get)(name);

@@ -22,10 +22,10 @@ use crate::comparison::ComparisonOperator;
 pub const ARGUMENTS: usize = 4;
 /// Maximum number of variables in a sum and in the sums around it, counted together.
 pub const VARIABLES: usize = 4;
-/// Maximum depth to which formulas may be nested within each other.
+/// Maximum depth of formulas inside other formulas.
 const DEPTH: usize = 32;
-/// Maximum number of operators, attributes and items in a formula. It is limited because each of them can make the
-/// formula's tree deeper by one.
+/// Maximum number of operators, attributes and items in a formula. Without this limit, the formula's tree could become
+/// too deep, because each of them can make it deeper by one level.
 const LINKS: usize = 64;
 
 /// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].
@@ -47,7 +47,7 @@ pub enum Node {
     /// A comparison of two values. The result is 1 if the comparison holds, otherwise 0.
     Compares(ComparisonOperator, Box<[Self; 2]>),
     /// A test if a value equals one of several texts, which are given as indices of [`Formulas::names`]. The result is
-    /// 1 if it does, otherwise 0.
+    /// 1 if the value equals one of them, otherwise 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
     Subtracts(Box<[Self; 2]>),

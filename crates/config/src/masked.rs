@@ -30,13 +30,14 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Words that show, if they are at the end of an option's or a variable's name, that its value is not a secret.
+/// Words in the names of options and variables. If a name ends with such a word, its value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words that, anywhere in a name, show that the value of the name is probably not a secret. It is then, for example,
-/// a number of tokens or a special token of a model.
+/// Words in the names of options and variables. If a name of [`LIKELY`] contains such a word at any place, its value is
+/// probably not a secret but, for example, a number of tokens or a special token of a model. A name with a part from
+/// [`SECRET`] is not affected.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",

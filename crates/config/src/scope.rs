@@ -10,7 +10,7 @@ use crate::function::PyFunction;
 use crate::step;
 
 /// One rule of `TLLMPROF_SCOPES`, which selects functions. Each call of such a function is a scope: GPU work that is
-/// launched during the call is attributed to it.
+/// launched during the call is attributed to this scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions that regular expressions select, by the function's and the library's name.

@@ -131,7 +131,7 @@ impl Setting {
         }
     }
 
-    /// Returns the full description of the setting's variable.
+    /// Returns the full description of the setting's variable: the help text and the further sentences.
     #[must_use]
     pub fn text(&self) -> String {
         self.sentences(self.help)

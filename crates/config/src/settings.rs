@@ -355,9 +355,9 @@ derived {
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The `tllmprof` command evaluates it from outside the
-    /// process. The process itself evaluates conditions when an iteration ends, which does not happen while it is
-    /// stuck.
+    /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The `tllmprof` command evaluates this condition from
+    /// outside the process. The process itself evaluates conditions only when an iteration ends, and while the process
+    /// is stuck, no iteration ends.
     stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
     /// True if a condition on `stuck` is set but the process was not started by the `tllmprof` command. Then nothing
     /// evaluates the condition.
@@ -468,8 +468,8 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns true if the condition that opens windows compares the time that is called `name`, such as `gc`, so that
-/// this time has to be measured.
+/// Returns true if the condition that opens windows compares the time that is called `name`, such as `gc`. Then this
+/// time has to be measured.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
@@ -491,9 +491,9 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// Returns the default path of the record, for a user who named none. Returns `None` if no record can be needed: no
-/// window opens automatically (`asks` is false), and the process does not listen for requests. An empty
-/// `TLLMPROF_TRACE` also gives `None`, because it means that no record is wanted.
+/// Returns the default path of the record, for a user who named none. Returns `None` if no record can be needed,
+/// because no window opens automatically (`asks` is false) and the process does not listen for requests. Also returns
+/// `None` if `TLLMPROF_TRACE` is empty, because this means that no record is wanted.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

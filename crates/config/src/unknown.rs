@@ -68,8 +68,8 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // None of these variables exists, but each spells an option in capitals. The second name is that of the
-        // variable that this option sets.
+        // No variable has one of these names, but each name spells an option in capitals. The second name of each pair
+        // is the variable that this option sets.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),
             ("TLLMPROF_WINDOW", "TLLMPROF_START_STOP"),

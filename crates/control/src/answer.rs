@@ -5,8 +5,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
-    /// The request was carried out: the library is attached, or detached if the command requested
-    /// that.
+    /// The request was carried out: the library was attached or, if the command requested this, detached.
     Done,
     /// Nothing was changed, because the library was preloaded when the process started.
     Preloaded,

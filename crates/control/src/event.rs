@@ -6,8 +6,8 @@ use crate::json::{JsonValue, Object};
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlEvent {
     Status(Box<Status>),
-    /// The request for a window is accepted. The window will contain the steps `first` to `last`. Without
-    /// `last`, it ends after the requested duration.
+    /// The request for a window is accepted. The window will contain the steps `first` to `last`. Without `last`, the
+    /// window ends after the requested duration.
     Accepted {
         first: u64,
         last: Option<u64>,
@@ -21,7 +21,8 @@ pub enum ControlEvent {
         why: String,
         /// The number of the next step, if the requested one has already begun.
         next: Option<u64>,
-        /// The last step of the other window because of which the request is refused, if it is known.
+        /// The last step of the window that is in the way of the requested one; `None` if it is not known, or if no
+        /// window is in the way.
         ends: Option<u64>,
     },
 }

@@ -25,5 +25,5 @@ pub const VERSION: u64 = 1;
 /// The largest length of a line of the protocol in bytes, without its newline.
 pub const LONGEST: usize = 16 << 10;
 
-/// The number of steps of a window whose request gives neither a number of steps nor a duration.
+/// The number of steps of a window if its request gives no number of steps and no duration.
 pub const STEPS: u64 = 50;

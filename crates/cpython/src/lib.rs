@@ -203,7 +203,8 @@ const IN_3_12: Layout = Layout {
     kind: OBJECT,
 };
 
-/// The offsets, in bytes, of the fields that are needed to find an interpreter's threads and the holder of its GIL.
+/// The offsets, in bytes, of the fields with which an interpreter's threads and the thread that holds its GIL are
+/// found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadsLayout {
     /// Offset in `_PyRuntime` of the pointer to the first interpreter.
@@ -408,7 +409,7 @@ impl Layout {
     }
 }
 
-/// Returns the offset just after the last of the 8-byte words that begin at these offsets.
+/// Returns the end of the last of the 8-byte words that begin at these offsets, also as an offset.
 fn word_end(offsets: &[usize]) -> usize {
     offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
 }

@@ -1,11 +1,11 @@
 //! Python functions of known engines whose calls `TLLM_LLMAPI_ENABLE_NVTX=1` marks with NVTX ranges.
 //!
-//! This file contains only data. A function is listed if it is called once for each request, batch or iteration:
-//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler, and
-//! functions that handle the output of a batch. Functions that are called for each token of each request, or by an
-//! idle loop, are not listed.
+//! This file contains only data. A function is listed if it is called once for each request, batch or iteration: entry
+//! points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler, and
+//! functions that handle the output of a batch. Functions that are called for each token of each request, or by an idle
+//! loop, are not listed.
 //!
-//! The names of several versions are listed together. Of these, the library marks the functions that exist in the
+//! The functions of several versions of an engine are listed together. The library marks those that exist in the
 //! version that runs. A method is listed with the class that defines it. Functions may be decorated. Two names may
 //! refer to the same function, because a package may import functions from its own modules.
 //!

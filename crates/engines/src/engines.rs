@@ -324,9 +324,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
-    // transformers: importing `generate` also imports continuous batching, so a process always shows the signs of
-    // both. Most models keep the default prepare_inputs_for_generation, or call it from their own. Other models never
-    // call it. Their step is the function in the next row, which runs after each pass.
+    // transformers: importing `generate` also imports continuous batching, so a process always shows the signs of both.
+    // Most models keep the default prepare_inputs_for_generation, or their own version calls the default one. The other
+    // models never call the default one. Their step is the function in the next row, which runs after each pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
@@ -413,7 +413,7 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Returns the formulas for the batches that are passed to this function. The list is empty if the function is no
+/// Returns the formulas for the batches that are passed to this function. The list is empty if the function is not a
 /// step of an engine, or if no formula is known.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();

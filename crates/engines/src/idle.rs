@@ -1,9 +1,9 @@
 //! Functions in which engines wait for requests.
 //!
-//! This file contains only data. The first table lists Python functions of the thread that makes steps: functions
-//! in which this thread blocks while there are no requests, or which it then calls repeatedly. The second table
-//! lists engines whose thread sleeps between steps only if there are no requests. Functions that wait for another
-//! process of the engine are not listed.
+//! This file contains only data. The first table lists Python functions of the thread that makes steps. While there are
+//! no requests, this thread blocks in such a function, or calls it repeatedly. The second table lists engines whose
+//! thread sleeps between steps only if there are no requests. Functions that wait for another process of the engine are
+//! not listed.
 //!
 //! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 

@@ -1,4 +1,4 @@
-//! Names that engines give to those of their processes that drive the GPU.
+//! Names that engines give to their processes that drive the GPU.
 //!
 //! This file contains only data. `docs/engines.md` shows the table in this file to users, and a test compares that page
 //! with this file.

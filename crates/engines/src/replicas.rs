@@ -43,7 +43,7 @@ pub struct Replicas {
     /// Location of the number of the replica to which the process belongs.
     pub index: ValuePath,
     /// Location of the number of replicas. If each replica has a separate world, the number of ranks in the job is
-    /// computed from it, and is unknown without it.
+    /// computed from the number of replicas. Without this location, the number of ranks is then unknown.
     pub count: Option<ValuePath>,
     /// Location of the number of ranks in a replica. If the world is larger than this number, the world contains all
     /// replicas.

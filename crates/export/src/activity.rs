@@ -14,7 +14,8 @@ pub(crate) enum ArgumentValue {
     Yes,
 }
 
-/// A reference to a text that many items share: the number of a string, or of a scope whose name is the text.
+/// A reference to a text that many items share. It is the number of a string, or the number of a scope (a module or
+/// function that launched kernels), whose name is the text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SharedText {
     String(StringId),
@@ -42,7 +43,7 @@ pub(crate) struct Activity {
     /// The duration in nanoseconds. `None` for an item without a duration.
     pub duration: Option<u64>,
     /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is itself an
-    /// iteration or a window.
+    /// iteration or a window (a profiled range of iterations).
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
@@ -71,7 +72,8 @@ impl Activity {
                 Key::Domain,
                 ArgumentValue::Text(SharedText::String(item.domain)),
             )),
-            // Scope 0 means that a kernel was launched in no scope, so it is not shown.
+            // Scope 0 means that a kernel was launched outside all scopes (modules and functions of the model), so it
+            // is not shown.
             item.scope
                 .filter(|scope| *scope != 0)
                 .map(|scope| (Key::Scope, ArgumentValue::Text(SharedText::Scope(scope)))),
@@ -103,7 +105,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Converts an item of the given category.
+    /// Returns the item as an activity. `category` is the category in which the trace shows the item.
     pub(crate) fn activity(&mut self, item: &Item, category: Category) -> Activity {
         let duration = self.record.interpreter.duration(item);
         let is_in_one = item.kind != Kind::Window && item.kind.row().value != Some(Key::Iteration);

@@ -40,9 +40,10 @@ impl Lanes {
     /// Returns the index of a line that can take a span. Returns `None` if no line can take the span and no further
     /// line is allowed.
     ///
-    /// Spans arrive in the order of their ends, but the events of one batch are written in the order of their starts,
-    /// longer ones first. So a span can contain an earlier span with the same start only if both are in the same
-    /// batch.
+    /// `batch` is the number of the batch (the events that are sorted and written together) that contains the span.
+    /// Spans arrive in the order of their ends. The events of one batch are written in the order of their starts, and
+    /// if two events start together, the longer one comes first. So a span can contain an earlier span with the same
+    /// start only if both are in the same batch.
     ///
     /// `limit` is the maximum number of spans that a line stores one by one.
     pub(crate) fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {

@@ -188,8 +188,9 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The id of a window's trace, and a number for the process. The span ids of the window are computed from both. All
-/// ids are the same in every export, so a second export of a record adds no spans.
+/// The trace id of a window, and a number that identifies the process. The span ids of the window are computed from
+/// both. All ids are the same in every export, so the spans of a second export have the ids of the first export and are
+/// not counted twice.
 struct Ids {
     trace: [u8; 16],
     process: u64,
@@ -199,8 +200,8 @@ impl Ids {
     fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // A process without a run identifier shares no windows with other processes. Its own identity takes the place
-        // of the run, so its spans get a separate trace.
+        // A process without a run identifier shares no windows with other processes. Its host, boot and process id are
+        // used as the run identifier, so its spans get a separate trace.
         let run = match &*facts.run {
             "" => &own,
             run => run,

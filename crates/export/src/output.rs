@@ -1,4 +1,4 @@
-//! The file or folder that an export creates. It gets its name only when it is complete.
+//! The file or folder that an export creates. The output gets its final name only when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};

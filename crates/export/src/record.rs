@@ -74,8 +74,8 @@ impl Record {
         self.interpreter.texts(&self.process)
     }
 
-    /// Passes each item to `each`, until `each` returns an error: first the windows, then all other items in the order
-    /// of the record.
+    /// Passes each item to `each`, until `each` returns an error: first the windows (profiled ranges of iterations),
+    /// then all other items in the order of the record.
     pub(crate) fn items(&self, mut each: impl FnMut(&Item) -> io::Result<()>) -> io::Result<()> {
         for stretch in self.interpreter.stretches() {
             each(&stretch.item())?;

@@ -13,7 +13,7 @@ use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
-/// Number of events that are collected and then sorted by time.
+/// Number of events in a batch. The events of a batch are collected, sorted by time and then written.
 const BATCH_EVENTS: usize = 4096;
 
 /// Maximum number of tracks of a record. The number of lines of all its tracks together has the same limit.

@@ -56,7 +56,7 @@ fn of_two_runs() -> Vec<Record> {
         .collect()
 }
 
-/// Returns the total host time of the records' windows, in milliseconds.
+/// Returns the total host time of the records' windows (recorded intervals), in milliseconds.
 fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
     let ledgers = records.flat_map(|one| &one.process.ledger.details.windows);
     let all = ledgers.flat_map(|ledger| &ledger.host).map(|row| row.ns);
@@ -103,8 +103,8 @@ fn every_question_is_answered_as_the_report_answers_it() {
     }
     assert_eq!(found, ranks.len());
 
-    // In the query's answer, the times of all causes of a run must add up to the host time in the report's ledgers.
-    // The shares of the causes must add up to 1.
+    // In the query's answer, the times of all causes of a run must add up to the host time in the report's ledgers
+    // (tables of time by cause). The shares of the causes must add up to 1.
     let of_run = |run: &'static str| {
         records
             .iter()

@@ -43,7 +43,7 @@ fn each_stack_is_a_line_with_its_count() {
     ];
     expected.sort();
     assert_eq!(lines, expected);
-    // The record has seven stack samples, one of which was rejected. The export leaves that one out.
+    // The record has seven stack samples, one of which was rejected. The export leaves the rejected sample out.
     assert_eq!((exported.events, exported.left_out), (6, 0));
 }
 

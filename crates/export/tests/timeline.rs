@@ -148,8 +148,8 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     arrows.sort_unstable();
     assert_eq!(arrows, FLOWS);
-    // Both processes had the process id 100 on their machines. The first one keeps it, and the other one gets an
-    // invented id.
+    // Both processes had the process id 100 on their machines. The first process keeps this id, and the other process
+    // gets an invented id.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
     assert_ne!(pid_of(OTHER), 100);

@@ -21,7 +21,7 @@ const COPIES: u32 = UNKNOWN - 0x100;
 /// The number that stands for GPU work that the trace does not contain.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A call that is kept for the learner.
+/// A call that is kept for the learner, which finds iterations by a repeating pattern of calls.
 #[derive(Clone, Copy, Debug)]
 struct HeldCall {
     moment: Moment,
@@ -48,7 +48,7 @@ pub(crate) struct TraceCalls {
     pub left_out: u64,
 }
 
-/// The iterations that the learner found by a repeating pattern of calls, and the pattern's
+/// The iterations that the learner of `tllmprof_learn` found by a repeating pattern of calls, and the pattern's
 /// description.
 #[derive(Debug)]
 pub(crate) struct Learned {
@@ -59,7 +59,7 @@ pub(crate) struct Learned {
 
 impl TraceCalls {
     /// Returns the meaning of a function (the purpose of its calls) and the index of that meaning. Returns `None` if
-    /// calls of the function are neither counted nor passed to the learner.
+    /// calls of the function are neither counted nor passed to the learner (which finds iterations).
     pub(crate) fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
         let place = match self.by_name.get(name) {
             Some(place) => *place,
@@ -97,8 +97,8 @@ impl TraceCalls {
         });
     }
 
-    /// Adds a piece of GPU work. `correlation` is the number that it shares with the call that
-    /// launched it.
+    /// Adds a piece of GPU work. `correlation` is the number that the work shares with the call that launched the
+    /// work.
     pub(crate) fn add_work(&mut self, correlation: u32, work: Work) {
         // All work that one graph launch started has the same correlation number, so keep only the
         // first piece.
@@ -124,7 +124,7 @@ impl TraceCalls {
         if !learner.understands() {
             return None;
         }
-        // In the first replay, the learner learnt the pattern. In the second one, it also recognizes the early
+        // In the first replay, the learner learnt the pattern. In the second replay, it also recognizes the early
         // iterations, during which it was still learning.
         learner.rely();
         let first = self.held.first()?.moment;
@@ -157,8 +157,8 @@ impl TraceCalls {
         (!iterations.is_empty()).then_some(Learned { iterations, words })
     }
 
-    /// Passes all calls to the learner, with `later` nanoseconds added to their times. Calls `each`
-    /// with the time and the thread of each boundary between iterations.
+    /// Passes all calls to the learner, which finds iterations. Adds `later` nanoseconds to the times of the calls.
+    /// Calls `each` with the time and the thread of each boundary between iterations.
     fn replay(
         &self,
         trails: &Trails,

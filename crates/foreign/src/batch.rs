@@ -16,11 +16,12 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// All families. If two families have equally many ranges in a trace, the earlier one in this
-    /// list is used.
+    /// All families: sets of names that one program gives to its steps. If two families have equally many ranges in a
+    /// trace, the family that comes first in this list is used.
     pub(crate) const ALL: [Self; 3] = [Self::Profiler, Self::Execute, Self::Sglang];
 
-    /// Returns the family that a range with this name belongs to, or `None` if there is none.
+    /// Returns the family (the set of names that one program gives to its steps) that contains this name, or `None` if
+    /// no family contains it.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
         if name.strip_prefix("ProfilerStep#").is_some_and(numbered) {
@@ -34,8 +35,8 @@ impl Family {
         (name.starts_with("step[") && name.ends_with(']')).then_some(Self::Sglang)
     }
 
-    /// Returns the rule, as the user would type it for `--step`, that counts the ranges of this
-    /// family.
+    /// Returns the rule that counts the ranges of this family (the names that one program gives to its steps). The rule
+    /// has the form in which the user would type it for `--step`.
     pub(crate) const fn rule(self) -> &'static str {
         match self {
             Self::Profiler => "nvtx:^ProfilerStep#",

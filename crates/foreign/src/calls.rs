@@ -7,8 +7,8 @@ use tllmprof_record::CopyKind;
 
 use crate::{Moment, Work};
 
-/// Number that is added to the number of a kernel's name to get a handle. The learner identifies kernels by handles,
-/// but traces contain only names.
+/// Number that is added to the number of a kernel's name to get a handle. The learner (which finds iterations by a
+/// pattern of calls) identifies kernels by handles, but traces contain only names.
 const KERNELS: u64 = 1 << 32;
 /// The handle that stands for a kernel that is not in the trace.
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
@@ -37,7 +37,7 @@ pub(crate) struct Meaning {
 
 impl Meaning {
     /// Returns the meaning of a function (the purpose of its calls), or `None` if its calls are neither counted nor
-    /// passed to the learner.
+    /// passed to the learner (which finds iterations).
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let name = plain_name(name);
         let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;
@@ -54,8 +54,8 @@ impl Meaning {
         if self.kind.waits() { end } else { start }
     }
 
-    /// Returns the call in the form that the learner takes. `work` is the GPU work that the call
-    /// launched, if it is known.
+    /// Returns the call in the form that the learner (which finds iterations) takes. `work` is the GPU work that the
+    /// call launched, or `None` if that is not known.
     pub(crate) fn learned(&self, work: Option<Work>) -> Option<Learned> {
         match self.kind {
             CallPurpose::GraphLaunch => Some(Learned::GraphLaunch),
@@ -94,8 +94,8 @@ impl Meaning {
     }
 }
 
-/// Converts a handle, by which the learner identifies a kernel, to the number of the kernel's name.
-/// Returns `None` if the handle stands for no kernel of the trace.
+/// Converts a handle, by which the learner (which finds iterations) identifies a kernel, to the number of the kernel's
+/// name. Returns `None` if the handle stands for no kernel of the trace.
 pub(crate) const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),

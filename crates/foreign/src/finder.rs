@@ -14,15 +14,16 @@ use crate::{
     python, range_name,
 };
 
-/// Maximum number of calls to keep that match the user's rule. Further calls are only counted.
+/// Maximum number of calls to keep that match the user's rule for iterations (`--step`). Further calls are only
+/// counted.
 const MAX_COUNTED: usize = 1 << 20;
-/// Maximum number of different range names to count. The names are listed in the message that no
-/// range matches the rule.
+/// Maximum number of different range names to count. The names are listed in the message that no range matches the
+/// rule for iterations (`--step`).
 const MAX_NAMES: usize = 1 << 12;
-/// Maximum number of range names in the message that no range matches the rule.
+/// Maximum number of range names in the message that no range matches the rule for iterations (`--step`).
 const SHOWN: usize = 3;
 
-/// Text in place of the rule in the report, if no iterations were found.
+/// Text in place of the rule for iterations in the report, if no iterations were found.
 const WHOLE: &str = "whole trace";
 
 /// Finds the iterations of one process of a trace.
@@ -186,7 +187,8 @@ impl Finder {
         })
     }
 
-    /// Returns the most frequent ranges of the trace in words, for the message that no range matches the rule.
+    /// Returns the most frequent ranges of the trace in words, for the message that no range matches the rule for
+    /// iterations (`--step`).
     fn names(&self) -> String {
         let mut names: Vec<_> = self.names.iter().collect();
         names.sort_by_key(|(name, count)| (Reverse(**count), *name));
@@ -266,8 +268,8 @@ impl Finder {
         })
     }
 
-    /// Returns the iterations that the learner finds by a repeating pattern of calls. If it finds
-    /// none, returns the whole trace as one iteration.
+    /// Returns the iterations that the learner of `tllmprof_learn` finds by a repeating pattern of calls. If the
+    /// learner finds none, returns the whole trace as one iteration.
     fn learned(
         &mut self,
         inner: bool,

@@ -15,17 +15,17 @@ pub enum LeftOutReason {
     EndsBeforeStart,
     /// The event lasts longer than [`LONGEST_EVENT_NS`].
     TooLong,
-    /// The event's start is further from the others than [`LONGEST_EVENT_NS`].
+    /// The event's start is further than [`LONGEST_EVENT_NS`] from the median start of all events.
     FarAway,
     /// The GPU work names no GPU or no stream.
     NoStream,
-    /// The number of the GPU is too large for a recording.
+    /// The number of the GPU is larger than 255, the largest number that tllmprof's data format can store.
     UnknownGpu,
-    /// There are more streams than a recording can distinguish.
+    /// There are more streams than tllmprof's data format can distinguish (16 bits for each).
     TooManyStreams,
     /// The event's kind is not known.
     UnknownKind,
-    /// An iteration or a window has no number.
+    /// An iteration, or a window (a recorded interval), has no number.
     NoNumber,
     /// There are more events than are kept in memory.
     TooMany,

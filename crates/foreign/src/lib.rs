@@ -9,7 +9,7 @@
 //! 3. by the learner that the preloaded library also runs, from launches and waits;
 //! 4. otherwise, the whole trace is one iteration.
 //!
-//! If tllmprof itself counted iterations in the trace, a reader uses these and needs no [`Finder`].
+//! If tllmprof itself counted iterations in the trace, a reader uses these iterations and needs no [`Finder`].
 //!
 //! An iteration lasts until the next one begins, as in a record. This crate holds data and reads no file format.
 
@@ -58,7 +58,7 @@ pub enum RangeSource {
 pub struct Range<'a> {
     /// The thread that opened the range: any number that identifies the thread in the trace.
     pub thread: u64,
-    /// The source of the range.
+    /// The origin of the range: NVTX, PyTorch's profiler or a Python function.
     pub source: RangeSource,
     /// The range's name.
     pub name: &'a str,
@@ -77,8 +77,8 @@ pub struct Call<'a> {
     pub thread: u64,
     /// The function's name. A suffix for its version, such as `_v2`, may be missing.
     pub name: &'a str,
-    /// The correlation number, which the call shares with the GPU work that it launched; 0 if it
-    /// has none.
+    /// The correlation number, which the call shares with the GPU work that the call launched; 0 if the call
+    /// has no such number.
     pub correlation: u32,
     /// The moment at which the call begins.
     pub start: Moment,
@@ -132,7 +132,7 @@ pub struct Iteration {
 /// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// The iterations were counted with the rule that the user typed.
+    /// The iterations were counted with the rule that the user typed (`--step`).
     Asked,
     /// The iterations are ranges with known names, for which [`is_step_range`] returns true.
     Known,
@@ -161,9 +161,9 @@ pub struct FoundIterations {
 /// The error for a rule (`--step`) that finds no iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
-    /// The rule that the user typed.
+    /// The rule for iterations that the user typed (`--step`).
     pub rule: String,
-    /// The reason why the rule finds nothing.
+    /// The reason why the rule for iterations finds nothing, in words for the user.
     pub why: String,
 }
 

@@ -26,11 +26,11 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be iterations of the program: those that match the user's rule, and those whose names a known
-/// engine or profiler gives to its steps.
+/// Ranges that may be iterations of the program: those that match the user's rule for iterations (`--step`), and those
+/// whose names a known engine or profiler gives to its steps.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// The ranges that match the rule that the user typed.
+    /// The ranges that match the rule for iterations that the user typed (`--step`).
     pub asked: Vec<RangeCandidate>,
     known: [Vec<RangeCandidate>; Family::ALL.len()],
     pub left_out: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Chosen {
 }
 
 impl Candidates {
-    /// Adds a range. `is_asked` is true if the rule that the user typed matches the range.
+    /// Adds a range. `is_asked` is true if the rule for iterations that the user typed (`--step`) matches the range.
     pub(crate) fn add(&mut self, range: &Range<'_>, is_asked: bool) {
         let family = Family::from_name(range.name);
         if range.end < range.start || (family.is_none() && !is_asked) {
@@ -79,7 +79,7 @@ impl Candidates {
         (count(&most) > 0).then(|| (most, self.known[most as usize].clone()))
     }
 
-    /// Returns true if at least one range belongs to a known family.
+    /// Returns true if at least one range has a name that a known engine or profiler gives to its steps.
     pub(crate) fn has_known(&self) -> bool {
         self.known.iter().any(|ranges| !ranges.is_empty())
     }

@@ -1,4 +1,5 @@
-//! The table of CUDA calls in a recording that was made from another profiler's trace.
+//! The table of CUDA calls in a recording (data in the form of a tllmprof record) that was made from another profiler's
+//! trace.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ pub struct CallRows {
     by_name: HashMap<String, u8>,
 }
 
-/// A row of the table of CUDA calls in a recording. The row stands for all calls of a function.
+/// A row of the table of CUDA calls in a recording (data in the form of a tllmprof record). The row stands for all
+/// calls of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRow<'a> {
     /// The number of the row in the table of CUDA calls.
@@ -50,7 +52,8 @@ impl CallRows {
         CallRow {
             number,
             name,
-            // Other profilers record each query, also those that are not part of a wait.
+            // Other profilers record every query of an event or a stream, also queries that are not part of a wait.
+            // So queries do not count as waits here.
             kind: kind_of(name)
                 .filter(|kind| !kind.queries())
                 .map_or(CallKind::Other, CallKind::from),

@@ -1,18 +1,20 @@
-//! Numbers of streams. Traces have streams with any number, or with a name; a recording has 16 bits for each.
+//! Numbers of streams. Traces have streams with any number, or with a name. A recording (data in the form of a tllmprof
+//! record) has 16 bits for each number.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Maximum number of streams whose number in the trace does not fit.
+/// Maximum number of streams whose number in the trace is not below [`FIRST_OTHER`], or that have only a name.
 const MAX_OTHERS: usize = 1 << 14;
 
-/// Streams with a number below this limit keep it. Other streams get numbers from this limit up to `u16::MAX`.
+/// A stream whose number in the trace is below this limit keeps that number. Other streams get numbers from this limit
+/// up to `u16::MAX`.
 const FIRST_OTHER: u16 = u16::MAX - MAX_OTHERS as u16;
 
 /// The numbers of a trace's streams. `K` is the form in which the trace names streams.
 #[derive(Debug)]
 pub struct StreamNumbers<K> {
-    /// The streams whose number in the trace does not fit.
+    /// The streams that do not keep the number that they have in the trace, each with its new number.
     others: HashMap<K, u16>,
 }
 

@@ -101,7 +101,7 @@ pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
 }
 
 /// Patches the GOT slots that are bound to the `dlsym` of another library. Used if this library was preloaded, but
-/// the other one comes first in load order. Slots of modules that are loaded afterwards are patched by [`look`].
+/// the other library comes first in load order. Slots of modules that are loaded afterwards are patched by [`look`].
 pub fn lead_look_ups(hook: Hook) {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return;

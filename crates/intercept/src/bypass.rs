@@ -141,7 +141,7 @@ fn find() -> Option<Bypass> {
     driver::is_in_use(&driver).then_some(bypass)
 }
 
-/// Returns the way in which calls of `module` bypass the library, or `None` if none do.
+/// Returns the way in which calls of `module` bypass the library, or `None` if no call bypasses it.
 fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
     if modules::is_left_alone(module) {
         return None;
@@ -156,8 +156,8 @@ fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // Skip a slot that points into its own module: the loader has not bound it yet, so no call has used it. A
-            // slot that points to this library bypasses nothing.
+            // Skip a slot that points into its own module: the loader has not bound it yet, so no call has used it.
+            // Also skip a slot that points to this library: calls through this slot do not bypass the library.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }

@@ -1,7 +1,7 @@
 //! Calls with which the program creates NCCL communicators. The library reads the rank from the arguments before the
-//! call runs. It does not see most of these calls return, because their arguments take more stack words than the
-//! library copies for a call that returns to it. A split is the exception: only NCCL knows which rank it assigns, so
-//! the library reads the rank after the call.
+//! call runs. For most of these calls, the library cannot see the return: to see a call return, it must copy the call's
+//! stack arguments, and these calls have more stack words than it copies. A split is the exception: only NCCL knows
+//! which rank it assigns, so the library reads the rank after the call.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
@@ -89,8 +89,8 @@ pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     }
 }
 
-/// Handles the query `ncclCommGetAsyncError(comm, asyncError)`. If the result is 0 (success) and the communicator
-/// came from a split, NCCL now knows its rank, so the rank is recorded.
+/// Handles the query `ncclCommGetAsyncError(comm, asyncError)`. If NCCL has stored 0 (success) at `asyncError` and the
+/// communicator came from a split, NCCL now knows the new rank of this process, so the rank is recorded.
 pub(crate) fn is_asked_about(frame: &CallFrame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());

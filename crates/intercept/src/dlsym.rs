@@ -21,8 +21,8 @@ lifecycle::global! {
     /// Address of the `dlsym` that follows this library's in search order; null until it is found.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Address of the `dlsym` of a library that comes before this one in load order, so that modules bind to it and not
-    /// to this library's. Null if there is no such library.
+    /// Address of the `dlsym` of a library that comes before this library in load order. Modules bind to that `dlsym`
+    /// and not to this library's. Null if there is no such library.
     #[fork(keep = "the child's modules are its parent's")]
     pub static FRONT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     /// Address of the `dlvsym` that follows this library's in search order; null until it is found.
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn lookup(
 }
 
 /// Looks up `name`, which this library intercepts, for the code at `caller`, as [`lookup`] does. The caller uses the
-/// `dlsym` of another library that comes first in load order, so this function calls that one.
+/// `dlsym` of another library that comes first in load order, so this function calls that library's `dlsym`.
 ///
 /// # Safety
 /// The arguments must be valid for `dlsym`.
@@ -215,8 +215,8 @@ pub(crate) unsafe extern "C" fn lookup_version(
     contained(found, || stand_in(found, text, wanted, caller))
 }
 
-/// Returns the address that the program gets for a look-up that found `found`: the address of this library's stub, or
-/// `found` itself if the function is not intercepted.
+/// Returns the address that the program gets for a look-up that found `found`. This is the address of this library's
+/// stub (code that passes calls through this library), or `found` itself if the function is not intercepted.
 ///
 /// If the look-up found nothing, the result is null, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
@@ -228,8 +228,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    // A library that comes before this one may pass on the stub that it got from this library's `dlsym`. Do not
-    // replace a stub by another stub.
+    // A library that comes before this library in load order may pass on the stub that it got from this library's
+    // `dlsym`. Do not replace a stub by another stub.
     if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }

@@ -2,8 +2,8 @@
 //! see it return. For the handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
-//! frame. Some data must be read before the call, for example for GPU times. This module reads it, but only while a
-//! part of the library needs it ([`recorder::LOOKS`]).
+//! frame. Some arguments and states must be read before the call, for example for GPU times. This module reads them
+//! only while a part of the library needs them ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -97,7 +97,8 @@ fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call with this role is also needed outside windows (recorded intervals).
+/// Returns true if the duration of a call with this role (its library and kind of call) is also needed outside windows
+/// (recorded intervals).
 fn is_watched(role: Role) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
@@ -105,8 +106,8 @@ fn is_watched(role: Role) -> bool {
     recorder::watch::is_watching() && call.kind().waits()
 }
 
-/// Returns true if calls of this thunk's function are recorded. Driver functions are recorded. A CUDA runtime's
-/// function is recorded only if the driver functions that it calls do not reach this library.
+/// Returns true if calls of the function that `thunk` describes are recorded. Driver functions are recorded. A CUDA
+/// runtime's function is recorded only if the driver functions that it calls do not reach this library.
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
@@ -138,9 +139,9 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
 }
 
 /// Handles a call of a function that calls the driver: a CUDA runtime's function, or a front (a function of another
-/// library with a driver function's name). If the driver calls of that library reach this library, they are counted
-/// there, and this call is passed through at no cost. Otherwise this call is counted, and the driver calls that it
-/// makes are part of it.
+/// library with a driver function's name). If the driver calls of that library reach this library, this library counts
+/// the driver calls, and this call is passed through at no cost. Otherwise this call is counted, and the driver calls
+/// that it makes are part of it.
 ///
 /// Close to the start or end of a window (a recorded interval), this call is always counted: a profiler that is
 /// switched between two calls of the program must see each of them as a whole.
@@ -167,8 +168,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // Note the launch for the learner. If the driver call that this call makes reaches this library, the launch
-        // is noted there instead.
+        // Note the launch for the learner. If the driver call that this call makes reaches this library, do nothing
+        // here: the launch is noted when the driver call arrives.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -209,8 +210,8 @@ pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
 }
 
 /// Handles a call before it is recorded: updates the data about scopes (to which GPU work is attributed) and graphs,
-/// and stores the call's role in the measurement of GPU times. The handler `record` calls this function only if such
-/// work is needed, just before it reads the time and calls the real function.
+/// and stores the call's role in the measurement of GPU times. The handler `record` calls this function only if one of
+/// these steps is needed, just before it reads the time and calls the real function.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -273,8 +274,8 @@ fn waits(does: Does, target: StreamArgument) -> bool {
     }
 }
 
-/// Does the work of [`read`] for a call whose stream and size the thunk does not know, because the call is not
-/// [`Simple`](super::thunk::Simple).
+/// Does the work of [`read`] for a call that is not [`Simple`](super::thunk::Simple). The thunk (which describes the
+/// real function) does not contain the positions of such a call's stream and size.
 #[inline(never)]
 fn read_other(frame: &CallFrame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {

@@ -1,8 +1,8 @@
 //! The exported functions, to which the loader binds callers that are linked against CUDA.
 //!
 //! The real function to call depends on the caller's module. Each export remembers four bindings: modules and the
-//! thunk for each. The stub compares the caller with the first binding, other assembly code with the remaining three,
-//! and [`bind`] makes a new one.
+//! thunk for each. The stub compares the caller with the first binding, other assembly code compares it with the
+//! remaining three, and [`bind`] makes a new binding.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -92,7 +92,7 @@ struct Bare {
     handler: AtomicPtr<c_void>,
 }
 
-// The assembly code finds the handler of a `Bare` at the same offset as that of a thunk.
+// A `Bare` replaces a thunk, and the assembly code reads the handler of both at the same offset.
 const _: () = assert!(offset_of!(Bare, handler) == Thunk::HANDLER);
 
 impl Bare {
@@ -104,10 +104,11 @@ impl Bare {
 }
 
 impl Export {
-    /// Offset in bytes of the four most recent bindings, for the assembly code.
+    /// Offset in bytes of the four bindings (calling modules with their real functions) that were used last, for the
+    /// assembly code.
     pub const RECENT: usize = offset_of!(Self, recent);
 
-    /// Returns the export for the function `name`, with no bindings yet.
+    /// Returns the export for the function `name`, with no bindings (calling modules with their real functions) yet.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
             recent: [const { AtomicPtr::new((&raw const NONE).cast_mut()) }; 4],
@@ -138,7 +139,8 @@ pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void 
     }
 }
 
-/// Returns a stand-in for a thunk that jumps directly to the real function. Used after [`bound`] has panicked.
+/// Returns a stand-in for a thunk (the description of a real function) that jumps directly to the real function. Used
+/// after [`bound`] has panicked.
 fn straight(export: &'static Export, caller: usize) -> *const c_void {
     let real = resolve::resolve(caller, export.name, None, Scope::All);
     let handler = real.unwrap_or(handlers().missing as *mut c_void);
@@ -172,8 +174,8 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        // A free binding is reused only for the export that it belonged to before. A thread in the stub of that
-        // export may still be reading it, and must not find the thunk of another function.
+        // A free binding is reused only for the export that it belonged to before. A thread that is executing this
+        // export's stub may still be reading the binding, and must not find the thunk of another function there.
         let free = |binding: &&Binding| {
             binding.length.load(Ordering::Relaxed) == 0
                 && binding

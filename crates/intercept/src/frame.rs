@@ -29,8 +29,8 @@ impl TimingRole {
     pub(crate) const LAST: Self = Self(2);
     /// The call is a wait. When it returns, the earlier work of its stream has ended.
     pub(crate) const WAITED_FOR: Self = Self(3);
-    /// The call does not matter to GPU times, but the library must handle its return for another
-    /// purpose.
+    /// The call does not matter to GPU times, but the library must handle its return. It is a wait whose duration or
+    /// processor time is measured, or a call that neither enqueues work nor waits.
     pub(crate) const SEEN: Self = Self(4);
 
     /// Returns the role of a wait. `is_over`: earlier work of the stream has ended when the wait returns. `is_seen`:
@@ -44,8 +44,8 @@ impl TimingRole {
         }
     }
 
-    /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is
-    /// expected to enqueue the stream's last work in this iteration.
+    /// Returns true for a wait after which the earlier work of its stream has ended, and for a call that is expected
+    /// to enqueue its stream's last work in this iteration.
     #[inline]
     pub(crate) const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
@@ -69,8 +69,8 @@ pub(crate) struct CallFrame {
     pub args: [usize; 6],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream handle of a recorded call, if the thunk does not know which argument is the stream (the call is not
-    /// [`Simple`](super::thunk::Simple)). 0 if the call names no stream.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple), so that `thunk` does not contain
+    /// the position of the stream among the arguments. 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
@@ -96,8 +96,8 @@ pub struct CallFrame {
     vectors: [u128; 8],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream handle of a recorded call, if the thunk does not know which argument is the stream (the call is not
-    /// [`Simple`](super::thunk::Simple)). 0 if the call names no stream.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple), so that `thunk` does not contain
+    /// the position of the stream among the arguments. 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The call's role in the measurement of GPU times, if it is recorded.
     pub work: Cell<TimingRole>,
@@ -184,8 +184,8 @@ impl CallFrame {
             || !self.is_chained_past(outer.place - size_of::<usize>())
     }
 
-    /// Returns true if the chain of frame pointers leads past the frame record at `record`: then that frame has
-    /// ended. Returns false if the chain leads to it.
+    /// Returns true if the chain of frame pointers leads past the frame record at `record`: then the frame with that
+    /// record has ended. Returns false if the chain leads to that record.
     fn is_chained_past(&self, record: usize) -> bool {
         /// Largest distance to the next frame in bytes. A larger distance means that the register is not used as a
         /// frame pointer.

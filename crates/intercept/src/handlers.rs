@@ -3,7 +3,8 @@
 //! The assembly code calls those modules. To avoid a circular dependency, they do not name the assembly code, which
 //! registers its handlers in [`HANDLERS`].
 
-/// Assembly code that a stub or a trampoline jumps to. This code follows no calling convention.
+/// Assembly code to which a stub (the replacement of a function) or a trampoline (the code to which a patched entry
+/// jumps) leads. This code follows no calling convention.
 pub(crate) type Handler = unsafe extern "C" fn();
 
 /// Two handlers: the first notes a call in the thread's trail (its recent calls), and the second also records the
@@ -27,11 +28,12 @@ pub(crate) struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// The handler that a patched entry's trampoline jumps to when the thread has used up the number of calls that it
-    /// may count before a Rust function must run.
+    /// The handler for calls past the thread's limit: the number of calls that the thread may count before a Rust
+    /// function must run. The trampoline of a patched entry jumps to this handler.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
-    /// The handler to which a trampoline jumps if the function's calls are scopes (GPU work is attributed to them).
+    /// The handler to which a trampoline (the code to which a patched entry jumps) leads if the function's calls are
+    /// scopes (GPU work is attributed to them).
     #[cfg(target_arch = "x86_64")]
     pub named_scope: Handler,
 }
@@ -41,7 +43,6 @@ pub(crate) struct Handlers {
 #[linkme::distributed_slice]
 pub static HANDLERS: [Handlers];
 
-/// Returns the addresses of the handlers.
 pub(crate) fn handlers() -> &'static Handlers {
     &HANDLERS[0]
 }

@@ -48,8 +48,9 @@ const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 lifecycle::global! {
     stage: Doors;
 
-    /// Target address of each switch (the code to which a patched entry jumps). The target is the stub of a thunk or,
-    /// while the library is detached, the moved instructions.
+    /// Target address of each switch (the code to which a patched entry jumps). The target is the stub of a thunk (this
+    /// library's replacement) or, while the library is detached, the moved instructions (copies of those that the jump
+    /// replaced).
     #[fork(keep = "the child's code is its parent's")]
     #[together(tables)]
     static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
@@ -348,7 +349,8 @@ fn publish(ready: Vec<(Form, PatchableEntry, [u8; JUMP], usize)>) -> Vec<Patched
     patched
 }
 
-/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go to their thunks.
+/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go to their thunks (this library's
+/// replacements).
 pub fn lead() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
@@ -363,7 +365,8 @@ pub fn lead() {
     }
 }
 
-/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go directly to the moved instructions.
+/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go directly to the moved instructions (copies
+/// of the instructions that the jumps replaced).
 pub fn release() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;

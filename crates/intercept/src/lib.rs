@@ -2,8 +2,8 @@
 //!
 //! A program calls the stub of a [`thunk`], which describes a real function. It gets the stub's address in three ways
 //! ("doors"): by linking to an exported function ([`export`]), by a look-up by name ([`dlsym`]), or from the driver
-//! ([`proc_address`]). The assembly code ([`arch`]) passes a call that may begin or end a step, or that is recorded,
-//! to [`entered`], and when the call returns to [`returned`]. Other crates decide what a step is.
+//! ([`proc_address`]). If a call may begin or end a step, or is recorded, the assembly code ([`arch`]) calls
+//! [`entered`] before the real function and [`returned`] after it. Other crates decide what a step is.
 //!
 //! The module [`nvtx`] receives the NVTX ranges that the program opens.
 
@@ -51,8 +51,8 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Makes the library see driver calls return, so that it can record them while a window is open, time the calls whose
-/// durations are watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor
+/// Makes the library see driver calls return. It can then record these calls while a window is open, time the calls
+/// whose durations are watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor
 /// durations are wanted.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
@@ -133,7 +133,7 @@ pub fn start() {
     dlsym::find_real();
 }
 
-/// Hooks the `dlsym` of a library that comes before this one in load order, so that look-ups through that `dlsym`
+/// Hooks the `dlsym` of a library that comes before this library in load order, so that look-ups through that `dlsym`
 /// reach this library, too. Called when the library is loaded, if there is something to count.
 pub fn lead_look_ups() {
     use core::sync::atomic::Ordering::Release;

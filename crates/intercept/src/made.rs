@@ -74,8 +74,8 @@ pub(crate) fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<S
     Some(err.into_owned())
 }
 
-/// Runs `act` with a window open, and returns the contents of the record. Must run in a separate process ([`alone`])
-/// with `TLLMPROF_TRACE` set.
+/// Runs `act` with a window (a recorded interval) open, and returns the contents of the record. Must run in a separate
+/// process ([`alone`]) with `TLLMPROF_TRACE` set.
 pub(crate) fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
     tllmprof_recorder::start(settings);
@@ -242,7 +242,6 @@ pub(crate) extern "C" fn real(
     result
 }
 
-/// Returns the address of [`real`].
 pub(crate) fn real_address() -> *mut c_void {
     real as Real as *mut c_void
 }

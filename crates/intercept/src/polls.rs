@@ -44,7 +44,7 @@ pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
 }
 
 /// Calls the function of `thunk`, which asks whether the work of `handle` is done, and returns its result. `place` is
-/// the stack address of the call: its return address lies there, or above it.
+/// an address on the stack: the return address of the program's call lies at this address or above.
 pub(crate) unsafe extern "C-unwind" fn queried(
     handle: usize,
     thunk: &'static Thunk,
@@ -91,7 +91,7 @@ fn note(handle: usize, thunk: &'static Thunk, since: u64, result: usize) {
     }
 }
 
-/// Gives the calling thread counters for its calls, if its waits are of interest.
+/// Gives the calling thread counters for its calls, if its waits must be learnt, recorded or timed.
 #[cold]
 fn begin_thread() {
     let _errno = SavedErrno::new();
@@ -106,7 +106,7 @@ fn begin_thread() {
     });
 }
 
-/// Returns the call of `thunk`'s function, and the work that it asks about.
+/// Returns the call of `thunk`'s function, and the work about which the function asks.
 fn asked(handle: usize, thunk: &Thunk) -> Option<(Call, gpu::Wait, StreamArgument)> {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = thunk.role() else {
         return None;
@@ -151,7 +151,8 @@ fn ends(handle: usize, thunk: &Thunk, first: Option<u64>, since: u64) {
         if let Some((call, wait, target)) = asked(handle, thunk)
             && !session::is_capturing()
         {
-            // Times are 0 while they are not needed. They may have become needed after the series has begun.
+            // The time of a query is 0 if times were not needed when the program made the query. They may have become
+            // needed since the first query of the series.
             let begin = first.filter(|first| *first != 0).unwrap_or(since);
             if since != 0 {
                 record(call, target, begin);

@@ -10,7 +10,8 @@ use super::frame::CallFrame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a stub of this library.
+/// Handles the return of `cuGetProcAddress`: replaces the function that the program would get by a stub of this library
+/// (code that passes calls through this library).
 ///
 /// In both versions of the function, the first argument is the name and the second is the address of the result. Both
 /// may be null. `frame` is that of a call that has succeeded, because the result is valid only then.

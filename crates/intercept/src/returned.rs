@@ -1,5 +1,5 @@
-//! Handles a call after its real function has returned: records the call, and notifies the session if an iteration
-//! may end with the call.
+//! Handles a call after its real function has returned: records the call, and notifies the session (the part of the
+//! library that opens and closes windows) if an iteration may end with the call.
 
 use tllmprof_calls::{CallPurpose, NcclCall};
 
@@ -92,8 +92,8 @@ fn records(frame: &CallFrame, result: usize) {
     }
 }
 
-/// Writes a call into the record if it has succeeded and its end requires nothing else. This is the case for most calls.
-/// Otherwise does nothing and returns false.
+/// Writes a call into the record if the call has succeeded and nothing else is to be done at its end. This is the case
+/// for most calls. Otherwise does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.
@@ -108,8 +108,8 @@ fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     recorder::call_at_once(frame.since.get(), until, what)
 }
 
-/// Writes a call into the record, if it must be recorded, and notifies the parts of the library that need to know its
-/// end: those for scopes, watched durations, waits and GPU times.
+/// Writes a call into the record, if it must be recorded. Also notifies the parts of the library that need to know
+/// when the call ends: those for scopes, watched durations, waits and GPU times.
 #[cold]
 fn record(frame: &CallFrame, result: usize, until: u64) {
     let since = frame.since.get();

@@ -19,7 +19,7 @@ pub(crate) fn is_followed(call: Call) -> bool {
 }
 
 /// Returns the call that the program made, and true if it is a driver call. Returns `None` for a runtime call if this
-/// library handles the driver call that it makes.
+/// library handles the driver call inside it.
 fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),

@@ -3,9 +3,9 @@
 
 use core::ffi::c_void;
 
-/// Number of stubs of each kind (plain and counting), one for each thunk that a process can have. A process uses
-/// about two for each row of the table of calls. A library that is unloaded and loaded again at another address uses
-/// new stubs.
+/// Number of stubs of each kind (plain and counting), one for each thunk (description of a real function) that a
+/// process can have. A process uses about two for each row of the table of calls. A library that is unloaded and
+/// loaded again at another address uses new stubs.
 pub(crate) const COUNT: usize = 1024;
 /// Size in bytes of a plain stub, which only jumps to a handler.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
@@ -24,7 +24,7 @@ unsafe extern "C" {
 }
 
 /// Returns the address of stub number `index`, which callers get in place of the real function's address. The stub
-/// jumps to the handler of the thunk with this index.
+/// jumps to the handler of the thunk (the description of a real function) with this index.
 pub(crate) fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
@@ -33,8 +33,8 @@ pub(crate) fn stub(index: usize) -> *mut c_void {
 /// Used if the function's calls are only counted during the whole life of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
-    // The assembler chooses the encoding of the jumps in the stubs, so the stubs may be longer than expected. Then
-    // use the plain stub instead.
+    // The assembler chooses the encoding of the jumps in the stubs, so the stubs may be longer than expected. In that
+    // case use the plain stub instead.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
     if length == COUNTING_SIZE * COUNT {
         address_in(pool, index * COUNTING_SIZE)
@@ -43,7 +43,8 @@ pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     }
 }
 
-/// Returns true if `address` is the address of one of this library's stubs.
+/// Returns true if `address` is the address of one of this library's stubs, which callers got in place of real
+/// functions.
 pub(crate) fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();
     let counting = (&raw const tllmprof_counting_stubs).addr();

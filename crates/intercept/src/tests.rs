@@ -1,4 +1,4 @@
-//! Tests that call several modules of this crate together, as the session and the library's top level do.
+//! Tests that call several modules of this crate together, as the library does when it starts and records.
 
 use tllmprof_calls::Call;
 use tllmprof_capture::marks;

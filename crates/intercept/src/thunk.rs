@@ -24,19 +24,22 @@ use super::{fed, stubs};
 pub(crate) use role::Role;
 use wanted::CallUses;
 
-/// Size of a [`Thunk`] in bytes. The pool's stubs depend on it.
+/// Size of a [`Thunk`] in bytes. The assembly code of the stubs contains the addresses of the thunks, which depend on
+/// this size.
 pub(crate) const THUNK_SIZE: usize = size_of::<Thunk>();
 
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool of thunks. Entries below [`USED`] are complete; of these only the handler changes.
+    /// The pool of thunks (descriptions of real functions). Entries below [`USED`] are complete; of these only the
+    /// handler changes.
     #[fork(keep = "pointers to thunks were handed out")]
     #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises the creation of thunks. Held only for a few stores, never during a call to other code.
+    /// Serialises the creation of thunks (descriptions of real functions). Held only for a few stores, never during a
+    /// call to other code.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
@@ -60,7 +63,8 @@ pub(crate) struct Thunk {
 }
 
 /// Properties of a driver call that enqueues work or waits, and whose stream, if it has one, is one of its arguments.
-/// Most recorded calls are simple. The thunk stores the properties, so that the table of calls need not be read.
+/// Most recorded calls are simple. The thunk (the description of the real function) contains these properties, so that
+/// the table of calls need not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Simple {
     pub does: Does,
@@ -209,8 +213,8 @@ impl Thunk {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
-    /// Returns the kind of the call, if it is [`Simple`]. If it is not, the thunk knows neither its stream nor its
-    /// size.
+    /// Returns the kind of the call, if the call is [`Simple`]. For any other call the thunk knows neither the stream
+    /// nor the size, and the result is `None`.
     #[inline(always)]
     pub(crate) fn does(&self) -> Option<Does> {
         Does::decode(self.does.load(Ordering::Relaxed))
@@ -228,7 +232,7 @@ impl Thunk {
         self.role.load(Ordering::Relaxed) as u8
     }
 
-    /// Returns the index of the argument with the stream, or `None`.
+    /// Returns the index of the argument with the stream, or `None` if the call has no stream or is not [`Simple`].
     #[inline(always)]
     pub(crate) fn stream_word(&self) -> Option<usize> {
         Some(usize::from(
@@ -251,7 +255,8 @@ impl Thunk {
         self.per_thread.load(Ordering::Relaxed)
     }
 
-    /// Sets the default stream from the function's name: names with certain endings use the per-thread default stream.
+    /// Sets the default stream from the function's name: a name that ends with `_ptsz` or `_ptds` means the per-thread
+    /// default stream.
     pub(crate) fn named(&'static self, name: &CStr) -> &'static Self {
         if is_per_thread(name) {
             self.set_per_thread();
@@ -265,7 +270,7 @@ impl Thunk {
     }
 
     /// Returns true if the real function's module gets its driver function for `call` through this library. Then the
-    /// driver calls are counted and recorded, and those of the real function are not.
+    /// driver calls are counted and recorded, and calls of the real function are not.
     pub(crate) fn is_fed(&self, call: Call) -> bool {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
@@ -284,8 +289,8 @@ impl Thunk {
         }
     }
 
-    /// Updates the handlers of all thunks for driver functions. Called when the purposes for which calls are needed
-    /// have changed, for example when recording has started.
+    /// Updates the handlers of all thunks (descriptions of real functions) for driver functions. Called when the
+    /// purposes for which calls are needed have changed, for example when recording has started.
     pub(crate) fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
@@ -296,14 +301,15 @@ impl Thunk {
         }
     }
 
-    /// Makes the stub of this thunk jump to the handler of calls that ask whether work is done.
+    /// Makes the stub of this thunk (the code that callers got) jump to the handler of calls that ask whether work is
+    /// done.
     pub(crate) fn watch_queries(&self) {
         let handler = handlers().query as *mut c_void;
         self.handler.store(handler, Ordering::Release);
     }
 
-    /// Makes the stub of this thunk jump directly to the real function from now on, so that calls have nearly no cost
-    /// and are not counted.
+    /// Makes the stub of this thunk (the code that callers got) jump directly to the real function from now on, so that
+    /// calls have nearly no cost and are not counted.
     pub(crate) fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }

@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
     }
 }
 
-/// A deserializer for the list of events, which handles the events one by one.
+/// A deserializer for the list of events. It adds each event to the trace as soon as the event is read.
 struct Events<'a, 'b>(&'a mut Document<'b>);
 
 impl<'de> DeserializeSeed<'de> for Events<'_, '_> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use tllmprof_foreign::rank_of_file;
 
-/// Maximum number of GPUs whose names are kept: the number that a recording can distinguish.
+/// Maximum number of GPUs whose names are kept: the number that tllmprof's data format can distinguish.
 const GPUS: usize = 256;
 
 /// Maximum number of process groups to keep.

@@ -231,7 +231,7 @@ pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budg
 
 /// A reader of the content of a file that gzip wrote. The file may consist of several members, one after the other.
 struct Gunzip<R> {
-    /// The member that is being read. `None` after the last one.
+    /// The member that is being read. `None` after the last member.
     member: Option<GzDecoder<R>>,
 }
 

@@ -107,8 +107,8 @@ impl Iterations {
 
     /// Extends the last iteration until the GPU has finished the work launched in it, because the
     /// end of a step's range marks only the end of the host's part. Correlation numbers increase in
-    /// the order of launches, so all work up to the last call's number counts, even if its own call
-    /// is not in the trace.
+    /// the order of launches. So all work up to the correlation number of the iteration's last call
+    /// counts, even work whose own call is not in the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
         let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
         let Some(last) = last else {

@@ -8,9 +8,11 @@ use tllmprof_record::{NO_STRING, StringId};
 
 use crate::trace::{HostEvent, HostKind, Trace};
 
-/// Maximum number of scopes to keep. A scope is identified by its name and its parent scope.
+/// Maximum number of scopes (operators, modules and ranges) to keep. A scope is identified by its name and its parent
+/// scope.
 const SCOPES: usize = 1 << 18;
-/// Maximum number of scopes that may be open at once on a thread. Further scopes are ignored.
+/// Maximum number of scopes (operators, modules and ranges) that may be open at once on a thread. Further scopes are
+/// ignored.
 const DEPTH: usize = 48;
 
 /// A call that launched GPU work.
@@ -18,36 +20,36 @@ const DEPTH: usize = 48;
 pub struct Launch {
     pub thread: u32,
     pub start: i64,
-    /// Number of the innermost scope that was open during the call; 0 if no scope was open.
+    /// Number of the innermost scope (operator, module or range) that was open during the call; 0 if no scope was open.
     pub scope: u32,
 }
 
-/// The calls that launched GPU work, by correlation number, and the scopes of the trace.
+/// The calls that launched GPU work, by correlation number, and the scopes (operators, modules and ranges) of the
+/// trace.
 #[derive(Debug, Default)]
 pub struct Links {
     launches: HashMap<u32, Launch>,
-    /// The parent and the name of each scope. A scope's number is its index in this list plus 1;
-    /// the parent's number is 0 if there is no parent.
+    /// The parent and the name of each scope (operator, module or range). A scope's number is its index in this list
+    /// plus 1; the parent's number is 0 if there is no parent.
     scopes: Vec<(u32, StringId)>,
     numbers: HashMap<(u32, StringId), u32>,
 }
 
-/// The scopes and the CUDA call that are open on a thread, while the thread's events are visited in
-/// order of time.
+/// The scopes (operators, modules and ranges) and the CUDA call that are open on a thread, while the thread's events
+/// are visited in order of time.
 #[derive(Default)]
 struct Open {
     thread: u32,
-    /// End time and number of each open scope, from the outermost to the innermost.
+    /// End time and number of each open scope (operator, module or range), from the outermost to the innermost.
     scopes: Vec<(i64, u32)>,
     /// Start and end of the outermost open CUDA call.
     call: Option<(i64, i64)>,
 }
 
 impl Links {
-    /// Finds the calls that launched GPU work, and the scopes. Removes calls that are made within
-    /// other calls, such as driver calls within runtime calls. Afterwards the trace's host events
-    /// are sorted by their ends, inner events first. `is_scope` returns true for an event that
-    /// opens a scope.
+    /// Finds the calls that launched GPU work, and the scopes (operators, modules and ranges). Removes calls that are
+    /// made within other calls, such as driver calls within runtime calls. Afterwards the trace's host events are
+    /// sorted by their ends, inner events first. `is_scope` returns true for an event that opens a scope.
     pub fn find(trace: &mut Trace, is_scope: impl Fn(&HostEvent) -> bool) -> Self {
         let mut links = Self::default();
         let order = |event: &HostEvent| (event.thread, event.start, Reverse(event.end()));
@@ -124,7 +126,8 @@ impl Links {
         self.launches.get(&correlation)
     }
 
-    /// Returns the number, the parent's number and the name of each scope. Numbers start at 1.
+    /// Returns the number, the parent's number and the name of each scope (operator, module or range). The first number
+    /// is 1.
     pub fn scopes(&self) -> impl Iterator<Item = (u32, u32, StringId)> {
         let numbered = (1..).zip(&self.scopes);
         numbered.map(|(number, (parent, name))| (number, *parent, *name))

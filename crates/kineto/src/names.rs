@@ -9,8 +9,8 @@ const COUNT: usize = 1 << 20;
 /// Maximum total length of the kept texts, in bytes.
 const BYTES: usize = 128 << 20;
 
-/// Different texts, numbered from 1 in the order of their first use. The recording uses these
-/// numbers as string ids.
+/// Different texts, numbered from 1 in the order of their first use. The trace is converted to the form of a tllmprof
+/// record, which uses these numbers as string ids.
 #[derive(Debug, Default)]
 pub struct StringTable {
     texts: Vec<Box<str>>,

@@ -1,5 +1,5 @@
-//! The events that occur only in traces exported by tllmprof: iterations, windows, and the names of
-//! the streams' rows on the timeline.
+//! The events that occur only in traces exported by tllmprof: iterations, windows (profiled ranges of iterations), and
+//! the names of the streams' rows on the timeline.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,11 @@ use tllmprof_foreign::{LeftOut, LeftOutReason};
 
 use crate::event::{RawEvent, Scalar};
 
-/// Maximum number of iterations to keep; the same maximum applies to windows.
+/// Maximum number of iterations to keep; the same maximum applies to windows (profiled ranges of iterations).
 const LIMIT: usize = 1 << 20;
 
-/// Name of the timeline row that shows the parts of windows in which kernels were recorded.
+/// Name of the timeline row that shows the parts of windows (profiled ranges of iterations) in which kernels were
+/// recorded.
 const TAKEN: &str = "kernels taken";
 
 /// A window, which is a profiled range of iterations, of a trace that tllmprof exported. If `has_kernels` is true,
@@ -24,7 +25,7 @@ pub struct OwnWindow {
     pub has_kernels: bool,
 }
 
-/// The iterations and windows of a trace that tllmprof exported.
+/// The iterations, and the windows (profiled ranges of iterations), of a trace that tllmprof exported.
 #[derive(Debug, Default)]
 pub struct Own {
     /// Number, start and end of each iteration. Times are in nanoseconds.
@@ -52,7 +53,7 @@ impl Own {
         }
     }
 
-    /// Adds a window. `line` is the name of the timeline row that shows the window.
+    /// Adds a window (a profiled range of iterations). `line` is the name of the timeline row that shows the window.
     pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
         match numbers(&raw.name) {
             None => self.left_out.add(LeftOutReason::NoNumber),

@@ -16,9 +16,9 @@ use crate::iterations::Iterations;
 use crate::links::Links;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// Number of an artificial graph. Recordings assign kernels to scopes through graph nodes, but a
-/// PyTorch trace has none. So each scope is given a node in this graph, with the scope's number,
-/// and each kernel is linked to the node of the scope in which it was launched.
+/// Number of an artificial graph. Recordings assign kernels to scopes (operators, modules and ranges) through graph
+/// nodes, but a PyTorch trace has no nodes. So each scope is given a node in this graph, with the scope's number. Each
+/// kernel is linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
 /// The table of CUDA calls. `all` contains each row's number, name and kind. `of` maps the name of a call in the
@@ -41,7 +41,7 @@ pub struct TraceProcess {
     texts: Vec<(Info, StringId)>,
     /// Numbers about the process, each with the kind of information that it gives.
     numbers: Vec<(Info, u64)>,
-    /// The trace's time that becomes time 0 of the recording, in nanoseconds.
+    /// The trace's time, in nanoseconds, that becomes time 0 when the trace is read in the form of a tllmprof record.
     zero: i64,
     /// True if the scope (such as a layer) of at least one kernel is known.
     has_layers: bool,
@@ -304,7 +304,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the windows and the iterations to the caller's function.
+    /// Passes the windows (profiled ranges of iterations) and the iterations to the caller's function.
     fn iterations(&mut self) {
         let process = self.process;
         let main = process.header.pid;
@@ -337,8 +337,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the scopes to the caller's function, and for each scope a graph node with the scope's
-    /// number.
+    /// Passes the scopes (operators, modules and ranges) to the caller's function. For each scope, also passes a graph
+    /// node with the scope's number.
     fn scopes(&mut self) {
         let links = &self.process.links;
         if !self.process.has_layers {

@@ -276,7 +276,7 @@ impl Trace {
     /// Returns the number of the GPU and the stream on which a piece of GPU work ran.
     ///
     /// # Errors
-    /// Returns the reason why the work has no place in a recording.
+    /// Returns the reason why the work cannot be converted to the form of a tllmprof record.
     fn place(&mut self, raw: &RawEvent) -> Result<(u8, u16), LeftOutReason> {
         let (device, stream) = self.names_of_place(raw);
         let device = device.ok_or(LeftOutReason::NoStream)?;
@@ -340,9 +340,9 @@ impl Trace {
         self.left_out.add_all(LeftOutReason::FarAway, left as u64);
     }
 
-    /// Keeps only the host events of one process: the process with the most GPU calls or, without
-    /// GPU calls, the process with the most events. A recording describes one process, and the
-    /// thread and correlation numbers of several processes could collide.
+    /// Keeps only the host events of one process: the process with the most GPU calls or, without GPU calls, the
+    /// process with the most events. Data in the form of a tllmprof record describe one process, and the thread and
+    /// correlation numbers of several processes could collide.
     pub fn keep_one_process(&mut self) {
         let mut sums = vec![(0_u64, 0_u64); self.processes.len()];
         for event in &self.host {

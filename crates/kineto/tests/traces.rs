@@ -32,8 +32,8 @@ fn verdict<'a>(report: &'a Value, rule: &str) -> &'a str {
 #[test]
 fn steps_kernels_copies_and_calls_are_those_of_the_trace() {
     let process = read_json(&two_steps());
-    // In this trace, the first iteration lasts until the second begins. The second lasts until the
-    // GPU has finished its work.
+    // In this trace, the first iteration lasts until the second begins. The second iteration lasts
+    // until the GPU has finished the work that was launched in it.
     assert_eq!(
         iterations(&process),
         [(5, 0, 100_000), (6, 100_000, 95_000)]

@@ -18,7 +18,8 @@ const SITE_LEVEL: usize = 1;
 /// An engine (the threads whose launches are followed), and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The thread that launches most work, among those threads of the engine that wait for the GPU.
+    /// The thread that launches most work, among those threads of the engine (the threads whose launches are followed)
+    /// that wait for the GPU.
     pub lead: usize,
     pub threads: Threads,
     /// Threads outside the engine (the threads whose launches are followed) that launch at least half as much as

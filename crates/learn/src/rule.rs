@@ -26,7 +26,7 @@ pub struct LearnedRule {
     /// `thread`.
     pub(crate) others: u8,
     /// Bit set of threads outside the engine (the followed threads) that launched a considerable part of the work
-    /// when the rule was chosen. These threads may not join the followed ones.
+    /// when the rule was chosen. These threads must not join the followed threads.
     pub(crate) rivals: u64,
     /// Median work of an iteration, in launches. A graph counts as several launches.
     pub(crate) median: u32,

@@ -32,7 +32,7 @@ pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -
     keys
 }
 
-/// Returns the key of a call at one level of context. It equals the element `level` of the result of [`keys`].
+/// Returns the key of a call at one level of context. The key equals the element `level` of the result of [`keys`].
 #[inline]
 pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, level: usize) -> u32 {
     let hash = start(call, helper);
@@ -51,8 +51,8 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
         graphs += u32::from(launch == token::GRAPH);
-        // A graph is a large part of a pass. So two graph launches are enough context: the loop stops at the second
-        // one, counted back from the latest launch.
+        // A graph is a large part of a pass over the model. So two graph launches are enough context: the loop stops at
+        // the second graph launch, counted back from the latest launch.
         if graphs == 2 {
             break;
         }

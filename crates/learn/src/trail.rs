@@ -194,7 +194,7 @@ impl Trails {
         self.get(thread).capturing.load(Relaxed)
     }
 
-    /// Returns the number of graph launches of all threads. It wraps around.
+    /// Returns the number of graph launches of all threads. The number wraps around at 2^32.
     #[must_use]
     pub fn graphs(&self) -> u32 {
         (0..self.used()).fold(0, |sum, thread| sum.wrapping_add(self.work(thread).graphs))

@@ -118,8 +118,8 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// With many layers, the learner sees only few passes over them and does not recognize them as layers. It must then
-/// not open a window at a call that occurs in each layer.
+/// With many layers, the learner sees only few passes over them and does not recognize them as layers. In that case it
+/// must not open a window (a recorded interval) at a call that occurs in each layer.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {
@@ -137,7 +137,7 @@ fn no_window_opens_on_a_layer() {
 }
 
 /// Returns the requests of a recording, with request n shortened to `tokens(n)` tokens. A request keeps its first
-/// tokens and its last one, which includes the work between requests.
+/// tokens and its last token, which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;

@@ -44,7 +44,7 @@ streams! {
 }
 
 /// In these streams a step has equal parts. The learner recognizes the whole step only after about nine steps. A
-/// window that opens earlier captures parts, so windows are not checked.
+/// window (a recorded interval) that opens earlier captures parts, so windows are not checked.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -56,8 +56,8 @@ fn equal_parts_are_counted_together() {
     }
 }
 
-/// In this stream other threads read each token several steps late. An early window opens and closes wherever those
-/// threads happen to read, so windows are not checked.
+/// In this stream other threads read each token several steps late. An early window (a recorded interval) opens and
+/// closes wherever those threads happen to read, so windows are not checked.
 #[test]
 fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
@@ -70,7 +70,7 @@ fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
 }
 
-/// In these streams each image ends with a wait and consists of several passes. The images are the
+/// In these streams each image ends with a wait and consists of several passes of the network. The images are the
 /// iterations, and the passes are the inner level.
 #[test]
 fn passes_are_the_inner_level() {
@@ -92,8 +92,8 @@ fn passes_are_the_inner_level() {
     }
 }
 
-/// In these streams there is no inner level: the number of launches in a step varies, or a step is a single
-/// pass.
+/// In these streams there is no inner level (repeating parts of a step): the number of launches in a step varies, or a
+/// step is a single pass of the network.
 #[test]
 fn no_inner_level_is_offered_where_there_is_none() {
     for name in [

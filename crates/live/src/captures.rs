@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use tllmprof_session::live::DemandProgress;
 
-/// The longest time that a stopped window waits for the current iteration to end. In an engine that waits for
-/// requests no iteration ends, so after this time the window is closed in the middle of the iteration.
+/// The longest time that a stopped window (a range of iterations to capture) waits for the current iteration to end.
+/// In an engine that waits for requests no iteration ends, so after this time the window is closed in the middle of
+/// the iteration.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A window (a range of iterations to capture), and the clients that wait for it.
@@ -23,7 +24,7 @@ pub(crate) struct WindowWait {
     stopped: Option<Instant>,
 }
 
-/// The next task that the listening thread has to do for a window.
+/// The next task that the listening thread has to do for a window (a range of iterations to capture).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
@@ -39,7 +40,7 @@ pub(crate) enum ServerTask {
 }
 
 impl WindowWait {
-    /// Returns the state for a window that the client `owner` has requested.
+    /// Returns the state for a window (a range of iterations to capture) that the client `owner` has requested.
     pub(crate) const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
@@ -51,8 +52,8 @@ impl WindowWait {
         }
     }
 
-    /// Returns the state for an open window that no client has requested, for a client that is about to stop the
-    /// window.
+    /// Returns the state for an open window (a recorded interval) that no client has requested. Used for a client that
+    /// is about to stop the window.
     pub(crate) const fn planned() -> Self {
         Self {
             owner: None,

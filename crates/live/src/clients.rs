@@ -13,8 +13,8 @@ const READ_BYTES: usize = 4 << 10;
 /// The largest number of bytes that are queued for a client that does not read. A client with more queued
 /// bytes is disconnected.
 const MAX_QUEUED_BYTES: usize = 64 << 10;
-/// The longest time without data from a client that waits for no window. After this time the client is
-/// disconnected.
+/// The longest time without data from a client that waits for no window (range of iterations to capture). After this
+/// time the client is disconnected.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bytes received from a client, which are split into lines.
@@ -83,8 +83,8 @@ impl Client {
         !self.out.is_empty()
     }
 
-    /// Returns true if the connection can be closed. `waits` is true if the client waits for a window; such a
-    /// client may be silent.
+    /// Returns true if the connection can be closed. `waits` is true if the client waits for a window (a range of
+    /// iterations to capture). A client that waits may be silent.
     pub(crate) fn is_over(&self, waits: bool, now: Instant) -> bool {
         let is_idle = !waits && now.saturating_duration_since(self.since) >= SILENCE_TIMEOUT;
         self.is_gone || is_idle || self.is_done && self.out.is_empty()

@@ -47,8 +47,8 @@ lifecycle::global! {
     static SURROUNDINGS: Published<Surroundings> = Published::none();
 }
 
-/// The stack size of the listening thread in bytes. It is large because the thread may close a window while
-/// the process waits for work, and closing a window runs a profiler's code.
+/// The stack size of the listening thread in bytes. It is large because the thread may close a window (a recorded
+/// interval) while the process waits for work, and closing a window runs a profiler's code.
 const STACK_BYTES: usize = 1 << 20;
 
 /// The listener that opens the control socket when the process has begun to use CUDA.

@@ -22,7 +22,7 @@ use crate::surroundings::Surroundings;
 /// The interval at which the listening thread checks for clients that have been silent for too long. After
 /// the main thread has ended, it also checks at this interval whether it is the only thread left.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval at which the listening thread checks the progress of a window.
+/// The interval at which the listening thread checks the progress of a window (a range of iterations to capture).
 const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
 /// process's locks busy.
@@ -191,8 +191,8 @@ impl Server {
         });
     }
 
-    /// Checks the progress of the window that clients wait for, and carries out the tasks that follow from
-    /// it.
+    /// Checks the progress of the window (the range of iterations to capture) that clients wait for. Carries out the
+    /// tasks that follow from this progress, such as an answer to a client.
     fn follow(&mut self) {
         while let Some(watch) = &mut self.watch {
             let progress = match watch.owner() {
@@ -293,7 +293,7 @@ impl Server {
         }
     }
 
-    /// Stops the open window. The client gets its answer once the window has closed.
+    /// Stops the open window (the recorded interval). The client gets its answer once the window has closed.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         if !live::stop() {
             return Some(ControlEvent::refused("no window is open or was asked for"));
@@ -308,7 +308,7 @@ fn record() -> Option<String> {
     recorder::path().map(|path| path.to_string_lossy().into_owned())
 }
 
-/// Returns histograms of the durations of iterations outside windows, if any were measured.
+/// Returns histograms of the durations of iterations outside windows, or `None` if no durations were measured.
 fn times() -> Option<control::StepHistograms> {
     let phases = recorder::times::by_phase().into_iter();
     let taken = |taken: recorder::times::TakenTimes| control::Taken {
@@ -323,8 +323,8 @@ fn times() -> Option<control::StepHistograms> {
     })
 }
 
-/// Converts a client's request for a window to a [`WindowRequest`], or returns the reason why this process cannot
-/// meet the request.
+/// Converts a client's request for a window (a range of iterations to capture) to a [`WindowRequest`], or returns the
+/// reason why this process cannot meet the request.
 fn wanted(capture: Capture, settings: &Settings) -> Result<WindowRequest, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use tllmprof_config::Settings;
 
-/// Data that the listening thread must not look up itself, because another thread may change the environment
-/// meanwhile.
+/// Data that the listening thread gets when it starts. It must not look this data up later, because another thread may
+/// change the environment at any time.
 pub(crate) struct Surroundings {
     pub settings: &'static Settings,
     /// The value of the environment variable `XDG_RUNTIME_DIR`, if it is set.

@@ -29,7 +29,7 @@ pub struct Database {
 const ASKS: i32 = 1000;
 /// Number of SQLite instructions that one statement may run for each byte of the file, in addition to [`BESIDES`].
 /// Reading a correct file needs fewer instructions, because each row has dozens of bytes. In a damaged file, a page
-/// can refer back to an earlier page, so that a statement would never end.
+/// can refer back to an earlier page. Without this limit, a statement on such a file would never end.
 const FOR_EACH_BYTE: u64 = 16;
 /// Number of SQLite instructions that every statement may run in addition to [`FOR_EACH_BYTE`] for
 /// each byte of the file.
@@ -136,8 +136,8 @@ impl Database {
     }
 
     /// Runs a statement with a limit on its instructions. A row can need a text from another table, so a second
-    /// statement may run inside the first. The second one does not reset the count of instructions; otherwise, the
-    /// first could run forever on a damaged table.
+    /// statement may run inside the first. The inner statement does not reset the count of instructions. If it did,
+    /// the outer statement could run forever on a damaged table.
     fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
         let is_inner = self.is_under_way.replace(true);
         if !is_inner {
@@ -154,8 +154,8 @@ impl Database {
     }
 
     /// Passes each row of a table, with the requested columns, to `each`. If `wanted` is given, only rows that
-    /// satisfy this condition are passed, unless the table lacks its column. Does nothing if the table does not
-    /// exist.
+    /// satisfy this condition are passed. If the table lacks the condition's column, all rows are passed. Does
+    /// nothing if the table does not exist.
     ///
     /// An entry of `columns` may list alternative names, separated by bars; the first name that exists in the table
     /// is used. If none exists, the column is empty.

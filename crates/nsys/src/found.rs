@@ -14,12 +14,12 @@ use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
 use crate::windows::{Window, Windows};
 
-/// Finds the iterations of the process with the number `of`. `loaded` contains the names of the
-/// process's calls and kernels.
+/// Finds the iterations of the process with the number `of`. `loaded` contains the names of the process's calls and
+/// kernels.
 ///
 /// # Errors
-/// Returns an error if the export cannot be read. The inner result is an error if no iterations are
-/// found by the user's rule.
+/// Returns an error if the export cannot be read. The inner result is an error if no iterations are found by the
+/// user's rule for iterations (`--step`).
 pub(crate) fn find(
     database: &Database,
     domains: &Domains,
@@ -125,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     span
 }
 
-/// Returns one window that contains all iterations in `found`.
+/// Returns one window (an interval for which the report has details) that contains all iterations in `found`.
 pub(crate) fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();

@@ -82,8 +82,9 @@ struct Loading<'a, K> {
 
 impl Loaded {
     /// Reads the calls and the GPU work for which `is_wanted` returns true. If the export does not say to which
-    /// process GPU work belongs, the work is assigned to the process `only`, or else to the one process that made
-    /// calls. Calls and work are read in parallel, so this function opens the database a second time.
+    /// process GPU work belongs, the work is assigned to the process `only`. If `only` is `None`, the work is assigned
+    /// to the process that made calls, if there is only one such process. Calls and work are read in parallel, so this
+    /// function opens the database a second time.
     ///
     /// # Errors
     /// Returns an error if the export cannot be opened a second time.
@@ -345,7 +346,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
     /// Returns the number of the GPU and the stream of a row.
     ///
     /// # Errors
-    /// Returns the reason why the work has no place in a recording.
+    /// Returns the reason why the work cannot be converted to the form of a tllmprof record.
     fn place(&mut self, row: &Row<'_>) -> Result<(u8, u16), LeftOutReason> {
         let device = row.number(2).unwrap_or(0);
         let device = u8::try_from(device).map_err(|_| LeftOutReason::UnknownGpu)?;

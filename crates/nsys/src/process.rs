@@ -76,8 +76,8 @@ pub struct ExportProcess {
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but times of a
-    /// recording must not be.
+    /// Number of nanoseconds that are added to nsys's times. Some of nsys's times are negative, but times in the form
+    /// of a tllmprof record must not be.
     shift: i64,
     /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
     /// `join` was called.
@@ -122,8 +122,8 @@ impl ExportProcess {
         left_out.add_all(LeftOutReason::TooMany, ranges);
         infos.extend(left_out.texts().map(|text| (Info::Refused, text)));
         let shift = windows.start().min(0).saturating_neg();
-        // Let the clock of this recording count nanoseconds since nsys started, because an export does not say which
-        // clock nsys used.
+        // Let the clock of the converted data count nanoseconds since nsys started, because an export does not say
+        // which clock nsys used.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -206,8 +206,8 @@ impl ExportProcess {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
 
-    /// Returns the estimated time that nsys spent on recording calls and ranges inside windows, in
-    /// nanoseconds, for the thread that has the most calls and ranges.
+    /// Returns the estimated time that nsys spent on recording calls and ranges inside windows (the intervals that are
+    /// reported in detail), in nanoseconds, for the thread that has the most calls and ranges.
     fn cost(&self) -> u64 {
         let mut counts: HashMap<i64, u64> = HashMap::new();
         for (thread, calls) in &self.events.calls {
@@ -341,7 +341,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             for (node, name) in nodes {
                 let next = ids.len() as u32 + 1;
                 let scope = match &**name {
-                    // The empty name means that no scope was open when the node was captured.
+                    // The empty name means that no scope (such as a layer) was open when the node was captured.
                     "" => 0,
                     name => *ids.entry(name).or_insert(next),
                 };
@@ -533,7 +533,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         row.number
     }
 
-    /// Passes the GPU work that began inside windows to the caller's function.
+    /// Passes the GPU work that began inside windows (the intervals that are reported in detail) to the caller's
+    /// function.
     fn work(&mut self) {
         let process = self.process;
         let mut names: Vec<Option<StringId>> = Vec::new();

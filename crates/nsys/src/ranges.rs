@@ -130,8 +130,8 @@ impl Range {
         of: Option<i64>,
         mut each: impl FnMut(Self),
     ) -> Result<(), ExportError> {
-        // Exports differ in the columns for payloads: some have a column for each type, others only
-        // for the types that occur in the report.
+        // Exports differ in the columns for payloads: some exports have a column for each type, and other exports
+        // only for the types that occur in the report.
         let columns = [
             "eventType",
             "start",

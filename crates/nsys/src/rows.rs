@@ -27,7 +27,7 @@ pub struct WorkRow {
     /// (such as host to device).
     pub name: u32,
     pub correlation: u32,
-    /// Number of the CUDA stream. If the number in the export does not fit, an unused number.
+    /// Number of the CUDA stream: the number in the export if it is small enough, otherwise an unused number.
     pub stream: u16,
     /// Number of the GPU.
     pub device: u8,

@@ -19,7 +19,7 @@ const NODES: usize = 1 << 20;
 /// The kernel names of one graph, by node number.
 pub(crate) type NodeKernels = BTreeMap<u32, String>;
 
-/// An executable graph of a record. Each node has the name of its kernel, and the name of its scope
+/// An executable graph of a record. Each node has the name of its kernel, and the name of its scope (such as a layer)
 /// if the scope is known.
 #[derive(Default)]
 struct Graph {
@@ -33,14 +33,13 @@ struct Graph {
 /// captured.
 #[derive(Debug)]
 pub struct GraphScopes {
-    /// Scopes by the kernels of a graph. The value is the number of the record's graphs with these
-    /// kernels, and the scope of each node; the scope is `None` if it is unknown or differs between
-    /// these graphs.
+    /// Scopes (such as layers) by the kernels of a graph. The value is the number of the record's graphs with these
+    /// kernels, and the scope of each node. The scope is `None` if it is unknown or differs between these graphs.
     graphs: HashMap<NodeKernels, (usize, Vec<Option<String>>)>,
 }
 
 impl GraphScopes {
-    /// Reads the scopes from a record. Returns `None` if the record has no layers.
+    /// Reads the scopes (such as layers) from a record. Returns `None` if the record has no layers.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -123,9 +122,9 @@ impl GraphScopes {
         Ok(Some(Self { graphs }))
     }
 
-    /// Returns the scopes of graph nodes, by graph and node. `execs` contains the graphs of the
-    /// export. If the export has more graphs with the same kernels than the record has, at least
-    /// one of them is not in the record; it is unknown which, so none of them gets scopes.
+    /// Returns the scopes (such as layers) of graph nodes, by graph and node. `execs` contains the graphs of the
+    /// export. If the export has more graphs with the same kernels than the record has, at least one of them is not in
+    /// the record. Because it is unknown which one, none of them gets scopes.
     pub(crate) fn find_nodes(
         &self,
         execs: &BTreeMap<u32, NodeKernels>,

@@ -1,5 +1,5 @@
-//! Assigns ids to the strings of a recording. The data are read in several passes, and a string has
-//! the same id in each pass.
+//! Assigns ids to the strings of an export that is read in the form of a tllmprof record. The data are read in several
+//! passes, and a string has the same id in each pass.
 
 use std::collections::{HashMap, HashSet};
 

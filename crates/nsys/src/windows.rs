@@ -7,8 +7,8 @@ use crate::database::Database;
 use crate::error::ExportError;
 use crate::ranges::{Domains, Own, Range, process};
 
-/// Maximum number of iterations and windows together that are read from an export, over all its
-/// processes.
+/// Maximum number of iterations and windows (intervals recorded in detail) together that are read from an export, over
+/// all its processes.
 const LIMIT: usize = 1 << 22;
 
 /// A window: a time for which tllmprof recorded in detail. Times are nanoseconds since nsys
@@ -23,8 +23,8 @@ pub struct Window {
     pub last: u64,
 }
 
-/// The windows of a process, and the durations of iterations outside windows. Durations are in
-/// nanoseconds.
+/// The windows (intervals recorded in detail) of a process, and the durations of iterations outside windows. Durations
+/// are in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Windows {
     pub all: Vec<Window>,
@@ -101,16 +101,16 @@ impl Windows {
         windows
     }
 
-    /// Returns the index of the window that is open at the time `moment`, which is in nanoseconds
-    /// since nsys started.
+    /// Returns the index of the window (interval recorded in detail) that is open at the time `moment`, which is in
+    /// nanoseconds since nsys started. Returns `None` if no window is open then.
     pub fn at(&self, moment: i64) -> Option<usize> {
         let after = self.all.partition_point(|window| window.start <= moment);
         let at = after.checked_sub(1)?;
         (moment < self.all[at].end).then_some(at)
     }
 
-    /// Returns the start of the first window, in nanoseconds since nsys started; 0 if there are no
-    /// windows.
+    /// Returns the start of the first window (interval recorded in detail), in nanoseconds since nsys started; 0 if
+    /// there are no windows.
     pub fn start(&self) -> i64 {
         self.all.first().map_or(0, |window| window.start)
     }

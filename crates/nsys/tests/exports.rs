@@ -36,8 +36,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Adds ten iterations: iteration n begins at 1000 n ns and takes 900 ns. A `capture` range makes a
-/// window that opens just before iteration 3 and closes at `capture_end`.
+/// Adds ten iterations: iteration n begins at 1000 n ns and takes 900 ns. A `capture` range makes a window (an interval
+/// reported in detail) that opens just before iteration 3 and closes at `capture_end`.
 fn iterations(export: &mut Export, capture_end: i64) {
     export.domain(MAIN, OWN, "tllmprof");
     export.domain(MAIN, ENGINE, "engine");
@@ -251,8 +251,8 @@ fn an_export_with_the_least_that_there_can_be() {
         (&process["rank"], &process["host"]),
         (&json!(0), &json!(""))
     );
-    // In this export, the `capture` range was still open when nsys stopped. So the window ends with the last
-    // iteration.
+    // In this export, the `capture` range was still open when nsys stopped. So the window (the interval reported in
+    // detail) ends with the last iteration.
     let window = &process["windows"][0];
     assert_eq!((&window["first"], &window["last"]), (&json!(3), &json!(9)));
     assert_eq!(window["iterations"].as_array().unwrap().len(), 7);

@@ -1,5 +1,5 @@
-//! Checks that graph kernels of an export get the scopes of the same graphs in a record, and that other kernels get
-//! none.
+//! Checks that graph kernels of an export get the scopes (such as layers) of the same graphs in a record, and that
+//! other kernels get none.
 
 mod common;
 
@@ -15,7 +15,7 @@ const PID: i64 = 4000;
 const MAIN: i64 = thread(PID, PID);
 const OWN: i64 = 1;
 
-/// The nodes of a graph, in order. A node is the name of a kernel and the scope in which the kernel
+/// The nodes of a graph, in order. A node is the name of a kernel and the scope (such as a layer) in which the kernel
 /// was captured, or `None` if the scope was not recorded.
 type Graph = &'static [(&'static str, Option<&'static str>)];
 
@@ -25,14 +25,13 @@ const MODEL: Graph = &[
     ("gemm", None),
     ("sample", Some("")),
 ];
-/// Two graphs of one model, one for each layer. Both graphs have the same kernels, but in different
-/// scopes.
+/// Two graphs of one model, one for each layer. Both graphs have the same kernels, but in different scopes (layers).
 const PIECES: [Graph; 2] = [
     &[("rope", Some("model.attn")), ("attn", Some("layers.0"))],
     &[("rope", Some("model.attn")), ("attn", Some("layers.1"))],
 ];
 
-/// Returns the scopes from a record of a program that replays the given graphs in each of ten
+/// Returns the scopes (such as layers) from a record of a program that replays the given graphs in each of ten
 /// iterations.
 fn scopes(graphs: &[Graph]) -> GraphScopes {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
@@ -152,8 +151,8 @@ fn layers(recorded: &[Graph], exported: &[Graph]) -> Layers {
 
 type Counts<'a> = Vec<(&'a str, u64)>;
 
-/// Returns the number of kernels in the four iterations inside the window: by scope, and by the
-/// reason why the scope is unknown.
+/// Returns the number of kernels in the four iterations inside the window (the recorded interval): by scope (such as a
+/// layer), and by the reason why the scope is unknown.
 fn kernels(layers: &Layers) -> (Counts<'_>, Counts<'_>) {
     let mut known: Vec<_> = layers
         .rows

@@ -8,11 +8,11 @@ use crate::columns::Columns;
 ///
 /// - the number of iterations, and the number of processes;
 /// - the numbers of the iterations;
-/// - for each iteration, the index of the process for which the others waited, or the number of processes if there was
-///   none;
+/// - for each iteration, the index of the process for which the other processes waited, or the number of processes if
+///   there was none;
 /// - for each iteration, the cause of that process's lateness in words;
-/// - for each iteration and process, the lateness relative to the median rank in microseconds plus 1, or 0 if it is not
-///   known.
+/// - for each iteration and process, the lateness relative to the median rank in microseconds plus 1, or 0 if the
+///   lateness is not known.
 pub(crate) fn columns(arrivals: &Arrivals) -> Columns {
     let (steps, ranks) = (&arrivals.steps, arrivals.ranks.len());
     let mut columns = Columns::default();

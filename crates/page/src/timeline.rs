@@ -78,7 +78,7 @@ impl Timeline {
             .unwrap_or(false)
     }
 
-    /// Adds those samples of GPU metrics that overlap the windows. The samples may come from any
+    /// Adds those samples of GPU metrics that overlap the windows (recorded intervals). The samples may come from any
     /// record of the same machine.
     pub fn measured<'a>(
         &mut self,

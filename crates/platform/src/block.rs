@@ -169,14 +169,13 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // This line keeps `mark` alive until here. Its address stands for a stack frame of this
-    // function.
+    // This line keeps `mark` alive until here. The address of `mark` stands for a stack frame of this function.
     core::hint::black_box(mark);
 }
 
-/// A mark that the calling thread runs the library's own code. While it is set, hooks pass calls on without
-/// handling them: a rule may name a function that the library itself uses, such as an allocator's, and a
-/// signal handler may make calls.
+/// A mark that the calling thread runs the library's own code. While it is set, the code that intercepts calls passes
+/// them on without handling them. Such calls occur because a rule may name a function that the library itself uses (for
+/// example a function of an allocator), and because a signal handler may make calls.
 pub struct Inside(());
 
 impl Inside {

@@ -6,7 +6,7 @@ unsafe extern "C" {
 }
 
 /// Prevents the calling thread from being cancelled while this value exists, for example while it opens or closes a
-/// window or writes a log line.
+/// window (a recorded interval) or writes a log line.
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {

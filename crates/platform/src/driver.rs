@@ -170,8 +170,8 @@ impl Driver {
         };
         match self.in_a_context(|| stop()) {
             0 => {}
-            // The driver returns one of these errors if the program has shut CUDA down before the
-            // window was closed, as at the end of a process.
+            // The driver returns one of these errors if the program has shut CUDA down before the window (the
+            // recorded interval) was closed, as at the end of a process.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
                 log::say!(Debug, "cuProfilerStop came too late: error {status}");
             }

@@ -109,7 +109,7 @@ struct Tables {
 
 /// A loaded module (the executable or a shared library): its address range and its tables.
 ///
-/// Valid as long as the module stays loaded. [`walk`] ensures that while it visits the module.
+/// A value is valid as long as the module stays loaded. [`walk`] keeps a module loaded while it visits the module.
 #[derive(Clone, Copy)]
 pub struct ElfModule {
     /// The difference between an address in memory and the same address in the module's file.

@@ -12,7 +12,7 @@ unsafe extern "C" {
     static environ: AtomicPtr<*const c_char>;
 }
 
-/// Returns true if the C library has stored the environment (`environ`). It does so when it is initialised.
+/// Returns true if the C library has stored the environment (`environ`), which it does when it is initialised.
 pub fn is_there() -> bool {
     // SAFETY: the word is aligned, and the C library reads it as a whole, too.
     unsafe { !environ.load(Ordering::Acquire).is_null() }
@@ -84,9 +84,9 @@ fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
 ///
 /// `setenv` may free the list of variables while another thread is reading it, for example a thread of
 /// another preloaded profiler. So this function makes a new list, installs it with one store, and does not
-/// free the old one. The first and the last variable keep their places in the list: a program that writes its
-/// title over its arguments and variables computes the length from these two, and some programs do not check
-/// that all variables lie in between.
+/// free the old list. The first and the last variable keep their places in the list. Some programs write their
+/// title over their arguments and variables. They compute the available length from the first and the last variable,
+/// and do not check that all variables lie in between.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -126,8 +126,8 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
 /// Type of `__msan_unpoison` (sanitizer/msan_interface.h).
 type Unpoison = unsafe extern "C" fn(*const c_void, usize);
 
-/// Returns `__msan_unpoison`, if the program was built with MemorySanitizer. Such a program aborts when it
-/// reads memory that uninstrumented code has written, unless that code calls this function.
+/// Returns `__msan_unpoison`, if the program was built with MemorySanitizer. Such a program aborts when it reads
+/// memory that uninstrumented code (such as this library) has written, unless that code has called this function.
 fn memory_sanitizer() -> Option<Unpoison> {
     let mut found = None;
     elf::walk(|module| {

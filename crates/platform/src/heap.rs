@@ -47,8 +47,8 @@ lifecycle::at_fork! {
     parent: || HEAP.release_after_fork(),
 }
 
-/// Runs in the child of a fork. If another thread was allocating during the fork, the heap stays locked for
-/// good, and the program's allocator is used instead.
+/// Runs in the child of a fork. If another thread was allocating during the fork, the heap stays locked in the child
+/// for ever, and the program's allocator is used instead.
 fn in_child(alone: &OnlyThread) {
     HEAP.break_open_if_held(alone);
 }

@@ -4,8 +4,8 @@
 //! only one library is notified, unless that library passes the calls on to another one. If a rule needs NVTX
 //! ranges, this library puts its own path into the variable, and passes calls on to the *tool* that the
 //! variable named before. Child processes inherit the variable, with or without the preload, so its former
-//! value is kept in a second variable. With it, the library in a child finds the tool, or restores the
-//! variable, and never passes calls to itself.
+//! value is kept in a second variable. From the second variable, the library in a child process finds the tool. So it
+//! never passes calls to itself, and it can restore the first variable.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::resolve;
 
 /// Environment variable that names the library to which NVTX sends its calls.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// The environment variable that keeps the former value of [`VARIABLE`] while that one names this library.
+/// The environment variable that keeps the former value of [`VARIABLE`] while [`VARIABLE`] names this library.
 /// Empty if [`VARIABLE`] was not set before.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
@@ -44,10 +44,10 @@ lifecycle::global! {
 struct InitialVariables {
     /// Path of this library's file, if it can be determined.
     us: Option<PathBuf>,
-    /// Path of the tool: the library to which this one passes NVTX calls. `None` if there is none.
+    /// Path of the tool: the library to which this library passes NVTX calls. `None` if there is none.
     tool: Option<CString>,
-    /// True if the variable named this library when the process started, because a parent process
-    /// had put it there.
+    /// True if the variable [`VARIABLE`] named this library when the process started, because a parent process
+    /// had put this library's path there.
     inherited: bool,
 }
 
@@ -76,8 +76,8 @@ impl InitialVariables {
 /// library. Otherwise takes the path out. Called when the library is loaded, because NVTX may read the variable at
 /// any time after that.
 pub fn start(wanted: bool) {
-    // Most processes have no rule for NVTX ranges and did not inherit the variable. They need neither a change nor
-    // the path of this library's file.
+    // Most processes need no NVTX ranges for their steps, and did not inherit the variable. They need neither a change
+    // nor the path of this library's file.
     if !wanted && !has_chain() {
         return;
     }
@@ -86,8 +86,8 @@ pub fn start(wanted: bool) {
         tool,
         inherited,
     } = found();
-    // If NVTX and not the preload has loaded this library, it has nothing to count, and other threads may be
-    // reading the environment.
+    // NVTX may have loaded this library, without a preload. Then this library has nothing to count, and other
+    // threads may be reading the environment.
     if !is_preloaded() {
         return;
     }

@@ -5,17 +5,17 @@
 //! so no list of them is maintained by hand. An action that is more than a store is a function. It is named in the
 //! declaration or, if it belongs to no static, passed to [`at_fork!`].
 //!
-//! - **Fork.** The child has one thread. In it, the blocks are processed in the order of [`Stage`], and the statics of
-//!   a block from first to last. If a lock's value must be consistent in the child, the lock is held during the fork.
-//!   Each wait for a lock is bounded: a fork may come from a signal handler that interrupted the library. A value that
-//!   a reset replaces is forgotten, not dropped, because the allocator may be in any state.
+//! - **Fork.** The child has one thread. In the child, the `global!` blocks are processed in the order of [`Stage`],
+//!   and the statics of a block from first to last. If a lock's value must be consistent in the child, the lock is held
+//!   during the fork. Each wait for a lock is bounded: a fork may come from a signal handler that interrupted the
+//!   library. A value that a reset replaces is forgotten, not dropped, because the allocator may be in any state.
 //! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value that a reset
 //!   replaces is forgotten here as well, because it may belong to the old interpreter.
 //! - **Exit.** Memory is freed without destructors, and nothing is reset. The session finishes pending work in its exit
 //!   handler. `#[exit = "..."]` marks a static that exit affects.
 //! - **Exec.** All state is lost, regardless of the declarations: the new program's copy of the library begins with the
 //!   initial values. Environment variables and descriptors that are not closed survive. `#[exec = "..."]` marks a
-//!   static that represents one of these.
+//!   static that represents such a variable or descriptor.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
@@ -39,10 +39,10 @@ pub(crate) mod tests;
 /// to the last, in the parent from the last to the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// The library's heap. Its hooks come first because the hooks of later stages may allocate in
-    /// the child.
+    /// The library's heap. Its actions come first because the actions of later stages may allocate in the child.
     Heap,
-    /// The session, which opens and closes windows. Its lock is taken before the locks of all later stages.
+    /// The session (the part of the library that opens and closes windows, the recorded intervals). Its lock is taken
+    /// before the locks of all later stages.
     Session,
     /// The tables of intercepted functions, through which calls reach the library.
     Doors,
@@ -386,8 +386,8 @@ global! {
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
-/// Called when the program installs a filter for system calls (seccomp). Such a filter may end the process
-/// for any system call that the program itself does not make, so from now on the library makes none.
+/// Called when the program installs a filter for system calls (seccomp). The filter may end the process at any system
+/// call that the program itself does not make. So from now on the library makes no system calls.
 pub fn filter_is_installed() {
     IS_FILTERED.store(true, Ordering::Release);
 }
@@ -480,8 +480,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Resets the library's state in the child of a fork: nothing is counted, no window is open, and there is one
-/// thread.
+/// Resets the library's state in the child of a fork: nothing is counted, no window (recorded interval) is open, and
+/// there is one thread.
 extern "C" fn in_child() {
     if is_filtered() {
         return;

@@ -1,4 +1,4 @@
-//! Writes log lines to standard error, without harm to the program.
+//! Writes log lines to standard error. A line raises no signal in the program and does not make it wait.
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
@@ -45,16 +45,15 @@ fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }
 
-/// Registers the function `keep`, which then receives each warning and error. Only the first function is
-/// registered. It may be called in any context, for example in a signal handler.
+/// Registers the function `keep`, which then receives each warning and error. Only the first registered function is
+/// used. The library may call it in any context, for example in a signal handler.
 pub fn keep(keep: fn(&str)) {
     let _ = KEEPER.set(Box::new(keep));
 }
 
-/// Stores the identity of the file that is standard error. If descriptor 2 is closed now, a file that the
-/// program later opens under this number belongs to the program, and the library must not write its lines
-/// there. Called when the library is loaded if one of its environment variables is set, and before the first
-/// line.
+/// Stores the identity of the file that is standard error. If descriptor 2 is closed now, a file that the program later
+/// opens under this number belongs to the program, and the library must not write its lines there. Called when the
+/// library is loaded, if one of the library's environment variables is set, and before the first line is written.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -214,7 +213,7 @@ impl Write for LineText {
             let (first, rest) = text.split_at(first.min(text.len()));
             self.push(first);
             text = &rest[rest.len().saturating_sub(END)..];
-            // Drops bytes of the line's end, as many as the new text needs.
+            // If the buffer has too little space for the new text, the oldest bytes of the kept end are removed.
             let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
             self.bytes
                 .copy_within(BEGINNING + excess..self.length, BEGINNING);
@@ -236,8 +235,8 @@ fn is_ours() -> bool {
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes to standard error without raising a signal in the program, and without waiting. The line is lost if
-/// the reader is gone or does not read, or if the file must not grow.
+/// Writes to standard error without raising a signal in the program, and without waiting. The line is lost if the
+/// reader is gone or does not read, or if the file has reached its size limit.
 fn write_quietly(bytes: &[u8]) {
     /// Errors of a failed write, each with the signal that the kernel raises for it.
     const RAISED: [(c_int, c_int); 2] = [

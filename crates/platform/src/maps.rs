@@ -18,8 +18,8 @@ pub struct Mapping {
     path: Option<PathBuf>,
 }
 
-/// The error if the kernel's list of mappings cannot be read, for example in a sandbox without `/proc`.
-/// Contains the error number.
+/// The error if the kernel's list of mappings cannot be read, for example in a sandbox without `/proc`. Contains the
+/// system's error code (`errno`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub i32);
 

@@ -44,8 +44,8 @@ impl LoadedModule {
     }
 }
 
-/// Returns the modules that are loaded now and have a file. The flag is true if the list is complete: a module that
-/// another thread is still loading is left out.
+/// Returns the modules that are loaded now and have a file. The boolean is true if the list is complete. It is false
+/// if another thread is still loading a module, because that module is left out of the list.
 pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     let (mut present, mut is_complete) = (Vec::new(), true);
     elf::walk(|module| {
@@ -67,7 +67,7 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     (present, is_complete)
 }
 
-/// Returns true if the loader has finished the module's relocations. Its last action is to make the RELRO
+/// Returns true if the loader has finished the module's relocations. The loader's last action is to make the RELRO
 /// pages read-only. A module without such pages counts as finished, because writing to it cannot fault.
 pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);
@@ -175,8 +175,8 @@ lifecycle::global! {
     /// symbol look-ups read this flag.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// The function to call when modules were loaded or unloaded. (The search for native functions that a
-    /// rule names is separate.)
+    /// The function to call when modules were loaded or unloaded. The search for native functions by name does not use
+    /// it.
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
     /// Value of [`elf::changes`] when the watcher was last called.

@@ -1,9 +1,9 @@
 //! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
-//! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then
-//! on, each of the library's threads regularly checks whether only the library's threads are left, and in
-//! that case ends. Until the main thread leaves, an idle thread sleeps in one system call, without a time
-//! limit, and is woken when the main thread leaves ([`main_thread_leaves`]).
+//! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then on, each
+//! of the library's threads regularly checks whether only the library's threads are left. If so, it ends. Until the
+//! main thread leaves, an idle thread sleeps in one system call, without a time limit. When the main thread leaves, it
+//! wakes the library's threads ([`main_thread_leaves`]).
 //!
 //! When the process exits, the threads are asked to end and awaited for a limited time ([`await_end`]),
 //! because destructors that run afterwards may free data that the threads use.
@@ -72,7 +72,7 @@ impl OwnThread {
         Self::begin(ThreadKind::Passing)
     }
 
-    /// Marks the calling thread as one of the library's threads, which sleeps until `wake` wakes it.
+    /// Marks the calling thread as one of the library's threads. Other threads call `wake` to wake it from its sleep.
     pub fn new(kind: ThreadKind, wake: &'static fn()) -> Self {
         WAKE[kind as usize].set(Some(wake));
         Self::begin(kind)
@@ -108,7 +108,7 @@ pub fn start(
     is_started
 }
 
-/// Returns true if this is the ID of the latest thread of one of the types.
+/// Returns true if `number` is the kernel's ID of the latest thread of one of the library's types of threads.
 pub fn is_one(number: i32) -> bool {
     let mut numbers = NUMBERS.iter();
     numbers.any(|known| known.load(Ordering::Acquire) == number)
@@ -215,8 +215,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses to read the main thread's memory for another reason than ESRCH (no such thread), the
-    // answer is the flag that the main thread sets when it ends.
+    // If the kernel refuses to read the main thread's memory for another reason than ESRCH (no such thread), the memory
+    // shows nothing. Then the flag decides, which the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }

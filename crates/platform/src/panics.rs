@@ -6,8 +6,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `act`, and returns `otherwise` if `act` panics. Unwinding releases the locks and marks that the
-/// thread holds. Not to be used around code of the program, which may throw exceptions.
+/// Runs `act`, and returns `otherwise` if `act` panics. Unwinding drops the guards that `act` has created, such as
+/// those of locks. Not to be used around code of the program, which may throw exceptions.
 #[inline(always)]
 pub fn contained<R>(otherwise: R, act: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(act)) {

@@ -38,9 +38,10 @@ pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it comes after the C
-    // library in the loader's list, so no module after it defines `setenv`. Other modules that were loaded after the
-    // start may come before it. So the modules that were loaded at the start must be counted.
+    // In the loader's list, a library that was loaded after the start comes after the C library, which defines
+    // `setenv`. So if no module after this library defines `setenv`, this library was loaded after the start, for
+    // example by NVTX or `tllmprof attach`. Then the list may also contain other modules that were loaded after the
+    // start, so the initial modules must be counted.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -214,9 +215,9 @@ fn search(
 /// in any process.
 const NEEDED: usize = 256;
 
-/// Searches the local scope of a module: the module itself and, breadth first, the modules that it needs.
-/// They stay loaded during the search, because code of the first one is running. Allocates nothing, because
-/// the caller may be the program's allocator.
+/// Searches the local scope of a module: the module itself and, breadth first, the modules that it needs. These modules
+/// stay loaded during the search, because the caller is running code of `module`. Allocates nothing, because the caller
+/// may be the program's allocator.
 fn in_needed(
     module: &ElfModule,
     name: &CStr,

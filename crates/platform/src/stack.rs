@@ -17,8 +17,9 @@ pub fn here() -> usize {
     here
 }
 
-/// Returns the address range of the calling thread's stack. Code of a coroutine or a signal handler may run
-/// on another stack. Allocates, and reads a file if the calling thread is the main thread.
+/// Returns the address range of the calling thread's stack. The stack pointer may lie outside this range, because
+/// code of a coroutine or a signal handler may run on another stack. Allocates, and reads a file if the calling thread
+/// is the main thread.
 pub fn bounds() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut lowest, mut size) = (core::ptr::null_mut(), 0);

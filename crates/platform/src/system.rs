@@ -55,7 +55,7 @@ pub fn processor_time(thread: i32) -> Option<u64> {
 /// Returns the processor time in nanoseconds that all threads of a process have used so far. Returns `None` if there is
 /// no such process.
 pub fn processor_time_of_process(process: i32) -> Option<u64> {
-    // The kernel encodes the clock like that of a thread, without the bit for a thread.
+    // The kernel encodes the clock of a process like that of a thread, but without the bit that means "thread".
     const SCHEDULER: libc::clockid_t = 2;
     kernel::time(!process << 3 | SCHEDULER).map(|time| nanoseconds_of(&time))
 }
@@ -77,14 +77,15 @@ pub struct ThreadUsage {
     pub disk_faults: u64,
 }
 
-/// Returns the processor time in nanoseconds that the calling thread has used, or `None` if the process may not ask for
-/// it. Makes a system call.
+/// Returns the processor time in nanoseconds that the calling thread has used, or `None` if the kernel refuses the
+/// request, for example because of a seccomp filter. Makes a system call.
 pub fn own_processor_time() -> Option<u64> {
     kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
 }
 
-/// Returns the resources that the calling thread has used; `None` if the process may not ask for them. `ran`
-/// is the thread's processor time, which the caller has read before. Makes a system call.
+/// Returns the resources that the calling thread has used. Returns `None` if the kernel refuses the request, for
+/// example because of a seccomp filter. `ran` is the thread's processor time, which the caller has read before. Makes a
+/// system call.
 pub fn used(ran: u64) -> Option<ThreadUsage> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
@@ -132,8 +133,8 @@ pub fn at_exit(handler: extern "C" fn()) {
 /// mask. Returns true on success. `main` may be unwound, for example by `pthread_exit`.
 ///
 /// `std::thread` is not used, because it looks up functions by name, which takes the loader's lock and
-/// changes `dlerror`. It also needs a thread key, and aborts if none is left. `pthread_create` may be a
-/// sanitizer's function, because a sanitizer has to know the threads that call the driver.
+/// changes `dlerror`. It also needs a thread key, and aborts if none is left. This function calls a sanitizer's
+/// `pthread_create` if there is one, because a sanitizer has to know the threads that call the driver.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
     // SAFETY: the declaration is that of pthread.h, except that `main` may be unwound, which the C library expects.
     unsafe extern "C" {

@@ -56,8 +56,8 @@ pub unsafe trait Part: Sync + Sized + 'static {
 /// The library's state for one thread at a time. A record that no thread uses consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
-    /// The stack address of the frame of the thread's call that is now in the driver; 0 if no call
-    /// is. The assembly code of the gates in front of the driver writes this field and `passes`.
+    /// The stack address of the frame of the thread's call that is now in the driver; 0 if no call is. The assembly
+    /// code of the gates (the stubs through which calls reach the driver) writes this field and `passes`.
     flight: AtomicUsize,
     /// The number of the thread's calls that may have enqueued work on the GPU.
     passes: AtomicU64,
@@ -87,8 +87,8 @@ lifecycle::global! {
     static ALL: Published<ThreadRecord> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
-/// Types of functions in pthread.h. The library calls those of the C library itself, because another library that
-/// replaces them may not be initialised yet.
+/// Types of functions in pthread.h. For these types, the library calls the functions of the C library itself. Another
+/// library that replaces them may not be initialised yet.
 type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
 type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
 lifecycle::global! {
@@ -228,8 +228,8 @@ pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of type `P` (a component's state for a thread) of all threads. Not allowed for writers: their
-/// address is also in the thread's block, which other threads never change.
+/// Forgets the parts of type `P` (a component's state for a thread) of all threads. Not allowed for writers, because
+/// the address of a writer is also in the thread's block, which other threads never change.
 pub fn forget_parts<P: Part>() {
     const { assert!(!matches!(P::KIND, ThreadComponent::Writer)) };
     for record in records() {
@@ -256,8 +256,8 @@ fn take() -> Option<&'static ThreadRecord> {
     Some(record)
 }
 
-/// Registers `leaves`, which is called when the main thread ends while the process continues. This works only
-/// if the main thread has made a call that the library handled, or has called [`watch_end`].
+/// Registers `leaves`, which is called when the main thread ends while the process continues. This works only if the
+/// main thread has made a call that the library intercepted, or has called [`watch_end`].
 pub fn when_main_thread_leaves(leaves: &'static fn()) {
     MAIN_THREAD_LEAVES.set(Some(leaves));
 }

@@ -247,8 +247,8 @@ pub(crate) use with_functions;
 with_functions!(declare);
 
 // SAFETY: the pointers lead to functions and statics of the interpreter's library. Any thread may compare the
-// pointers, and call the functions that may be called at any time. Only threads that may use the interpreter use the
-// others.
+// pointers, and call the functions that may be called at any time. The other functions are used only by threads that
+// may use the interpreter.
 unsafe impl Sync for Api {}
 
 /// Borrowed references to built-in types of the interpreter.
@@ -402,7 +402,7 @@ impl Api {
         }
     }
 
-    /// Takes and clears the exception that is set. Returns its parts as owned references, or nulls.
+    /// Takes and clears the exception that is set. Returns its parts as owned references, or nulls if none is set.
     ///
     /// # Safety
     /// The thread may use the interpreter.

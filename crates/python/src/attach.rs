@@ -241,8 +241,8 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     0
 }
 
-/// Installs the hooks in the calling thread's interpreter if `is_wanted` is true, otherwise removes them. Does
-/// nothing if that is already done. Returns false if another thread holds the lock for too long.
+/// Installs the hooks in the calling thread's interpreter if `is_wanted` is true, otherwise removes them. Does nothing
+/// if the hooks are already in the wanted state. Returns false if another thread holds the lock for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
     let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {
@@ -280,9 +280,9 @@ fn has_sub_interpreters(py: Python<'_>) -> bool {
     })
 }
 
-/// Installs the hooks in the main interpreter if `is_wanted` is true, otherwise removes them. Other interpreters do
-/// the same at their next audit event. The calling thread is one of the library's own, and has held the GIL since it
-/// entered Python.
+/// Installs the hooks in the main interpreter if `is_wanted` is true, otherwise removes them. In each other interpreter
+/// the hooks are installed or removed at its next audit event. The calling thread is one of the library's own, and has
+/// held the GIL since it entered Python.
 pub(crate) fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
     // Without `stdout` and `stderr` the interpreter is still starting, which is too early for the hooks. A later
     // audit event in this interpreter installs them.
@@ -323,7 +323,8 @@ impl InterpreterChange {
     }
 }
 
-/// Handles an audit event. `args` returns the event's arguments.
+/// Reacts to an audit event: installs or removes the hooks if this was not done yet in the event's interpreter, and
+/// runs the components that want this event. `args` returns the event's arguments.
 fn met<'py>(
     py: Python<'py>,
     thread: &Thread,

@@ -85,7 +85,7 @@ pub(crate) fn is_there() -> bool {
     get().is_some()
 }
 
-/// Returns the state of Python in the process.
+/// Returns `There` if an interpreter was found and hooked, and otherwise the reason why not.
 pub(crate) fn presence() -> Presence {
     match OUT_OF_REACH.load(Ordering::Relaxed) {
         _ if is_there() => Presence::There,

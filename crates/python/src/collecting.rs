@@ -11,8 +11,8 @@ pub(crate) struct Collecting {
     /// The start of the collection in ticks, the record's unit of time.
     pub ticks: u64,
     pub range: Option<Pushed>,
-    /// Number of collections in other interpreters that began on the thread during this one. A finalizer may run
-    /// another interpreter.
+    /// Number of collections in other interpreters that have begun on the thread during this collection and have not
+    /// ended. They occur if a finalizer runs code in another interpreter.
     pub inner: u32,
 }
 

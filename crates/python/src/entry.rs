@@ -43,13 +43,13 @@ pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
-/// Returns true if a thread runs Python code of the library, or is about to. Such a thread may need the GIL to
-/// continue. So a thread that holds the GIL must not wait for such a thread.
+/// Returns true if any thread runs Python code of the library, or is about to. Such threads may need the GIL to
+/// continue. So a thread that holds the GIL must not wait for them.
 pub(crate) fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
 
-/// Returns true if the calling thread holds the GIL.
+/// Returns true if an interpreter runs and the calling thread holds its GIL.
 pub(crate) fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
@@ -88,9 +88,8 @@ pub(crate) fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
 
-/// Runs `act` with the GIL on the calling thread, which need not be a Python thread. Returns `None`
-/// if no interpreter runs, if the thread is already in such a call, or if taking the GIL could
-/// deadlock.
+/// Runs `act` with the GIL on the calling thread, which need not be a Python thread. Returns `None` if no interpreter
+/// runs, if the thread is already inside a call of this function, or if taking the GIL could deadlock.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let api = attached::api()?;
     let _flight = Flight::begin(&INSIDE, &CLOSED)?;

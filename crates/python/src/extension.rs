@@ -1,4 +1,4 @@
-//! The interface for an extension: a crate that depends on this one and does its own work in the interpreter.
+//! The interface for an extension: another crate that depends on this crate and does its own work in the interpreter.
 
 use tllmprof_config::Settings;
 
@@ -15,7 +15,7 @@ pub trait Extension: Sync {
     /// Does the extension's work in the interpreter at an audit event for which `wants` returned
     /// true.
     fn look(&self, py: Python<'_>);
-    /// Handles the end of the main interpreter.
+    /// Does the extension's last work in the main interpreter, which is ending.
     fn ends(&self, py: Python<'_>);
 }
 

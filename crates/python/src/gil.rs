@@ -1,10 +1,10 @@
 //! Records waits for the GIL and the times at which threads take and drop it. CPython's `ceval_gil`
-//! has no hooks for this, so its condition variables are observed.
+//! has no hooks for this, so the condition variables of the GIL are observed.
 //!
 //! A GIL has two condition variables. `cond` is signalled when the GIL is dropped, and threads that
-//! want the GIL wait on it. `switch_cond` is signalled when the GIL is taken. A thread that was
-//! forced to drop the GIL waits on it until another thread has taken the GIL. CPython initializes
-//! `cond` first and `switch_cond` next, and a mutex lies between them in memory. Only the
+//! want the GIL wait on `cond`. `switch_cond` is signalled when the GIL is taken. A thread that was
+//! forced to drop the GIL waits on `switch_cond` until another thread has taken the GIL. CPython
+//! initializes `cond` first and `switch_cond` next, and a mutex lies between them in memory. Only the
 //! interpreter's own GOT slots for `pthread_cond_*` are patched, so calls of other modules cost
 //! nothing.
 //!
@@ -110,14 +110,14 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// Notes that an interpreter already exists, so that its GIL's condition variables are not known. They are recognized
-/// when a thread drops the GIL and takes it again.
+/// Notes that an interpreter existed before the hooks were installed. So the condition variables of its GIL are not
+/// known yet. The library recognizes them when a thread drops the GIL and takes it again.
 pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
-/// Handles the initialization of a condition variable by the interpreter. Returns true if the variable is the second
-/// one of a GIL, which is then observed.
+/// Called when the interpreter initializes a condition variable. Returns true if the variable is the second one of a
+/// GIL, which is then observed.
 pub(crate) fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);

@@ -1,5 +1,5 @@
 //! Finds the groups of ranks that a worker belongs to (tensor-, pipeline-, expert- and data-parallel ones), for the
-//! record. They are read from variables of the engine, or from the list of groups that `torch.distributed` has.
+//! record. The groups are read from variables of the engine, or from the list of groups that `torch.distributed` has.
 //!
 //! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread that holds the
 //! GIL. The engine creates groups while it loads a model. So the search runs each time a window opens, until it has
@@ -49,8 +49,8 @@ pub(crate) fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
         && api.version.takes_pending_calls_to_the_end()
     {
-        // If Python accepts no more pending calls, the next thread that enters a Python function whose calls are
-        // steps searches instead.
+        // If Python accepts no more pending calls, the search is made by the next thread that enters a Python function
+        // whose calls are steps.
         let _ = call_on_main_thread(api, look_for);
     }
 }

@@ -154,8 +154,8 @@ impl Holds {
         }
     }
 
-    /// Records that the thread waits for GIL number `gil`, which another thread holds. CPython
-    /// waits with a timeout, so this is called repeatedly during one wait.
+    /// Records that the thread waits for GIL number `gil`, which another thread holds. CPython waits with a timeout, so
+    /// this function is called repeatedly during one wait.
     pub(crate) fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(now());

@@ -1,4 +1,4 @@
-//! Installs the hooks in an interpreter, and handles the end of an interpreter.
+//! Installs the hooks in an interpreter, and does the last work in an interpreter that ends.
 
 use super::extension::extension;
 use super::method::MethodDef;
@@ -58,7 +58,7 @@ pub(crate) fn uninstall(py: Python<'_>, number: i64) {
     }
 }
 
-/// Handles the end of the calling thread's interpreter, which is a sub-interpreter.
+/// Removes what the library stored about the calling thread's interpreter: a sub-interpreter, which is ending.
 pub(crate) fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }
@@ -83,8 +83,8 @@ fn register_end(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Handles the end of the main interpreter, as an `atexit` callback. After `entry::close`, no other
-/// thread enters the interpreter, so this is the last chance to use it.
+/// Does the last work in the main interpreter when it ends, as an `atexit` callback. After `entry::close`, no other
+/// thread runs Python code of the library, so this is the last chance to use the interpreter.
 fn main_ends(py: Python<'_>) {
     entry::close(py, profiler::writes);
     if let Some(extension) = extension() {

@@ -2,8 +2,8 @@
 //!
 //! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
 //! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
-//! of the program, for as long as necessary. It reads what to do only after it has the GIL, so one such thread is
-//! enough.
+//! of the program, for as long as necessary. Only after it has the GIL does the thread read if the hooks are to be
+//! installed or removed. So one such thread is enough, even if several requests are made during its wait.
 //!
 //! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
 //! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
@@ -64,7 +64,7 @@ lifecycle::global! {
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
     /// 1 while the library's thread waits for the GIL or holds it, else 0. When an interpreter has ended, this thread
-    /// may wait forever. It is not counted any more once another interpreter starts.
+    /// may wait forever. Once another interpreter starts, the waiting thread is no longer counted.
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -100,7 +100,7 @@ pub(crate) fn is_off() -> bool {
 }
 
 /// Installs the hooks if `is_wanted` is true, otherwise removes them. Returns true if this was done within the time
-/// limit. Otherwise the library's thread keeps waiting for the GIL, and does it later.
+/// limit. Otherwise the library's thread keeps waiting for the GIL, and installs or removes the hooks later.
 pub(crate) fn switch(is_wanted: bool) -> bool {
     IS_WANTED.store(is_wanted, Ordering::SeqCst);
     let since = Instant::now();

@@ -1,14 +1,14 @@
 //! Passes on exceptions that were raised in the library's Python code, but are meant for the
 //! program.
 //!
-//! Python runs signal handlers between any two bytecode instructions, also in the library's code.
-//! If a handler raises an exception, such as `KeyboardInterrupt`, it is meant for the program.
+//! Python runs signal handlers between any two bytecode instructions, also in the library's code. If a handler raises
+//! an exception, such as `KeyboardInterrupt`, the exception is meant for the program.
 
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 
-/// Calls `function(*args)`. If it raises, the exception is raised again on the main thread, where
-/// Python runs signal handlers, once that thread is back in the program's code.
+/// Calls `function(*args)`. If the function raises an exception, the exception is raised again on the main thread,
+/// where Python runs signal handlers, once that thread is back in the program's code.
 pub(crate) fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,

@@ -36,7 +36,7 @@ pub(crate) fn keep(wait: Longest) {
     }
 }
 
-/// Returns the longest wait and removes it.
+/// Returns the longest wait and removes it. Returns `None` if no wait is stored, or if the lock is not free in time.
 pub(crate) fn take() -> Option<Longest> {
     LONGEST
         .lock_for(LOCK_TIMEOUT)

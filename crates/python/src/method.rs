@@ -79,8 +79,8 @@ impl MethodDef {
         Self::new(name, called::<F>, ONE)
     }
 
-    /// Defines a function that gets only the address of its first argument, or 0 if it has none. Python calls such a
-    /// function often. So `errno` and exceptions are not preserved, which saves time.
+    /// Defines a function that gets only the address of its first argument, or 0 if it has none. This is for functions
+    /// that Python calls often: `errno` and exceptions are not preserved, which saves time.
     pub const fn fast<F: Fn(Python<'_>, usize) + Copy + 'static>(
         name: &'static CStr,
         _: F,

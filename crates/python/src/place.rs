@@ -58,9 +58,9 @@ impl Place {
         })
     }
 
-    /// Returns the location of the argument with this index. `cells` is the place of cells in frames of this version.
-    /// `cell` is the argument's index among the cells, or `None` if the argument is not in a cell. `locals` is the
-    /// number of local variables that are not cells.
+    /// Returns the location of the argument with this index. `cells` is the location of cells in frames of this
+    /// version. `cell` is the argument's index among the cells, or `None` if the argument is not in a cell. `locals` is
+    /// the number of local variables that are not cells.
     const fn at(
         cells: Cells,
         index: usize,

@@ -2,7 +2,7 @@
 //! rank that an engine assigned to its worker.
 //!
 //! The rank is read from modules' dictionaries, which runs no code of the program. The reading thread must hold the
-//! GIL. If the thread that needs the rank holds it, that thread reads the rank. Otherwise Python's main thread is
+//! GIL. If the thread that needs the rank holds the GIL, that thread reads the rank. Otherwise Python's main thread is
 //! asked to read it soon. A thread that enters a Python function whose calls are steps reads the rank, too. Nothing
 //! is imported, and no thread waits.
 
@@ -56,8 +56,8 @@ lifecycle::global! {
     static IS_PENDING: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the rank may have to be read from Python. It is needed for the record, for windows that only some
-/// ranks open, and for the names of PyTorch's trace files. If the user sets the rank, Python is not needed.
+/// Returns true if the rank may have to be read from Python. The rank is needed for the record, for windows that only
+/// some ranks open, and for the names of PyTorch's trace files. If the user sets the rank, Python is not needed.
 pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
     let has_windows = !settings.windows.is_empty();

@@ -68,7 +68,7 @@ impl ThreadName {
     }
 
     /// Marks Python's name as recorded in an era of the recorder. A new era begins when the recorder drops its names.
-    /// The lasting era is for names that it never drops.
+    /// The lasting era is for names that the recorder never drops.
     pub(crate) fn is_recorded_in(&self, era: u32) {
         // If the mark is 0, the name counts as not recorded, and the mark stays 0: another thread may have got the
         // slot by now.

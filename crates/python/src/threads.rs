@@ -132,7 +132,6 @@ impl Thread {
         act()
     }
 
-    /// Returns the thread's name.
     pub(crate) fn name(&self) -> NameCopy {
         self.name.get(self.number.load(Ordering::Relaxed))
     }

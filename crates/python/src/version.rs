@@ -62,9 +62,8 @@ impl Version {
         self.minor >= 12
     }
 
-    /// Returns true if a pending call for the main thread may be added at any time. In 3.8, one
-    /// that is added while the interpreter ends raises an exception, on a thread that may not hold
-    /// the GIL.
+    /// Returns true if a pending call for the main thread may be added at any time. In 3.8, a pending call that is
+    /// added while the interpreter ends raises an exception, on a thread that may not hold the GIL.
     pub const fn takes_pending_calls_to_the_end(self) -> bool {
         self.minor >= 9
     }
@@ -121,7 +120,7 @@ impl Version {
         }
     }
 
-    /// Returns the minor version number.
+    /// Returns the minor version number, such as 12 for Python 3.12.
     pub const fn minor(self) -> u32 {
         self.minor
     }

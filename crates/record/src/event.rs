@@ -25,7 +25,7 @@ pub type StringId = u32;
 pub const NO_STRING: StringId = 0;
 
 /// The largest id of a lasting string, which stays as long as the record. A string with a larger id belongs to a
-/// window, and is dropped together with it if the record drops its oldest windows.
+/// window. If the record drops its oldest windows, the string is dropped together with its window.
 pub const LAST_LASTING: StringId = 1 << 20;
 
 /// The NVTX domain of the ranges that tllmprof itself pushes. Reports skip these ranges, because other events hold
@@ -156,7 +156,7 @@ macro_rules! events {
         }
 
         impl What {
-            /// Returns the kind of the event.
+            /// Returns the kind of the event, without its fields.
             #[must_use]
             pub const fn kind(&self) -> EventKind {
                 match self {
@@ -265,7 +265,8 @@ events! {
         write (0, 0);
         read |_, _| Self::GilHold;
 
-    /// The moment when a thread released the GIL because another thread requested it.
+    /// The time in which a thread waited until another thread had taken the GIL. The other thread had requested the
+    /// GIL, and this thread was forced to release it.
     14 GilForced
         write (0, 0);
         read |_, _| Self::GilForced;
@@ -336,7 +337,7 @@ events! {
             layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
         };
 
-    /// The batch of an iteration. `iteration` is the iteration's number modulo 2^16: it refers to the latest
+    /// The batch of an iteration. `iteration` is the iteration's number modulo 2^16. The event belongs to the latest
     /// iteration with this remainder that had begun at `start`.
     24 Batch { iteration: u16, batch: Batch }
         write (batch.requests, batch.value(iteration));
@@ -378,8 +379,8 @@ events! {
         };
 
     /// A note that the kernels recorded from `iteration` (its number modulo 2^32) on are a sample. A sample has `steps`
-    /// iterations, and a new one begins every `every_ms` milliseconds. A number that is too large for its field is
-    /// stored as the largest that fits.
+    /// iterations, and a new sample begins every `every_ms` milliseconds. A number that is too large for its field is
+    /// stored as the largest number that fits.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
@@ -415,9 +416,10 @@ events! {
             scope: low(value) & FRAME
         };
 
-    /// The origin of an executable graph. `exec` is CUPTI's number for it. If `state` is [`GraphState::Known`],
-    /// `graph` is the captured graph that it was created from. CUPTI may reuse the number for another graph. So the
-    /// event is valid only for kernels between the previous event for the same `exec` and this event's start.
+    /// The origin of an executable graph. `exec` is CUPTI's number for the executable graph. If `state` is
+    /// [`GraphState::Known`], `graph` is the captured graph from which the executable graph was created. CUPTI may
+    /// reuse the number for another graph. So the event is valid only for kernels between the previous event for the
+    /// same `exec` and this event's start.
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
@@ -439,9 +441,9 @@ events! {
         read |_, value| Self::InScope { scope: low(value) };
 
     /// The system call that a thread sleeps in when its stack is sampled. The [`What::Sample`] with the same
-    /// thread and start has its Python stack. `call` is `None` if the system call is unknown. `continues` is true if
-    /// the thread has not woken since its previous sample. `frame` is the innermost frame of its native stack; 0 if it
-    /// is not known.
+    /// thread and start has the thread's Python stack. `call` is `None` if the system call is unknown. `continues` is
+    /// true if the thread has not woken since its previous sample. `frame` is the innermost frame of the thread's
+    /// native stack; 0 if it is not known.
     35 Asleep { call: Option<SystemCall>, has_timeout: bool, continues: bool, thread: u32, frame: u32 }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL }
@@ -457,9 +459,9 @@ events! {
             frame: low(value)
         };
 
-    /// The number of iterations outside windows, before the window that is open now, whose durations belong to bucket
-    /// `bucket` of a histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)). The histogram is that of
-    /// the header, which counts all iterations outside windows.
+    /// A bucket of a histogram, as it was before the window that is open now: `iterations` is the number of iterations
+    /// outside windows whose durations belong to the bucket ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
+    /// The histogram is that of the header, which counts all iterations outside windows.
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
@@ -486,11 +488,10 @@ events! {
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
 
     /// The state of another thread of the process, or of a child process, at a sample of a thread that waits: the
-    /// [`What::Sample`] with the same start. `task` says what `id` is. `is_busy` is true if the other task used a
-    /// processor then, or for at least half of the time since the previous sample, or if a child process could have
-    /// run. `has_run` is true if it used a
-    /// processor at all since the previous sample of a wait. `call` is the system call that a child process sleeps in;
-    /// `None` for a thread, which has samples of its own.
+    /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other task
+    /// used a processor then, or for at least half of the time since the previous sample, or if a child process could
+    /// have run. `has_run` is true if it used a processor at all since the previous sample of a wait. `call` is the
+    /// system call that a child process sleeps in; `None` for a thread, which has samples of its own.
     39 Meanwhile { task: Task, is_busy: bool, has_run: bool, call: Option<SystemCall>, name: StringId, id: u32 }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL }
@@ -537,7 +538,7 @@ impl What {
 pub struct EncodedEvent(pub(crate) [u64; 3]);
 
 impl Event {
-    /// Returns an event with a start and a duration that is neither cut nor failed.
+    /// Returns an event that is neither cut short nor failed.
     #[must_use]
     #[inline]
     pub const fn new(start: u64, duration: u64, what: What) -> Self {
@@ -627,8 +628,8 @@ impl Event {
     }
 }
 
-/// Returns the number of low bits to drop from a duration, so that the rest fits into 32 bits. `high` is the
-/// upper half of the duration, which is 0 for most durations, so this is rarely called.
+/// Returns the number of low bits to drop from a duration, so that the remaining bits fit into 32 bits. `high` is the
+/// upper half of the duration, which is 0 for most durations. So this function is rarely called.
 #[cold]
 #[inline(never)]
 const fn scale_of(high: u32) -> u32 {

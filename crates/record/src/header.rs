@@ -225,7 +225,7 @@ impl HeaderBlock {
         snapshot.check.store(check.to_le(), Ordering::Release);
     }
 
-    /// Adds to a counter. Several threads may call it at the same time.
+    /// Adds to a counter. Several threads may call this function at the same time.
     #[inline]
     pub fn add(&self, counter: Counter, more: u64) {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl HeaderBlock {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);
     }
 
-    /// Returns the value of a counter.
+    /// Returns the current value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.figures.counters[counter.index()].load(Ordering::Relaxed)

@@ -47,7 +47,7 @@ impl SharedHistogram {
     /// The size of a histogram in the record's file, in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
-    /// Adds a value. Several threads may call it at the same time.
+    /// Adds a value. Several threads may call this function at the same time.
     #[inline]
     pub fn add(&self, value: u64) {
         self.buckets[bucket(value)].fetch_add(1, Relaxed);
@@ -189,13 +189,14 @@ impl Histogram {
         self.count
     }
 
-    /// Returns the sum of the values.
+    /// Returns the sum of the values. It is accurate only within 1.6 % after [`Histogram::of_buckets`].
     #[must_use]
     pub const fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Returns the exact maximum.
+    /// Returns the maximum. It is exact for a histogram that was read from an undamaged record. After
+    /// [`Histogram::of_buckets`] and [`Histogram::since`] it may differ from the true maximum.
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.max

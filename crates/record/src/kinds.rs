@@ -116,7 +116,7 @@ coded! {
 }
 
 coded! {
-    /// A task that is observed while a thread waits: what its id is.
+    /// The type of a task that is observed while a thread waits. It determines the meaning of the task's id.
     pub enum Task {
         /// A thread of the process, by the kernel's number.
         Thread = 0,

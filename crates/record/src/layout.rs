@@ -10,7 +10,7 @@ pub const VERSION: u32 = 2;
 /// The version of the format without checks (checksums). Records of this version can still be read.
 pub(crate) const UNCHECKED: u32 = 1;
 
-/// The size of the header block in bytes. It is at the start of the file.
+/// The size in bytes of the header block, which is at the start of the file.
 pub const HEADER_BYTES: usize = 64 * 1024;
 
 /// The size of a chunk in bytes. Chunk `k` begins at `HEADER_BYTES + k * CHUNK_BYTES`. The size is a multiple

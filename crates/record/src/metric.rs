@@ -28,7 +28,7 @@ macro_rules! metrics {
                 !matches!(self, Self::MaxSmClock | Self::ClockReasons | Self::Energy)
             }
 
-            /// Returns the metric's common name.
+            /// Returns the metric's name, as reports show it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -56,7 +56,7 @@ impl Header {
         }
     }
 
-    /// Returns the value of a counter.
+    /// Returns the value that a counter had when the header was read.
     #[must_use]
     pub const fn counter(&self, counter: Counter) -> u64 {
         self.counters[counter.index()]

@@ -211,7 +211,7 @@ impl<S: Source> Reader<S> {
         })
     }
 
-    /// Returns the record's header.
+    /// Returns the record's header, as it was when this reader was created.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header

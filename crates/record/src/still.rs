@@ -28,8 +28,8 @@ use crate::read_header::Header;
 use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
-/// The maximum number of attempts to copy a chunk that the process overwrites meanwhile, and of searches for chunks
-/// that the process has begun meanwhile.
+/// The maximum number of attempts to copy a chunk that the process overwrites during the copy. It is also the maximum
+/// number of searches for chunks that the process has begun since the previous search.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// The largest number of names that are tried for the file of a copy.

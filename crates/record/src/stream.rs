@@ -119,8 +119,8 @@ impl StreamWriter {
         let new = payload.get(self.flushed..used).unwrap_or_default();
         let place = at + (CHUNK_HEADER_BYTES + self.flushed) as u64;
         self.file.write_all_at(new, place)?;
-        // The start of the chunk has the byte count of its events. It is written after the events,
-        // so that it never counts events that are not in the file.
+        // The start of the chunk has the byte count of its events. This part is written after the events, so that the
+        // count never includes events that are not in the file.
         self.file.write_all_at(head, at)?;
         self.flushed = used;
         Ok(())

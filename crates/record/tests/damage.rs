@@ -16,8 +16,8 @@ struct Content {
     strings: Vec<(u32, Vec<u8>)>,
 }
 
-/// Returns the contents of a record, a flag that is true if the record says that its process has ended, and a
-/// flag that is true if there is no damage. Returns `None` if the record cannot be read.
+/// Returns the contents of a record and two flags: the first is true if the record says that its process has ended, and
+/// the second is true if there is no damage. Returns `None` if the record cannot be read.
 fn content(bytes: &[u8]) -> Option<(Content, bool, bool)> {
     let reader = Reader::new(bytes).ok()?;
     let mut found = Content {

@@ -26,13 +26,13 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// The time, in nanoseconds, over which a ratio must be measured for each call that uses it. A ratio that was
-/// measured over n times this time is used for n calls, but for at most [`LOOKUP_EVERY`]. So the imprecise ratio soon
-/// after the start is used only for few calls.
+/// The measuring time, in nanoseconds, that allows one use of a ratio. A ratio that was measured over n times this time
+/// is used for n calls, but for at most [`LOOKUP_EVERY`]. So the imprecise ratio soon after the start is used only for
+/// few calls.
 const SURE_NS: u64 = 1_000_000;
 
-/// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
-/// Called when the library is loaded, before [`choose`] picks the clock.
+/// Stores the current time on all clocks. The rate of the ticks is later measured from this time on. Called when the
+/// library is loaded, before [`choose`] picks the clock.
 pub(crate) fn start() {
     if !may_read_counter() {
         return;

@@ -94,7 +94,7 @@ pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Notes that a span of time begins, which is recorded in place of iterations because no step is known yet.
+/// Notes that a span of time begins. It is recorded in place of iterations, because no step is known yet.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }
@@ -156,8 +156,8 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
-/// Returns the event that follows `opening` in the record. It says that the window's iterations were recorded before
-/// the window was requested.
+/// Returns the event that follows `opening` in the record. The event states that the window's iterations were recorded
+/// before the window was requested.
 fn past(opening: &Event) -> Event {
     let iteration = match opening.what {
         What::Window { iteration, .. } => iteration,

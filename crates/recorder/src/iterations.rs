@@ -60,8 +60,8 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events that had been written when the window opened. With [`EVENT_COSTS`], it gives the time
-    /// that the library took for the window's events.
+    /// The number of events that had been written when the window opened. Together with [`EVENT_COSTS`], it serves to
+    /// compute the time that the library took for the window's events.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
     /// The time in ticks that writing one event takes.
@@ -69,8 +69,8 @@ lifecycle::global! {
     static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Stores `value` and returns the old value. Only one thread at a time calls this, so no atomic swap is needed, which
-/// would lock the cache line.
+/// Stores `value` and returns the old value. Only one thread at a time calls this function. So it needs no atomic swap,
+/// which would lock the cache line.
 fn replace(at: &AtomicU64, value: u64) -> u64 {
     let old = at.load(Ordering::Relaxed);
     at.store(value, Ordering::Relaxed);
@@ -105,12 +105,12 @@ pub fn open_iteration() -> Option<u64> {
     Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
 }
 
-/// Ends the open iteration, if one is open. It is recorded only if `counts` is true.
+/// Ends the open iteration, if one is open. The iteration is recorded only if `counts` is true.
 pub fn iteration_ends(counts: bool) {
     end(counts, false);
 }
 
-/// Ends the open iteration, if one is open. It is recorded only if `counts` is true. `cut` is true if the
+/// Ends the open iteration, if one is open. The iteration is recorded only if `counts` is true. `cut` is true if the
 /// process ends in the middle of the iteration.
 fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
@@ -250,7 +250,8 @@ fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
     });
 }
 
-/// Returns true if the counters of calls should be updated now.
+/// Returns true if the caller should call [`count_calls`] now, because `COUNT_EVERY` milliseconds have passed since the
+/// last time. Also adds an anchor of the clock to the header at intervals.
 pub fn wants_calls() -> bool {
     if !is_on() {
         return false;

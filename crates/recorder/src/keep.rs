@@ -1,9 +1,9 @@
 //! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks (pieces of
 //! the file) of the oldest windows are overwritten.
 //!
-//! A full chunk may hold events of several windows. So it is labelled with the number of windows that had opened by
-//! then. Before the chunk is overwritten, all these windows are marked in the header as dropped. A reader then
-//! ignores their events in other chunks, too. The latest window is never dropped.
+//! A full chunk may hold events of several windows. So it is labelled with the number of windows that had opened when
+//! it became full. Before the chunk is overwritten, all these windows are marked in the header as dropped. A reader
+//! then ignores their events in other chunks, too. The latest window is never dropped.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -32,8 +32,8 @@ lifecycle::global! {
     /// The full chunks that may be reused, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// A counter that increases with each chunk that becomes full. If [`take`] has found no chunk, it may find one
-    /// after that.
+    /// A counter that increases with each chunk that becomes full. If [`take`] has found no chunk, it may find one once
+    /// the counter has increased.
     #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
     /// True if no chunk could be reused because threads were writing into most of the record's chunks.

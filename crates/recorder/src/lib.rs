@@ -1,10 +1,11 @@
 //! The built-in record (`TLLMPROF_TRACE`): a file into which the threads of the profiled process write
 //! events. The file is mapped into memory, so that it stays readable even if the process is killed.
 //!
-//! Modules: [`file`] handles the file itself, [`space`] its free space, [`writers`] the chunk that each
-//! thread writes into, [`facts`] what is written once per process, [`iterations`] the iterations inside and
-//! outside windows, and [`gpu`] the GPU times of iterations. Events are kept only inside windows
-//! ([`is_recording`]). This crate does not decide what counts as a step.
+//! The module [`file`] creates and grows the file, and [`space`] divides it into chunks. [`writers`] writes each
+//! thread's events into the thread's own chunk. [`facts`] writes the data that are written once per process.
+//! [`iterations`] records iterations inside and outside windows, and [`gpu`] the GPU times of iterations. Events
+//! are recorded inside windows ([`is_recording`]). Outside windows only [`flight`] records events. This crate does not
+//! decide what counts as a step.
 
 mod arena;
 mod bounded;
@@ -260,8 +261,8 @@ pub fn begin(settings: &Settings, facts: &SessionFacts<'_>) {
     }
     header.anchor(now);
     header.snapshot();
-    // `publish` gives the file its name. A process that is killed before this line leaves no file. One that
-    // is killed after it leaves a readable record.
+    // `publish` gives the file its name. A process that is killed before this line leaves no file. A process that is
+    // killed after this line leaves a readable record.
     match space::publish() {
         Ok((used, taken)) => report_taken(&path, &used, taken),
         Err(failure) => return refuse(failure),

@@ -230,8 +230,8 @@ pub(crate) enum Free {
 pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // While the record is full, each thread calls this for each event that it drops. So this path does as little
-        // as possible.
+        // While the record is full, each thread calls this function for each event that it drops. So this path does as
+        // little as possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));

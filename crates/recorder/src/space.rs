@@ -100,7 +100,7 @@ pub(crate) fn header() -> Option<&'static HeaderBlock> {
     live()?.header.get()
 }
 
-/// Returns the path of the record's file.
+/// Returns the path of the record's file. Returns `None` if there is no record, or if the lock is not free in time.
 pub(crate) fn path() -> Option<PathBuf> {
     let growing = FILE.lock_for(GROW_TIMEOUT)?;
     Some(growing.as_ref()?.file.path().to_owned())

@@ -1,10 +1,10 @@
 //! Measures the machine's resources that each iteration of a window uses: processor time, page faults, preemptions
 //! and time in waits of the thread that runs the steps.
 //!
-//! Only one thread at a time handles the end of an iteration: it holds the session's lock, or it is switching
-//! windows. In most iterations, the measurement takes one system call. A full measurement takes one more, and a
-//! measured wait for the GPU two more. A full measurement and a measured wait occur only in one of [`MEASURE_EVERY`]
-//! iterations; unusual iterations also get a full measurement.
+//! Only one thread at a time measures at the end of an iteration: it holds the session's lock, or it is switching
+//! windows. In most iterations, the measurement takes one system call. A full measurement takes one more system call,
+//! and a measured wait for the GPU takes two more. A full measurement and a measured wait occur only in one of
+//! [`MEASURE_EVERY`] iterations; unusual iterations also get a full measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -100,7 +100,7 @@ const MEASURE_EVERY: u64 = 8;
 /// iteration's duration.
 const OFF_DIVISOR: u64 = 64;
 /// A full measurement is also made if the iteration took longer than the one that was measured last, by more than
-/// one `LONGER_DIVISOR`th.
+/// one `LONGER_DIVISOR`th of that iteration's duration.
 const LONGER_DIVISOR: u64 = 8;
 
 /// Starts measuring when a window opens. The calling thread is assumed to be the one that runs the steps.
@@ -197,8 +197,8 @@ fn asked_wait_ends(since: u64) {
 }
 
 /// Returns the latest measurement of waits for the GPU: nanoseconds on a processor, and nanoseconds in total. If no
-/// wait was measured in the iteration that ends, it is the measurement of an earlier iteration. Also decides whether
-/// the next iteration's wait is measured.
+/// wait was measured in the iteration that ends, the result is the measurement of an earlier iteration. Also decides
+/// whether the next iteration's wait is measured.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
@@ -259,8 +259,8 @@ pub(crate) fn iteration_ends(n: u64) {
 }
 
 /// Returns true if an iteration is similar to the one that was fully measured last, so that it needs no full
-/// measurement. It took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is the
-/// number of iterations since the last full measurement, and `usual` the duration of the iteration that was measured
+/// measurement. The iteration took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is
+/// the number of iterations since the last full measurement. `usual` is the duration of the iteration that was measured
 /// then.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
     since + 1 < MEASURE_EVERY

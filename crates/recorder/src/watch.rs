@@ -62,7 +62,8 @@ pub fn is_watching() -> bool {
     looks_for(Looks::Watch)
 }
 
-/// Adds `ticks` to the sum of `cause`.
+/// Adds `ticks` to the sum of `cause`, if the sums are enabled. Except for garbage collections, only the time of the
+/// thread that began the current iteration counts.
 #[inline(always)]
 pub fn add(cause: Cause, ticks: u64) {
     if is_watching() {
@@ -77,7 +78,7 @@ fn add_watched(cause: Cause, ticks: u64) {
     }
 }
 
-/// Adds `ns` nanoseconds to the sum of `cause`.
+/// Adds `ns` nanoseconds to the sum of `cause`, like [`add`].
 #[inline]
 pub fn add_ns(cause: Cause, ns: u64) {
     if is_watching() {

@@ -40,8 +40,8 @@ lifecycle::global! {
 }
 /// The number of writers that are allocated at a time: those that fit into a page of memory.
 const BATCH: usize = 4096 / size_of::<Writer>();
-/// The number of uses in a row that are refused because a writer is marked busy, after which the mark is ignored. The
-/// mark can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
+/// The number of consecutive uses of a writer that are refused because the writer is marked as busy. After that, the
+/// mark is ignored: it can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
 const REFUSALS: u32 = 1024;
 
 /// A writer, which belongs to one thread at a time. All zeros is a valid writer without a chunk: the child of
@@ -411,8 +411,7 @@ impl Writer {
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         self.unreported.set(self.unreported.get() + 1);
-        // The header is updated now and then, so that the count is roughly right even if the process is
-        // killed.
+        // The header is updated from time to time, so that the count is roughly right even if the process is killed.
         if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
             count_dropped();
         }

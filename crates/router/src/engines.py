@@ -21,7 +21,8 @@ class _Call:
 
     def __init__(self, owner, point, tokens):
         self.owner, self.point, self.tokens = owner, point, tokens
-        # `takes`: a function that takes the logits is running. `was_taken`: at least one such function has run.
+        # `takes` is true while a function that takes the logits is running. `was_taken` is true once such a function
+        # has run.
         self.takes = self.was_taken = False
 
 
@@ -60,7 +61,7 @@ def _sglang(layer, width, is_own):
     config = getattr(layer, "topk_config", layer)
     is_grouped = config.use_grouped_topk
     # Some of a token's `top_k` experts may be shared experts, to which all tokens go. The router
-    # chooses only the others.
+    # chooses only the remaining experts.
     shared = getattr(config, "num_shared_topk_slots", None)
     if shared is None:
         shared = getattr(config, "num_fused_shared_experts", None) or 0

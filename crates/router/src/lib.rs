@@ -157,7 +157,8 @@ fn is_asked(router: PerfectRouter) -> bool {
     ASKED.load(Ordering::Relaxed) == router as u8
 }
 
-/// Handles the start of an interpreter: the first one of the process, or a later one.
+/// Called when an interpreter starts, both for the first interpreter of the process and for later ones. If balanced
+/// routers are requested, the library then waits for torch to be imported.
 fn begins() {
     WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }

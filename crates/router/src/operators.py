@@ -1,14 +1,14 @@
 # The operators that replace a gate's results. These operators are opaque to torch.compile, because otherwise it would
 # see that the gate's work is not used, and remove it.
 
-# Three numbers for each layer on each device. The operators read and write them when they run, so one captured graph
-# can do both types of routing. The numbers are: whether the router is balanced; how many choices were compared with
-# the table while the router was balanced; and how many of these choices differed. Indexed by device and by block of
-# layers, because layers are added one by one.
+# Three numbers for each layer on each device. The operators read and write these numbers when they run, so one
+# captured graph can run both the learned and the balanced router. The numbers are: whether the router is balanced; how
+# many choices were compared with the table while the router was balanced; and how many of these choices differed. The
+# key is the device and the index of a block of layers. Layers are added one by one, so there may be several blocks.
 _sheets = {}
 _LAYERS = 1024
 _active = False
-# For each device: whether it is switched to balanced routing.
+# For each device, true if the device is switched to balanced routing.
 _balanced = {}
 # True if the load of each expert is counted. This is needed if the learned router also runs at times.
 _counts = False
@@ -27,7 +27,7 @@ class Layer:
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
-        # Index of this process among those that have different tokens and share the experts. It
+        # Index of this process among the processes that have different tokens and share the experts. It
         # selects the rows of the table of balanced logits.
         self.part = part
         self.number = len(_layers)

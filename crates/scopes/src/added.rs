@@ -1,4 +1,4 @@
-//! Handles graph nodes that the program adds with explicit calls such as `cuGraphAddNode`, without a stream capture.
+//! Stores graph nodes that the program adds with explicit calls such as `cuGraphAddNode`, without a stream capture.
 
 use tllmprof_platform::peek;
 
@@ -16,8 +16,8 @@ const PLACE: usize = 32;
 /// Maximum number of bodies of a conditional node. A larger number is treated as invalid.
 const MOST_BODIES: u32 = 1024;
 
-/// Handles a node that the program added to a graph. `params` are the two addresses at which the
-/// node's parameters may be, because `cuGraphAddNode` exists with two ABIs.
+/// Called when the program has added a node to a graph. Stores the node with the thread's current scope. `params` are
+/// the two addresses at which the node's parameters may be, because `cuGraphAddNode` exists with two ABIs.
 pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     let made = match driver::kind(node) {
         Some(driver::KERNEL) => driver::kernel(node).map(Made::Kernel),
@@ -35,8 +35,8 @@ pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     }
 }
 
-/// Handles a child graph that the program added to a graph. The driver puts a copy of the child into the new node, so
-/// the copy gets the child's known nodes.
+/// Called when the program has added a child graph to a graph. The driver puts a copy of the child into the new node,
+/// so the copy gets the child's known nodes.
 pub fn child_is_added(graph: usize, node: usize, child: usize) {
     if let Some(copy) = driver::child(node) {
         graphs::cloned(copy, child);

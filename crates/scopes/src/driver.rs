@@ -156,7 +156,7 @@ pub(crate) fn captured(stream: CallStream) -> Option<CapturePoint> {
     }
     let node = if count == 1 && !nodes.is_null() {
         // SAFETY: the driver returned an array of `count` handles. It is valid until the next call
-        // for this stream, and the calling thread is inside a call for it.
+        // for this stream, and the calling thread is inside a call of the program for this stream.
         unsafe { nodes.cast::<CuHandle>().read() }.expose_provenance()
     } else {
         0
@@ -174,7 +174,7 @@ pub(crate) fn kind(node: usize) -> Option<c_int> {
     (node_type(handle(node), &mut kind) == 0).then_some(kind)
 }
 
-/// Returns the child graph inside a node.
+/// Returns the child graph inside a node; `None` if the node has none, or if the driver does not report it.
 pub(crate) fn child(node: usize) -> Option<usize> {
     let mut graph = null_mut();
     let child = Functions::get()?.child?;

@@ -38,8 +38,8 @@ pub(crate) struct OpenScope {
 
 /// Code that runs in several scopes without opening them, such as that of a compiled model.
 pub trait Within: Sync {
-    /// Returns the innermost part of the scope that the calling thread is in now, or `None` if it is in none. This
-    /// may run inside a CUDA call, so it must neither take a lock nor allocate.
+    /// Returns the innermost part of the scope that the calling thread is in now, or `None` if the thread is in no
+    /// scope of this code. This function may run inside a CUDA call, so it must neither take a lock nor allocate.
     fn now(&self) -> Option<&'static [u8]>;
 }
 
@@ -127,8 +127,9 @@ impl NativeCalls {
         let Some(mapping) = maps.at(place) else {
             return false;
         };
-        // A thread's thread-local variables are at the top of its stack, so their address shows that the mapping is
-        // its stack. For the first thread, the kernel's random bytes show it.
+        // The mapping is the thread's own stack if it contains an address that is known to be on this stack. A thread's
+        // thread-local variables are at the top of its stack. For the first thread, the kernel's random bytes are on
+        // it.
         let own = mapping.start..mapping.end;
         let is_first = ids::thread() == ids::process() && own.contains(&first_stack());
         let is_own = is_first || own.contains(&thread::address());

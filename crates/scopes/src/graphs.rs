@@ -48,9 +48,9 @@ struct ProgramGraph {
 /// The known nodes of a graph, unordered or in the order of the graph.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes whose creating calls the library has seen, with the driver's handles. Their order is determined only
-    /// when the graph is used, for example instantiated. Asking the driver for it at each call would be slow: its
-    /// answer takes longer with more nodes, and takes 1.7 µs for 1000.
+    /// The nodes whose creating calls the library has seen, with the driver's handles. The order of the nodes is
+    /// determined only when the graph is used, for example instantiated. Asking the driver for the order at each call
+    /// would be slow: the driver's answer takes longer with more nodes, and takes 1.7 µs for 1000 nodes.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
@@ -110,8 +110,8 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Runs `act` with the known graphs, like [`with`]. This is for the worker thread, which compares the replays of
-/// graphs with their captures.
+/// Runs `act` with the known graphs, like [`with`]. This function is for the worker thread, which compares the replays
+/// of graphs with their captures.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
@@ -159,7 +159,7 @@ pub fn is_changed(exec: usize) {
     });
 }
 
-/// Handles the end of a capture. `graph` is the result, or `None` if the capture failed.
+/// Called when a capture has ended. `graph` is the result, or `None` if the capture failed.
 pub fn capture_ends(graph: Option<usize>) {
     with(|graphs| match graph {
         Some(graph) => {

@@ -4,10 +4,10 @@
 //!
 //! [`paths`] assigns numbers to the paths. [`stack`] keeps the open scopes of each thread, which
 //! include calls of native functions ([`native`]). [`capture`] finds the nodes that a call creates
-//! while a stream is captured, and [`added`] those that the program adds with explicit calls.
-//! [`graphs`] follows graphs from there to their launches. [`judge`] compares the kernels of a
-//! replay with those of the capture, and writes the result. A replay itself costs nothing extra. If
-//! the variable is not set, no scopes are kept.
+//! while a stream is captured, and [`added`] stores the nodes that the program adds with explicit
+//! calls. [`graphs`] follows graphs from the creation of their nodes to their launches. [`judge`]
+//! compares the kernels of a replay with the kernels of the capture, and writes the result. A replay
+//! itself costs nothing extra. If the variable is not set, no scopes are kept.
 
 mod added;
 mod capture;

@@ -4,8 +4,8 @@
 //! the library notices that it is gone. A `longjmp` leaves calls without notice. So each time a
 //! scope is needed, two things are checked: the stack still reaches as deep as the call, and the
 //! call's return address is still in its place. The check works only on the thread's own stack. If
-//! a coroutine or a signal handler launches work from another stack while calls are open on this
-//! one, the scope is unknown.
+//! a coroutine or a signal handler launches work from another stack while calls are open on the
+//! thread's own stack, the scope is unknown.
 
 use tllmprof_platform::{stack as machine, thread};
 

@@ -64,7 +64,8 @@ impl Node {
         }
     }
 
-    /// Returns the same node in another scope.
+    /// Returns the same node with another scope. A node whose creating call was not seen has no scope and stays as it
+    /// is.
     pub(crate) const fn within(self, scope: u32) -> Self {
         match self {
             Self::Unseen => self,

@@ -92,7 +92,7 @@ fn begin() -> Option<&'static OpenScopes> {
 }
 
 impl OpenScopes {
-    /// Returns the open scopes that are stored.
+    /// Returns the open scopes that are stored, the outermost first.
     pub(crate) fn open_entries(&self) -> &[OpenScope] {
         &self.entries[..self.depth.get()]
     }

@@ -244,8 +244,8 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Checks the order of the nodes of nested graphs. It must be right even if the library did not see the calls that
-/// created some of the nodes.
+/// Checks the order of the nodes of nested graphs. The order must be right even if the library did not see the calls
+/// that created some of the nodes.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -484,8 +484,8 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // No mark is freed by a call that is deeper on the stack than the unwinder. It may be in a signal handler that
-    // interrupted the unwinder.
+    // No mark is freed by a call that is deeper on the stack than the unwinder. Such a call may be in a signal handler
+    // that interrupted the unwinder.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);

@@ -18,7 +18,7 @@ lifecycle::global! {
     static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
 }
 
-/// Registers `act` to run when the process exits. It runs before the exit handlers that the driver registered
+/// Registers `act` to run when the process exits. `act` runs before the exit handlers that the driver registered
 /// when it was initialised.
 pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));

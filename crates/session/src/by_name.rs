@@ -30,16 +30,15 @@ fn begin_thread() {
     }
 }
 
-/// Handles the beginning of `what`, a range or a function that the rule names. Returns the number of the
-/// iteration that ends together with it, if there is one. Afterwards the caller has to call
-/// [`goes_on`](crate::goes_on) to report that the range or function has begun.
+/// Called at the beginning of `what`, a range or a function that the rule names. Begins an iteration if one is due.
+/// Returns the number of the iteration that ends together with `what`, if there is one. Afterwards the caller has to
+/// call [`goes_on`](crate::goes_on) to report that the range or function has begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, BatchFacts::default())
 }
 
-/// Handles the beginning of `what`, like [`ask`]. `facts` describes the batch (requests and tokens) of the iteration
-/// that may begin.
+/// Does the same as [`ask`]. `facts` describes the batch (requests and tokens) of the iteration that may begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let _errno = SavedErrno::new();
@@ -47,7 +46,8 @@ pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// Called when a range or function that the rule names has ended. Ends `iteration`, which ends together with it.
+/// Called when a range or function that the rule names has ended. Ends `iteration`, which ends together with the
+/// range or function.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = SavedErrno::new();

@@ -21,7 +21,8 @@ use super::state::{STATE, SessionState, WAITS_ENTER};
 use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
-/// Handles a CUDA call that a thread has entered. The thread makes the real call when this function returns.
+/// Called when a thread has entered a hooked CUDA call. Begins or ends an iteration, and opens or closes windows, if
+/// the call requires that. The thread makes the real call when this function returns.
 pub fn entered(call: Call) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::begins(),
@@ -43,8 +44,8 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// Handles a call of a native function that the rule for a step names. Returns the number of the iteration that ends
-/// when the function returns, if there is one.
+/// Called when a thread has entered a native function that the rule for a step names. Returns the number of the
+/// iteration that ends when the function returns, if there is one.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
@@ -57,14 +58,13 @@ pub fn closes_after(iteration: u64) -> bool {
         .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
-/// Handles the beginning of `what`: a CUDA call, or a range or function that the rule names. Returns the number of
-/// the iteration that ends together with `what`, if there is one.
+/// Called at the beginning of `what`: a CUDA call, or a range or function that the rule names. Begins an iteration if
+/// one is due. Returns the number of the iteration that ends together with `what`, if there is one.
 pub(crate) fn enter(what: Counted) -> Option<u64> {
     enter_with(what, BatchFacts::default())
 }
 
-/// Handles the beginning of `what`, like [`enter`]. `facts` describes the batch (requests and tokens) of the
-/// iteration that may begin.
+/// Does the same as [`enter`]. `facts` describes the batch (requests and tokens) of the iteration that may begin.
 pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
@@ -188,7 +188,8 @@ fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     }
 }
 
-/// Handles the return of an intercepted CUDA call. `stream` is the call's first argument.
+/// Called when a hooked CUDA call has returned. Begins an iteration if one is due. `stream` is the call's first
+/// argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::began(stream, succeeded),

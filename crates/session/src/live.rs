@@ -253,7 +253,7 @@ pub fn can_run_torch_profiler() -> bool {
 }
 
 /// Makes the open window close at the end of the current iteration, and cancels a requested window that has
-/// not opened. Returns true if there was such a window.
+/// not opened. Returns true if there was a window to close or to cancel.
 pub fn stop() -> bool {
     let Some(mut guard) = lock() else {
         return false;
@@ -340,7 +340,7 @@ pub fn status() -> Option<ProcessStatus> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
     let iterations = state.counter.iterations(&state.slots);
-    // The rank is not looked up on this thread. A thread of the program does so when its next iteration
+    // The rank is not looked up on this thread. A thread of the program looks it up when its next iteration
     // begins.
     state.rank_is_wanted = true;
     let open = state.schedule.open().map(|open| (open.window, true));

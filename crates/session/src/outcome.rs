@@ -1,7 +1,7 @@
 //! The result of all windows, formatted as the last line of the log.
 //!
-//! This module neither allocates nor frees memory, because `_exit` may be called in a signal handler that
-//! interrupted the allocator.
+//! This module neither allocates nor frees memory, because it also runs when the program calls `_exit`. The program
+//! may do so in a signal handler that interrupted the allocator.
 
 use core::fmt;
 use std::time::Instant;
@@ -45,14 +45,17 @@ pub(crate) struct Ended {
     /// ones.
     pub is_sampled: bool,
     pub schedule: Schedule,
-    /// The number of stream captures after which counting restarted although iterations had already been counted.
+    /// The number of stream captures after which the count of iterations restarted at 0 although iterations had already
+    /// been counted.
     restarts: u64,
-    /// The number of iterations for which the condition on batches held, and the number for which it did not.
+    /// The number of iterations for which the condition on batches (`TLLMPROF_WHERE`) held, and the number for which it
+    /// did not.
     held: Held,
     calls: CallCounts,
-    /// The rule and its reason, if the rule has changed since the record began.
+    /// The new step rule and the reason for it, if the rule has changed since the record began.
     pub another: Option<Beginning>,
-    /// The state of the learner at the end; `None` if the rule is not learnt.
+    /// The state at the end of the learner, which finds the step rule from the program's calls; `None` if the rule is
+    /// not learnt.
     learnt: Option<Learnt>,
     /// The latest stretch of time, if the record contains stretches in place of iterations because no step was
     /// recognized.
@@ -130,8 +133,8 @@ impl Ended {
         }
     }
 
-    /// Returns those of the requested windows that were captured at least in part if `are_captured` is true,
-    /// otherwise those that were not captured.
+    /// Returns a part of the requested windows. If `are_captured` is true, these are the windows that were captured
+    /// completely or in part, otherwise the windows that were not captured.
     fn windows(&self, are_captured: bool) -> impl Iterator<Item = IterationRange> + Clone {
         let captured = self.schedule.captured();
         // A binary search is used, because there may be many windows. The captured windows are in order.
@@ -324,7 +327,7 @@ impl Outcome<'_> {
 
 /// A window that was captured only in part.
 struct Partial {
-    /// The window that was captured in part; `None` if it is the only captured one, so that the message need
+    /// The window that was captured in part. `None` if no other window was captured, because the message then need
     /// not name it.
     window: Option<IterationRange>,
     has: Share,
@@ -357,7 +360,7 @@ impl fmt::Display for Partial {
 
 /// An additional clause of the log's last line, about windows that did not open as requested.
 enum Note<'a> {
-    /// The condition on batches held for too few iterations.
+    /// The condition on batches (`TLLMPROF_WHERE`) held for too few iterations.
     Condition(&'a Ended),
     /// Windows waited for the rank, which did not become known. Contains the reason.
     RankWaited(&'static str),
@@ -404,7 +407,7 @@ impl fmt::Display for Note<'_> {
     }
 }
 
-/// Writes for how many iterations the condition on batches held, or why that is not known.
+/// Writes for how many iterations the condition on batches (`TLLMPROF_WHERE`) held, or why that number is not known.
 fn write_condition(ended: &Ended, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Some(condition) = &ended.settings.condition else {
         return Ok(());
@@ -448,7 +451,7 @@ impl CallCounts {
     }
 }
 
-/// Formats the counted CUDA calls as a list, with a rule for a step that would have counted them.
+/// Formats the counted CUDA calls as a list, with the number and the kind of the calls.
 impl fmt::Display for CallCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [

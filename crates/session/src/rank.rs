@@ -15,7 +15,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// Returns the rank, if it is known.
+    /// Returns the rank; `None` if the process has no rank, or if the rank has not been found yet.
     pub const fn known(self) -> Option<Ranked> {
         match self {
             Self::Known(ranked) => Some(ranked),

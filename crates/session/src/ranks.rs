@@ -28,8 +28,8 @@ lifecycle::global! {
     static GROUP: AtomicU64 = AtomicU64::new(NO_GROUP);
 }
 
-/// Notes an NCCL communicator that the program has created. `place` is the process's rank in the communicator, and
-/// its size; `None` if several communicators were created at once or the values are invalid.
+/// Notes an NCCL communicator that the program has created. `place` consists of the process's rank in the communicator
+/// and the communicator's size. It is `None` if several communicators were created at once or the values are invalid.
 pub fn communicator(place: Option<(u64, u64)>) {
     let place = place.filter(|(rank, size)| rank < size && u32::try_from(*size).is_ok());
     let new = place.map_or(MANY_GROUPS, |(rank, size)| rank << 32 | size);

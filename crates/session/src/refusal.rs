@@ -19,7 +19,8 @@ impl fmt::Display for SeccompWarning {
     }
 }
 
-/// Returns true if the settings may open windows that are not planned, or use the flight recorder.
+/// Returns true if the settings use the flight recorder (which keeps the latest iterations outside windows), or allow
+/// windows that are not planned: by triggers, kernel samples or requests from outside.
 pub(crate) fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }

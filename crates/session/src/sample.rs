@@ -38,8 +38,8 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun) {
 }
 
 impl SessionState {
-    /// Returns true if a kernel sample may begin with this iteration. A planned or requested window may
-    /// prevent that.
+    /// Returns true if a kernel sample may begin with this iteration. It may not if the sample would conflict with a
+    /// planned or requested window.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));

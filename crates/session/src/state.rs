@@ -90,8 +90,8 @@ pub(crate) struct SessionState {
     pub span: Stretches,
     /// The number of stream captures after which counting restarted although iterations had already been counted.
     pub restarts: u64,
-    /// The number of iterations that began while another thread was opening or closing windows, because the threads
-    /// that began them could not wait any longer; `None` once this has been logged.
+    /// The number of iterations that began too early: the thread that began the iteration could not wait any longer,
+    /// although another thread was still opening or closing windows. `None` once this number has been logged.
     pub early: Option<u64>,
     /// The latest window that was requested while the process runs.
     pub demand: Option<Demand>,
@@ -111,7 +111,8 @@ pub(crate) struct SessionState {
 pub(crate) struct Filter {
     /// The number of iterations for which the condition on batches held, and the number for which it did not.
     pub held: Held,
-    /// The latest iteration that has begun, if the condition on batches does not hold for it; otherwise `None`.
+    /// The latest iteration that has begun, if the condition on batches (such as `TLLMPROF_WHERE`) does not hold for
+    /// it; otherwise `None`.
     pub excluded: Option<u64>,
     /// The time when the open window was last split (closed for an excluded iteration, to be opened again).
     pub split: Option<Instant>,
@@ -205,8 +206,8 @@ impl SessionState {
         })
     }
 
-    /// Returns the first limit of the cell (a counter with a limit) in which thread number `thread` counts `what`. It
-    /// is 0 before the process uses CUDA, so that the first CUDA call is examined.
+    /// Returns the first limit of the cell (a counter with a limit) in which thread number `thread` counts `what`. The
+    /// limit is 0 before the process uses CUDA, so that the first CUDA call is examined.
     pub(crate) fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -284,8 +285,9 @@ impl SessionState {
         } else {
             self.schedule.next_edge()
         };
-        // With a learnt rule, the learner reports each iteration even if it is not requested here. While a window is
-        // open, the record needs the exact call with which an iteration begins, so each iteration is requested.
+        // With a learnt rule, the learner (which finds the rule in the calls) reports each iteration even if it is not
+        // requested here. While a window is open, the record needs the exact call with which an iteration begins, so
+        // each iteration is requested.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -356,8 +358,9 @@ impl SessionState {
     }
 
     /// Returns true if the rank has to be looked up at `point`: when a window opens or closes, and at each iteration
-    /// while a window waits for the rank. It is not looked up earlier, because engines set it late. But if only some
-    /// ranks open windows, it is looked up from the first iteration on, because Python may need time to answer.
+    /// while a window waits for the rank. The rank is not looked up earlier, because engines set it late. But if only
+    /// some ranks open windows, the rank is looked up from the first iteration on, because Python may need time to
+    /// answer.
     pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
@@ -412,7 +415,8 @@ impl SessionState {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
 
-    /// Returns the condition on batches for the open window or, if no window is open, for the next one.
+    /// Returns the condition on batches (such as `TLLMPROF_WHERE`) for the open window or, if no window is open, for
+    /// the next one.
     pub(crate) fn condition(&self) -> Option<&Condition> {
         match self.due() {
             Some(demand) => demand.condition.as_ref(),
@@ -480,14 +484,14 @@ impl SessionState {
         }
     }
 
-    /// Returns true if `point` is the beginning of the latest iteration and the condition on batches does not
-    /// hold for that iteration.
+    /// Returns true if `point` is the beginning of the latest iteration and the condition on batches (such as
+    /// `TLLMPROF_WHERE`) does not hold for that iteration.
     pub(crate) fn excludes(&self, point: Point) -> bool {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
-    /// Returns true if the open window has to be closed before `iteration`, because the condition on batches does not
-    /// hold for it. The window opens again later.
+    /// Returns true if the open window has to be closed before `iteration`, because the condition on batches (such as
+    /// `TLLMPROF_WHERE`) does not hold for this iteration. The window opens again later.
     pub(crate) fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;

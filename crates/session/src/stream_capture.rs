@@ -51,7 +51,7 @@ pub fn is_any_under_way() -> bool {
     UNDER_WAY.load(Ordering::SeqCst) != 0
 }
 
-/// Ends the captures of the thread that used `slot` and has ended.
+/// Ends the captures of the thread that used `slot` (the thread's counters of calls). The thread itself has ended.
 pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     let before = state.captures.len();
     state
@@ -63,8 +63,8 @@ pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     }
 }
 
-/// Notes whether the calls of the thread that uses `slot` are being captured. Called with the state locked,
-/// so that the thread cannot end meanwhile.
+/// Notes whether the calls of the thread that uses `slot` (its counters of calls) are being captured. Called with the
+/// state locked, so that the thread cannot end meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));

@@ -29,7 +29,7 @@ pub(crate) struct Switch {
     edge: Edge,
     step: &'static Step,
     rank: Rank,
-    /// True if the condition on batches does not hold for the iteration that begins.
+    /// True if the condition on batches (such as `TLLMPROF_WHERE`) does not hold for the iteration that begins.
     excluded: bool,
     /// The reason that the log gives if the window opens late.
     why_late: &'static str,
@@ -58,7 +58,8 @@ struct Opening {
     /// The number of the window among those requested while the process runs, counted from 1.
     demand: Option<u64>,
     torch_trace: Option<TracePath>,
-    /// True if the iterations that the flight recorder has kept before the window stay in the record.
+    /// True if the iterations before the window stay in the record. The flight recorder, which keeps the latest
+    /// iterations, has recorded them.
     past: bool,
 }
 

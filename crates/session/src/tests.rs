@@ -56,8 +56,8 @@ struct Orders {
     /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point in the sequence of iterations at which the fake sink reports (`has_edge_at`) that something has to be
-    /// started or stopped, although no window opens or closes there.
+    /// A point in the sequence of iterations at which the fake sink (profilers and record) reports that something has
+    /// to be started or stopped (`has_edge_at`), although no window opens or closes there.
     edge: Option<Point>,
     while_switching: Option<Act>,
     /// True if the fake interpreter reports that the calling thread has the GIL and that a thread
@@ -65,7 +65,8 @@ struct Orders {
     gil: bool,
     /// The rank that the fake Python interpreter returns.
     rank: Rank,
-    /// The times that the fake sink returns: parts of an iteration's duration, each with a known cause.
+    /// The times that the fake sink (profilers and record) returns: parts of an iteration's duration, each with a known
+    /// cause.
     spent: Spent,
 }
 
@@ -312,8 +313,8 @@ impl Process {
         self.asked().into_iter().filter(is).collect()
     }
 
-    /// Returns the points in the sequence of iterations at which the fake sink was called to switch, with the
-    /// windows that opened or closed.
+    /// Returns the points in the sequence of iterations at which the fake sink (profilers and record) was called to
+    /// switch, with the windows that opened or closed.
     fn switches(&self) -> Vec<String> {
         self.asked_for(&["Start", "In(", "After("])
     }
@@ -455,7 +456,7 @@ fn calls(count: usize, what: Call) {
 }
 
 /// Begins an NVTX range or a Python function that the rule names. Returns the number of the iteration that
-/// ends together with it, if there is one.
+/// ends together with the range or function, if there is one.
 fn begins(what: Counted) -> Option<u64> {
     let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
     goes_on();

@@ -1,4 +1,5 @@
-//! Handles threads of the program, from a thread's first intercepted call to the thread's end.
+//! Assigns counters of calls to each thread of the program at its first intercepted call, and frees them when the
+//! thread ends.
 
 use core::sync::atomic::Ordering;
 
@@ -62,7 +63,7 @@ extern "C" fn exits() {
     contained((), ending::finish);
 }
 
-/// Frees `slot`, whose thread has ended. From here on another thread may use it.
+/// Frees `slot` (the counters of calls of a thread that has ended). Another thread may use the slot afterwards.
 fn leave(slot: &'static Slot) {
     let _inside = Inside::enter();
     let mut guard = STATE.lock();

@@ -52,7 +52,7 @@ pub(crate) fn ends(state: &mut SessionState) {
     }
 }
 
-/// Logs why `window` opens. It is logged as a warning, because warnings are also written into the record.
+/// Logs why `window` opens. The message is a warning, because warnings are also written into the record.
 pub(crate) fn log(window: IterationRange, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,

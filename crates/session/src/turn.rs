@@ -24,9 +24,9 @@ use tllmprof_sync::wake;
 
 /// The interval at which a waiting thread that has the GIL checks whether a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest time that a thread waits before it opens or closes windows. It waits for other threads whose calls
-/// have a number but have not continued to the real function. Such threads hold none of the library's locks, and only
-/// have to execute some instructions or to get the GIL.
+/// The longest time that a thread that is about to open or close windows waits for other threads. It waits for threads
+/// whose calls have got a number (their position in the sequence of calls) but have not continued to the real function.
+/// Such threads hold none of the library's locks, and only have to execute some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The interval at which a thread that is about to open or close windows checks whether the threads that it waits for
 /// have continued to the real function.
@@ -46,9 +46,9 @@ lifecycle::global! {
 
 /// Moves the process to `point` in the sequence of iterations, and opens or closes the windows that are due there.
 ///
-/// If another thread has the turn (the right to switch windows), that thread also switches for `point`, and the
-/// calling thread waits for it for a limited time. At the beginning of an iteration the calling thread does not wait,
-/// because it has already waited in [`wait_for`].
+/// If another thread has the turn (the right to switch windows), the other thread also switches for `point`, and the
+/// calling thread waits for a limited time until the switch is done. At the beginning of an iteration the calling
+/// thread does not wait, because it has already waited in [`wait_for`].
 pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(TurnEvent::Reached(point)), point) {
@@ -116,8 +116,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits, for a limited time, until each numbered call of another thread has continued to the real function. Called
-/// by the thread that has the turn (the right to switch windows).
+/// Waits, for a limited time, until each call of another thread that has a number (a position in the sequence of
+/// calls) has continued to the real function. Called by the thread that has the turn (the right to switch windows).
 fn let_go_on(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -133,8 +133,8 @@ fn let_go_on(
         if now >= *deadline.get_or_insert(now + CONTINUE_TIMEOUT) {
             break;
         }
-        // A futex wait is used because, unlike `sleep`, it is not a cancellation point. No thread wakes this
-        // futex meanwhile, so the wait lasts until its time-out.
+        // A futex wait is used because, unlike `sleep`, it is not a cancellation point. This thread has the turn, so no
+        // other thread wakes this futex, and the wait lasts until its time-out.
         let pause = || wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
         guard = unlocked(guard, pause).0;
     }
@@ -195,9 +195,9 @@ pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
     }
 }
 
-/// Waits until no thread has the turn (the right to switch windows), so that the calling thread's call comes after
-/// the switch. The wait ends at the deadline of the turn. It lasts for at most [`OPENING`] in all, even if other
-/// threads get the turn in between.
+/// Waits until no thread has the turn (the right to switch windows), so that the calling thread's call comes after the
+/// switch. The wait ends at the deadline of the turn. It lasts for at most [`OPENING`] in all, even if several threads
+/// get the turn one after another.
 pub(crate) fn wait_for(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {

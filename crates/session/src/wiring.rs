@@ -23,14 +23,15 @@ pub struct Place<'a> {
     pub why_late: &'static str,
     /// True if a stream is being captured in the process, so that nothing may wait for the device.
     pub capturing: bool,
-    /// True if the condition on batches does not hold for the iteration that begins.
+    /// True if the condition on batches (such as `TLLMPROF_WHERE`) does not hold for the iteration that begins.
     pub excluded: bool,
     /// The number of iterations, from this point on, in which GPU kernels are recorded. `None` unless a window opens,
     /// or the open window begins its last part, in which kernels are recorded.
     pub kernels: Option<u64>,
     /// The settings of the kernel sample, if the window that opens is a sample.
     pub sampled: Option<KernelSamples>,
-    /// True if the iterations that the flight recorder has kept before the window stay in the record.
+    /// True if the iterations before the window stay in the record. The flight recorder, which keeps the latest
+    /// iterations, has recorded them.
     pub past: bool,
     /// The number of the window that opens among those requested while the process runs, counted from 1;
     /// `None` for a planned window.
@@ -72,9 +73,9 @@ pub trait Sink: Sync {
     fn rule_is_known(&self, facts: &SessionFacts<'_>);
     /// Writes the rank into the record, because it became known only after the record had begun.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// Records that an iteration begins or ends at `point`, where no window opens or closes. If there is a record,
-    /// this method is called for each iteration. `excluded` is true if the condition on batches does not hold for the
-    /// iteration that begins.
+    /// Records that an iteration begins or ends at `point`, where no window opens or closes. If there is a record, this
+    /// method is called for each iteration. `excluded` is true if the condition on batches (such as `TLLMPROF_WHERE`)
+    /// does not hold for the iteration that begins.
     fn passes(&self, point: Point, excluded: bool);
     /// Notes that a stretch of time is about to begin. It is recorded in place of an iteration, because no step is
     /// known yet.
@@ -116,7 +117,7 @@ pub trait Sink: Sync {
     }
     /// Ends the record. `in_order` is true if the process exits normally.
     fn finish_record(&self, in_order: bool);
-    /// Makes the sink's own threads end. Must not wait for them.
+    /// Makes the threads of the sink (profilers and record) end. Must not wait for them.
     fn ends_threads(&self);
 }
 
@@ -127,7 +128,8 @@ pub trait Doors: Sync {
     fn attend(&self, calls: CallSet);
     /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
-    /// Adapts the hooks after the number of stream captures in progress has changed.
+    /// Adapts the hooks after the number of stream captures in progress has changed, because more of the driver's calls
+    /// may have to be recorded during a capture.
     fn captures(&self) {}
     /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);
@@ -204,7 +206,7 @@ pub trait Interpreter: Sync {
 pub trait Listener: Sync {
     /// Starts to listen if the settings ask for it. Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
-    /// Called when the process ends. Makes the listening thread end. Neither waits nor allocates.
+    /// Makes the listening thread end. Called when the process ends. Must not wait or allocate.
     fn ends(&self);
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct Asleep {
 }
 
 impl Asleep {
-    /// Returns the system call of the thread or process `id`. Reads and writes of a stream, such as a pipe or a
-    /// socket, have values of their own, different from those of a file.
+    /// Returns the system call of the thread or process `id`. For a read or write of a stream, such as a pipe or a
+    /// socket, the value differs from that for a file.
     pub(crate) fn distinguish_streams(self, id: TaskId) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,

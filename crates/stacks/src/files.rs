@@ -144,7 +144,7 @@ pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Optio
     }
 }
 
-/// Returns the numbers among the names in a list of `linux_dirent64` structures.
+/// Returns the thread ids in a buffer of `linux_dirent64` structures: the file names that are numbers.
 fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
     /// The offsets of the structure's length and of its name, which ends with a zero.
     const LENGTH_AT: usize = 16;
@@ -191,7 +191,7 @@ mod tests {
             ids::thread()
         });
         let number = number.join().unwrap();
-        // The thread's entry may stay for a moment after `join`.
+        // The thread's folder in `/proc` may exist for a moment after `join`.
         while listed().contains(&number) {
             std::thread::yield_now();
         }

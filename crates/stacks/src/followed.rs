@@ -10,8 +10,8 @@ use tllmprof_python::stacks::{Target, here};
 
 use super::files::{MAX_THREADS, TaskFiles, TaskId};
 
-/// The value of [`ThreadSlot::number`] while a thread takes the slot but has not filled in its
-/// data.
+/// The value of [`ThreadSlot::number`] while a thread takes the slot (an entry of the table of followed threads) but
+/// has not filled in its data.
 const CLAIMED: i32 = -1;
 
 struct ThreadSlot {
@@ -35,8 +35,8 @@ lifecycle::global! {
     }; MAX_THREADS];
 }
 
-/// Adds the calling thread to the threads whose stacks are sampled, because it makes a step. Does nothing if all slots
-/// are in use.
+/// Adds the calling thread to the threads whose stacks are sampled, because it makes a step. Does nothing if all
+/// entries of the table of followed threads are in use.
 pub(crate) fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
@@ -56,7 +56,7 @@ pub(crate) fn follow() {
     }
 }
 
-/// A thread that is followed, with its slot.
+/// A thread whose stacks are sampled, with its entry in the table of followed threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Followed {
     pub place: usize,
@@ -74,7 +74,7 @@ impl Followed {
     }
 }
 
-/// Returns all followed threads.
+/// Returns all threads whose stacks are sampled.
 pub(crate) fn all() -> impl Iterator<Item = Followed> {
     SLOTS.iter().enumerate().filter_map(|(index, place)| {
         let number = place.number.load(Ordering::Acquire);
@@ -88,13 +88,13 @@ pub(crate) fn all() -> impl Iterator<Item = Followed> {
     })
 }
 
-/// Frees the slot of a followed thread, because the thread has ended.
+/// Frees the entry of a followed thread in the table, because the thread has ended.
 pub(crate) fn forget(thread: Followed) {
     let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Frees the slots of all followed threads. Called when the window (a recorded interval) has closed.
+/// Frees all entries of the table of followed threads. Called when the window (a recorded interval) has closed.
 pub(crate) fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Samples the stacks of threads that make steps or launch their work, while a window is open
+//! Samples the stacks of threads that make steps, or launch GPU work for steps, while a window is open
 //! (`TLLMPROF_STACKS`).
 //!
 //! ```text

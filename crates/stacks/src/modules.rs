@@ -38,7 +38,8 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Reads the list of modules again if modules were loaded or unloaded. Returns true if so.
+    /// Reads the list of modules again if modules were loaded or unloaded since it was last read. Returns true if the
+    /// list was read again.
     pub(crate) fn look(&mut self) -> bool {
         let changes = elf::changes();
         if self.changes.replace(changes) == Some(changes) {

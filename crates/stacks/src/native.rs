@@ -15,8 +15,8 @@ use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
 /// Size in bytes of the ring's first page, which holds the positions of the kernel and the reader.
-/// `DATA_WITH_STACKS_BYTES` is the size of the data after it. If the kernel has no space for that much, `DATA_BYTES`
-/// is used, and samples contain no copies of the stack.
+/// `DATA_WITH_STACKS_BYTES` is the size of the samples after this page. If the kernel refuses to open such a ring, the
+/// size is `DATA_BYTES`, and samples contain no copies of the stack.
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;

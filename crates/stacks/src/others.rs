@@ -1,9 +1,9 @@
-//! The other threads of the process, and its child processes, while a followed thread waits for something. One of them
-//! may prepare what the thread waits for.
+//! Observes the other threads of the process, and its child processes, while a followed thread (one that makes steps)
+//! waits for something. One of these tasks may prepare what the followed thread waits for.
 //!
-//! At each sample of a wait the sampler reads how much processor time each of them has used, which needs no file. It
-//! selects a few that may be the cause: the busiest one, and those that have run in most of the times between two
-//! waits. Nothing is read while no followed thread waits.
+//! At each sample at which a followed thread waits, the sampler reads the processor time of each task, without opening
+//! a file. It selects a few tasks that may be the cause of the wait: the busiest one, and those that have run between
+//! two waits most often. Nothing is read while no followed thread waits.
 
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -30,8 +30,8 @@ const MAX_CHILDREN: usize = MAX_OTHERS / 2;
 const MAX_CHILDREN_IN_ALL: usize = 256;
 /// The most threads and processes that are selected at a sample.
 const MAX_SELECTED: usize = 4;
-/// The longest time since the previous sample of a wait, in sampling periods, for which the processor time since then
-/// tells what a thread does now.
+/// The longest time since the previous sample of a wait, in sampling periods. After a longer time, the processor time
+/// that a thread has used since that sample does not show if the thread is busy now.
 const MAX_PERIODS: u64 = 4;
 
 /// Another thread of the process, or a child process.
@@ -42,7 +42,7 @@ struct OtherTask {
     used: u64,
     /// The processor time in ns that was used between the two latest samples of waits.
     ran: u64,
-    /// Number of new waits at which the task had run since the wait before.
+    /// Number of waits before which the task had run: it had used processor time since the previous sample of a wait.
     runs: u32,
     /// The id of the record's string for the name; `None` if it has not been read yet.
     name: Option<StringId>,
@@ -73,7 +73,7 @@ pub(crate) struct SelectedTask {
     has_run: bool,
 }
 
-/// Returns true if a wait in this system call can end by another thread or a child process.
+/// Returns true if another thread or a child process can end a wait in this system call.
 pub(crate) const fn is_wait(call: SystemCall) -> bool {
     use SystemCall as Call;
     matches!(
@@ -124,7 +124,7 @@ impl OtherTasks {
     }
 
     /// Reads the processor times at a sample at which the threads `waiting` wait, and returns the selected tasks.
-    /// `is_new` is true if one of the threads has woken since the previous sample of a wait.
+    /// `is_new` is true if a wait has begun since the previous sample of a wait.
     pub(crate) fn look(&mut self, waiting: &[Followed], is_new: bool) -> Vec<SelectedTask> {
         let now = Instant::now();
         let is_late = |at: Instant| now.duration_since(at) >= LIST_INTERVAL;
@@ -175,8 +175,9 @@ impl OtherTasks {
                 false => ControlFlow::Break(()),
             }
         });
-        // What a thread did before the first search is not known. A thread that is new since the previous search is
-        // left out until the next one, so that no files of threads are opened that live only for a moment.
+        // At the first search, the processor time that a thread has used so far does not count, because it is not known
+        // when the thread used it. In later searches, a thread that is new is left out until the next search. So no
+        // files are opened for threads that live only for a moment.
         let is_first = self.listed.is_empty();
         let ranked = found.iter().filter_map(|(number, used)| {
             let place = self
@@ -207,8 +208,8 @@ impl OtherTasks {
         }
     }
 
-    /// Adds the processes that the waiting threads and the main thread have started, and the processes that these
-    /// have started.
+    /// Adds the processes that the waiting threads and the main thread have started, and the child processes of these
+    /// processes.
     fn list_children(&mut self, waiting: &[Followed]) {
         let main = TaskFiles {
             place: MAIN_THREAD,
@@ -239,8 +240,8 @@ impl OtherTasks {
         }
     }
 
-    /// Adds a task, unless it is there already or all places are taken. `used` is the processor time in ns that does
-    /// not count, because it was used before. Returns the files of a task that was added.
+    /// Adds a task, unless it is observed already or all places are taken. `used` is the processor time in ns that the
+    /// task had used before, which does not count. Returns the files of the task if it was added.
     fn add(&mut self, id: TaskId, used: u64) -> Option<TaskFiles> {
         let is_there = |task: &OtherTask| task.files.id == id;
         if self.tasks.iter().any(is_there) {
@@ -273,7 +274,8 @@ impl OtherTask {
         true
     }
 
-    /// Returns the task as it is at a sample. `since` is the time since the previous sample, if that was recent.
+    /// Selects the task at a sample. Returns its data. `since` is the time since the previous sample of a wait, if that
+    /// sample was recent.
     fn select(&mut self, since: Option<Duration>) -> SelectedTask {
         SelectedTask {
             files: self.files,
@@ -320,7 +322,8 @@ fn name_of(task: TaskFiles) -> StringId {
     }
 }
 
-/// Returns the numbers of a list of processes. A number at the end that may be cut is left out.
+/// Returns the numbers in a list of processes. A number without a blank after it is left out, because it may be cut
+/// off.
 fn numbers(text: &[u8]) -> impl Iterator<Item = i32> {
     let end = text.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
     let text = str::from_utf8(&text[..end]).unwrap_or_default();
@@ -350,7 +353,7 @@ mod tests {
         shell.spawn().unwrap()
     }
 
-    /// Looks until a selected task satisfies `is`.
+    /// Calls `look` repeatedly until the event of a selected task satisfies `is`.
     fn await_task(tasks: &mut OtherTasks, is: impl Fn(&What) -> bool) {
         loop {
             let selected = tasks.look(&[this_thread()], true);

@@ -77,7 +77,8 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all ids if a new era has begun, in which the record starts without strings again. Returns true if so.
+    /// Resets all ids if a new era has begun, in which the record starts without strings again. Returns true if the ids
+    /// were reset.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -109,7 +110,7 @@ impl StringIds {
     }
 
     /// Returns the innermost frame of a native sample. The stack is unwound with the modules'
-    /// tables. If that stops early and frame pointers lead further, the frame pointers are used.
+    /// tables. If the unwinding stops early and frame pointers lead further, the frame pointers are used.
     fn sampled(&mut self, sample: &native::NativeSample<'_>, addresses: &mut Vec<usize>) -> u32 {
         addresses.clear();
         let Self {
@@ -119,8 +120,8 @@ impl StringIds {
             unwinder.unwind_copy(modules, registers, stack, addresses)
         });
         if !is_all {
-            // An address outside modules is not a caller: the frame pointer register was used for another purpose. So
-            // the chain ends there.
+            // An address outside modules is not a caller: the program used the frame pointer register for another
+            // purpose. So the chain of callers ends before that address.
             let is_code = |address: &usize| modules.unwind_table(*address).is_some();
             let mut chain = sample.by_frame_pointers();
             let innermost = chain.next();
@@ -640,8 +641,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // If a new window has opened since the last sample, the record may have started without strings
-                // again. Then new ids are needed.
+                // A window may have opened since the last sample, and the record may have started without strings
+                // again. Then the ids of strings and frames are assigned anew.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }

@@ -6,8 +6,8 @@
 //! are recorded, has a given number of iterations or a given duration.
 //!
 //! Some iterations are in the window but do not count towards its length: iterations in which the program waited for
-//! requests or captured a stream, and iterations that a condition excludes. Only a little of a pause
-//! ([`Known::is_pause`]) counts.
+//! requests or captured a stream, and iterations that a condition excludes. A pause ([`Known::is_pause`]) counts as an
+//! iteration, but only with the usual duration of an iteration or 0.1 s ([`SHORTEST_PAUSE`]), whichever is longer.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -109,8 +109,8 @@ impl Measuring {
         self.running = None;
     }
 
-    /// Handles the beginning of an iteration, which ends the previous one. `known` states if the new iteration
-    /// counts, and how long the program waited in the previous one. Returns the effect on the window.
+    /// Called when an iteration begins, which ends the previous one. `known` states if the new iteration counts, and
+    /// how long the program waited in the previous one. Returns the effect on the window.
     pub fn begins(&mut self, now: Instant, known: Known) -> Next {
         let took = self
             .running
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(parts(None, None, |_| 10_000), (200, 0));
         assert_eq!(parts(None, None, |_| 40_000), (50, 0));
         assert_eq!(parts(None, None, |_| 100_000), (50, 0));
-        // Iterations of 1 ms are also recorded until 2 s are full. Very short iterations reach the
-        // largest number of iterations before that.
+        // Iterations of 1 ms are also recorded until 2 s are full. Very short iterations reach the largest number of
+        // iterations before 2 s are full.
         assert_eq!(parts(None, None, |_| 1000), (2000, 0));
         assert_eq!(parts(None, None, |_| 5), (4000, 0));
     }

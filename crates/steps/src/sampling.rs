@@ -26,8 +26,8 @@ impl Sampler {
         self.samples
     }
 
-    /// Handles the beginning of an iteration. `now` is the time since the epoch. If a sample is due and `may_open`
-    /// returns true, marks the current period as sampled and returns true.
+    /// Called when an iteration begins. `now` is the time since the epoch. If a sample is due and `may_open` returns
+    /// true, marks the current period as sampled and returns true.
     pub fn begins(&mut self, now: Duration, may_open: impl FnOnce() -> bool) -> bool {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let period = ns(now) / ns(self.samples.every).max(1);

@@ -2,14 +2,14 @@
 //!
 //! Steps are compared in blocks. The time has settled once the last few blocks agree, in their medians or in
 //! their means. The medians ignore steps that are slow from time to time, such as a garbage collection in
-//! every third step. The means, computed without the longest step of each block, detect threads that step
-//! side by side at a steady rate: their steps begin close together, followed by one long step until all
-//! threads begin again. If steps take over 0.3 s, three steps that agree are enough.
+//! every third step. The means are computed without the longest step of each block. They agree for several threads
+//! that step side by side at a steady rate: the steps of all threads begin close together, and one long step follows
+//! until the threads begin again. If steps take over 0.3 s, three steps that agree are enough.
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
 //! capture interrupts does not count, because other work runs before and after it. Batches without requests
-//! do not count. Neither do steps in which the program waited for requests: the program reported the wait, or
-//! the step took over ten times as long as usual.
+//! do not count. Steps in which the program waited for requests do not count either. The program reported such a
+//! wait, or the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
@@ -28,8 +28,8 @@ pub const ENOUGH: u64 = 128;
 /// The total duration of steps after which a window opens even if the time of a step has not settled. At least twice
 /// [`NEEDED`] steps must have been seen by then.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
-/// Limits for steps that take longer than `SLOW`, which are compared one by one instead of in blocks:
-/// `SLOW_NEEDED` of them have to agree, and after `ENOUGH_SLOW` of them a window opens in any case.
+/// Limits for steps that take longer than `SLOW`. Such steps are compared one by one instead of in blocks.
+/// `SLOW_NEEDED` of them have to agree. After `ENOUGH_SLOW` of them a window opens in any case.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
@@ -60,7 +60,7 @@ pub struct Unsettled {
     /// The number of steps that counted in the search.
     seen: u64,
     /// The number of latest steps that were compared, and the shortest and the longest duration among them.
-    /// If blocks were compared, these are medians of blocks. `None` if stream captures left no steps to
+    /// If blocks were compared, the durations are medians of blocks. `None` if stream captures left no steps to
     /// compare.
     latest: Option<(u64, Duration, Duration)>,
 }
@@ -183,7 +183,7 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Handles the beginning of step number `iteration` at `now`, which ends the previous step.
+    /// Called when step number `iteration` begins at `now`, which ends the previous step.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         if self.verdict.is_some() {
             return;
@@ -216,7 +216,7 @@ impl Settling {
         is_long
     }
 
-    /// Handles a stream capture: discards the steps seen so far, because the program may do other work after the
+    /// Called at a stream capture. Discards the steps seen so far, because the program may do other work after the
     /// capture than before it.
     pub fn interrupt(&mut self) {
         self.running = None;
@@ -224,7 +224,7 @@ impl Settling {
         (self.medians, self.means, self.latest) = Default::default();
     }
 
-    /// Handles a restart of the iteration count: all steps so far were the program's warm-up and are discarded.
+    /// Called when the iteration count restarts. Discards all steps so far, because they were the program's warm-up.
     pub fn restart(&mut self) {
         self.interrupt();
         self.seen = 0;
@@ -395,7 +395,7 @@ mod tests {
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // The steps get faster up to step 100, as in a warm-up, so their time settles only after that.
+        // The steps get faster up to step 100, as in a warm-up, so their time settles only after step 100.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");

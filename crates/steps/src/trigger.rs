@@ -100,7 +100,7 @@ impl fmt::Display for Fired {
     }
 }
 
-/// The state of a trigger: examines each iteration and decides whether a window opens after it.
+/// The state of a trigger, which examines each iteration and decides if a window opens after it.
 #[derive(Clone, Debug)]
 pub struct Watch {
     trigger: Trigger,
@@ -138,7 +138,7 @@ impl Watch {
         self.over = None;
     }
 
-    /// Handles the end of the current iteration, before the next one begins. `spent` has the causes of the ended
+    /// Called when the current iteration has ended and the next one has not begun. `spent` has the causes of the ended
     /// iteration's time.
     pub fn ends(&mut self, now: Instant, spent: Spent) {
         if let Some((since, _)) = self.runs {
@@ -146,9 +146,9 @@ impl Watch {
         }
     }
 
-    /// Handles the beginning of an iteration, which ends the previous one. `facts` describes the new batch, and
-    /// `spent` has the causes of the previous iteration's time. `may_open` is true if a window can open now. If the
-    /// trigger fires, so that a window has to open, returns the reason.
+    /// Called when an iteration begins, which ends the previous one if [`Watch::ends`] was not called. `facts`
+    /// describes the new batch, and `spent` has the causes of the previous iteration's time. `may_open` is true if a
+    /// window can open now. If the trigger fires, so that a window has to open, returns the reason.
     pub fn begins(
         &mut self,
         facts: BatchFacts,

@@ -27,21 +27,21 @@ pub const OPENING: Duration = Duration::from_secs(2);
 /// may need these threads' launches to become idle.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
-/// The stage of the turn: whether a thread has it, and for what.
+/// The stage of the turn, which states if a thread has the turn, and for which purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// No thread has the turn (the right to open and close windows), and the profilers have not been started yet.
     #[default]
     Unbegun,
-    /// A thread has the turn and is about to start the profilers. Other threads wait for that thread until
-    /// this time.
+    /// A thread has the turn (the right to open and close windows) and is about to start the profilers. Other threads
+    /// wait for that thread until this time.
     Claimed { until: Instant },
     /// No thread has the turn (the right to open and close windows).
     Free,
-    /// A thread has the turn and opens or closes windows. That thread may make CUDA calls meanwhile.
-    /// Other threads wait for that thread until this time.
+    /// A thread has the turn (the right to open and close windows) and uses it. That thread may make CUDA calls
+    /// meanwhile. Other threads wait for that thread until this time.
     Switching { until: Instant },
-    /// The process is ending, so that no thread can take the turn any more.
+    /// The process is ending, so that no thread can take the turn (the right to open and close windows) any more.
     Ended,
 }
 
@@ -55,7 +55,8 @@ pub struct Turn {
     done: Point,
 }
 
-/// An event that changes the turn, or that a thread reports to get its next action.
+/// An event that changes the turn (the right to open and close windows), or that a thread reports to get its next
+/// action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
     /// A thread of the program has reached this point in the sequence of iterations.
@@ -65,11 +66,12 @@ pub enum TurnEvent {
     Passed,
     /// A thread takes the turn (the right to open and close windows), at this time.
     Claims(Instant),
-    /// The thread that has the turn asks for its next action.
+    /// The thread that has the turn (the right to open and close windows) asks for its next action.
     GoesOn,
-    /// The thread that has the turn is about to open a window, or to close one if `closes` is true.
+    /// The thread that has the turn (the right to switch windows) is about to open a window, or to close one if
+    /// `closes` is true.
     Switches { closes: bool, now: Instant },
-    /// The thread that has the turn has opened and closed all windows up to this point.
+    /// The thread that has the turn (the right to switch windows) has opened and closed all windows up to this point.
     Switched(Point),
     /// The process is ending.
     Ends,
@@ -78,11 +80,13 @@ pub enum TurnEvent {
 /// The action that a thread has to take after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Wait for the thread that has the turn, at most until this time. With `None`, do not wait.
+    /// Wait for the thread that has the turn (the right to switch windows), at most until this time. With `None`, do
+    /// not wait.
     Wait(Option<Instant>),
     /// Check whether a window has to be opened or closed at the target.
     Look,
-    /// Let the threads run until the next window opens or closes. No thread has the turn now.
+    /// Let the threads run until the next window opens or closes. No thread has the turn (the right to switch windows)
+    /// now.
     Rest,
     /// Start the profilers, then report [`TurnEvent::GoesOn`] again.
     Begin,
@@ -95,7 +99,7 @@ pub enum Action {
 }
 
 impl Turn {
-    /// Returns true if a thread has the turn, or if the process is ending.
+    /// Returns true if a thread has the turn (the right to open and close windows), or if the process is ending.
     pub const fn is_taken(&self) -> bool {
         !matches!(self.stage, Stage::Unbegun | Stage::Free)
     }
@@ -115,8 +119,8 @@ impl Turn {
         self.done
     }
 
-    /// Returns the time until which other threads wait for the thread that has the turn; `None` if they do
-    /// not wait.
+    /// Returns the time until which other threads wait for the thread that has the turn (the right to open and close
+    /// windows). Returns `None` if they do not wait.
     pub const fn until(&self) -> Option<Instant> {
         match self.stage {
             Stage::Claimed { until } | Stage::Switching { until } => Some(until),
@@ -124,9 +128,9 @@ impl Turn {
         }
     }
 
-    /// Handles `event`. Returns the action for the thread that reports it.
+    /// Applies `event` to the turn. Returns the action for the thread that reports the event.
     ///
-    /// The state is changed in place for speed: this runs for each call that may be a step.
+    /// The state is changed in place for speed, because this function runs for each call that may be a step.
     #[inline(always)]
     pub fn on(&mut self, event: TurnEvent) -> Action {
         match (self.stage, event) {

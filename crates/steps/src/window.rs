@@ -1,9 +1,9 @@
 //! Decides which iterations are captured in windows.
 //!
 //! A window A-B contains the iterations A to B. It opens right before iteration A begins, and closes right before
-//! iteration B + 1 begins: the thread whose step begins this iteration waits until the window is open or closed.
-//! Steps of other threads that began before A and are still running do not belong to the window. Steps of A to B may
-//! still be running when the window closes.
+//! iteration B + 1 begins. The thread whose step begins one of these two iterations waits until the window is open or
+//! closed. Steps of other threads that began before A and are still running do not belong to the window. Steps of A to
+//! B may still be running when the window closes.
 
 mod schedule;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Finds the debug file of a stripped file, to which the file's symbols were moved.
+//! Finds the debug file to which the symbols of a stripped file were moved.
 //!
 //! The GDB manual defines where debug files lie: "Debugging Information in Separate Files".
 

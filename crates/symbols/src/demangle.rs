@@ -49,8 +49,8 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Returns true if the name ends like a legacy Rust name: with `17h` and a hash. The Rust demangler
-/// also accepts many C++ names, but formats them less well, so it must not get them.
+/// Returns true if the name ends like a legacy Rust name: with `17h` and a hash. The Rust demangler also accepts many
+/// C++ names, but formats them less well, so C++ names must not be passed to it.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;

@@ -8,8 +8,8 @@ use crate::demangle;
 use crate::table::LONGEST_NAME;
 use crate::words::{self, Words};
 
-/// A regex with words, of which every matching name contains at least one. Because of these words,
-/// only few names of a large table have to be demangled.
+/// A regex, with words of which at least one is in each name that matches the regex. Only names with such a word have
+/// to be demangled, which are few in a large table.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,

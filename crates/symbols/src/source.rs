@@ -47,7 +47,8 @@ impl Source for [u8] {
     }
 }
 
-/// Opens a regular file for reading. The descriptor is never 0, 1 or 2, which the host may have closed for later use.
+/// Opens a regular file for reading. The descriptor is never 0, 1 or 2: a host that has closed one of these may expect
+/// to get its number for a file of its own.
 ///
 /// # Errors
 /// Returns an error of the file system, or an error if the file is not a regular one, because reading other files

@@ -10,7 +10,7 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Words {
-    /// Words of which each matching name contains at least one.
+    /// The words. Each name that matches the regex contains at least one of them.
     pub any: Vec<Vec<u8>>,
     /// True if the words are in lower case and must be compared with names in lower case.
     pub ignore_case: bool,
@@ -31,7 +31,7 @@ pub(crate) fn required(regex: &str) -> Option<Words> {
     Some(words)
 }
 
-/// Returns texts of which every match contains at least one. Returns `None` if there are no such
+/// Returns texts, at least one of which is in every match of the regex. Returns `None` if there are no such
 /// texts, or if the regex ignores case. A search for these texts is much faster than the regex.
 pub(crate) fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
     let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
@@ -83,9 +83,8 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
 /// end of the text.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
-/// Finds texts of which every match of `hir` contains at least one, and returns the part of each
-/// text that `pick` selects. `whole_left` and `whole_right` are true if no identifier extends
-/// beyond the left and the right end of the match.
+/// Finds texts, at least one of which is in every match of `hir`. Returns the part of each text that `pick` selects.
+/// `whole_left` and `whole_right` are true if no identifier extends beyond the left and the right end of the match.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),

@@ -1,4 +1,5 @@
-//! Tests that damaged files lead to an error or to fewer symbols, and to nothing worse.
+//! Tests that damaged files lead to an error or to fewer symbols, but to no panic and no read that is larger than the
+//! file.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Tests which names match a pattern. One test checks that a name that was skipped without
-//! demangling would not match.
+//! Tests which names match a pattern. One test checks that no matching name is skipped by the search that avoids
+//! demangling.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]

@@ -58,7 +58,7 @@ impl<T: Sync> Published<T> {
     }
 
     /// Publishes a new value in place of `old`. Returns the published reference. If another thread has replaced `old`
-    /// first, that is the other thread's reference, and the new value is dropped.
+    /// first, returns the other thread's reference and drops the new value.
     pub fn publish(&self, old: Option<&'static T>, new: T) -> Option<&'static T> {
         let new = Box::into_raw(Box::new(new));
         // SAFETY: a published value is never freed. A value that was not published belongs only to this function.

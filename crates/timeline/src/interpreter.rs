@@ -95,8 +95,8 @@ impl Interpreter {
             scope: scopes.of_kernel(kernel.value as u32, kernel.start),
             ..kernel
         };
-        // The latest kernel of each thread with its start in ticks. It is held back until the
-        // thread's next event.
+        // The latest kernel of each thread with its start in ticks. The kernel is held back until the thread's next
+        // event.
         let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
         let damage = recording.read(|entry| {
             let Entry::Event { thread, event } = entry else {

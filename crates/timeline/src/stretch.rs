@@ -52,9 +52,9 @@ impl Stretch {
     }
 }
 
-/// The beginning or end of a window, as five values: true if it is a part of a window in which kernels were recorded,
-/// the time in ticks, beginning or end, the number of the iteration, and true if the window began or ended elsewhere
-/// than at the boundary of an iteration.
+/// The beginning or end of a window. The values are: true for a part of a window in which kernels were recorded; the
+/// time in ticks; beginning or end; the number of the iteration; true if the window began or ended elsewhere than at
+/// the boundary of an iteration.
 type WindowEdge = (bool, u64, Edge, u64, bool);
 
 /// The beginnings and ends of a record's windows.

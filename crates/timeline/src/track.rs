@@ -25,7 +25,7 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// The time from the first work of a stream to its last in each iteration. It is measured without recording
+    /// The time from the first work of a stream to its last in each iteration. This time is measured without recording
     /// kernels.
     Spans {
         device: u8,

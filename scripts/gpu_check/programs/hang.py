@@ -28,7 +28,7 @@ void wait_for_copy(void *unused)
         pause();
 }
 """
-# Faults after which the ranks also wait for each other on the host, because the GPU's work may end in spite of them.
+# Faults after which the ranks also wait for each other on the host, because the GPU's work may end despite the fault.
 ON_THE_HOST_TOO = ("size", "kind", "order")
 fault = sys.argv[1]
 rank = int(os.environ["RANK"])

@@ -39,8 +39,8 @@ def generate(tokens):
 
 
 generate(4)  # the first call loads libraries and makes them choose their kernels
-# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes it
-# begin to count.
+# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes the
+# library begin to count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

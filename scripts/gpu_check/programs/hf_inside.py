@@ -65,8 +65,8 @@ for name, module in model.named_modules():
         module.register_forward_pre_hook(count_module(name))
 gc.callbacks.append(count_collection)
 generate(4)  # the first call loads libraries and makes them choose their kernels
-# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes it
-# begin to count.
+# With TLLMPROF_WARMUP=capture, the library counts iterations only after a stream capture. This capture makes the
+# library begin to count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

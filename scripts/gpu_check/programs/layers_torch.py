@@ -24,8 +24,8 @@ LAYERS = 4
 TOKENS = dict(vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
 # Models of four layers that are as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, with many tokens. So a
-# kernel takes much longer than a tick of the GPU's clock (32 ns), and than the 0.1 to 0.3 us by which its duration
-# changes when it is launched from a graph.
+# kernel takes much longer than a tick of the GPU's clock (32 ns). A launch from a graph changes a kernel's duration by
+# 0.1 to 0.3 us, which is also little in comparison.
 KINDS = {"llama": ("Llama", LLAMA), "mixtral": ("Mixtral", dict(LLAMA, num_local_experts=8, num_experts_per_tok=2)),
          "gpt_oss": ("GptOss", dict(hidden_size=2880, intermediate_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
                                     num_local_experts=32, num_experts_per_tok=4, layer_types=["full_attention"] * LAYERS,

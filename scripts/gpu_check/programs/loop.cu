@@ -5,15 +5,16 @@
 //        [--ranges] [--kernels K] [--waits W] [--launches L] [--times FILE]
 //
 // Step i launches G graphs of three kernels, or of K kernels (default 1; 0: none), then one kernel with a grid of i + 1
-// blocks. So a profile shows which steps it contains. Then it makes the mark i and waits for its stream.
+// blocks. So a profile shows which steps it contains. Then the step makes the mark i and waits for its stream.
 //   --devices D      D threads with one device each make the steps in turn
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
-//   --blocks         for throughput: each line of standard input is a number of seconds, for which it makes steps; prints the
-//                    number of steps, their duration and their processor time
+//   --blocks         for throughput: each line of standard input is a number of seconds, in which it makes steps;
+//                    prints the number of steps, their duration and their processor time
 //   --ranges         an NVTX range `step I` around each step
 //   --decode         the graph has 20 kernels of about 20 us, like the decode step of a small model
-//   --waits W        with L more kernels per step (--launches), launched one by one, and W waits among them, like llama.cpp
+//   --waits W        with L more kernels per step (--launches), launched one by one, and W waits among them, as in
+//                    llama.cpp
 //   --times FILE     writes the time when each step began, in ns, as 64-bit numbers
 #include <condition_variable>
 #include <csignal>

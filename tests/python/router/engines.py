@@ -172,8 +172,8 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # In some releases, the method is an attribute of the object itself, which hides the method of
-    # the class. This object imitates that.
+    # In some releases, the method is an attribute of the object itself, which hides the method of the class. The object
+    # here imitates such a release.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)
@@ -327,7 +327,8 @@ def run(number, folder, engine, *words):
     ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
     router = sys.modules.get("_tllmprof_router")
     wanted = [way for way in ways if way in words] or list(ways)
-    # Assigning a module to another one is what building a model does. It makes the library look at its modules.
+    # A program that builds a model assigns modules to other modules. Such an assignment makes the library look for
+    # routers.
     torch.nn.Module().child = torch.nn.Module()
     for way in wanted:
         call = ways[way]

@@ -8,7 +8,7 @@ use super::*;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process in which this test binary runs again, as a test program with several threads, until it is killed. The
-/// second field reads the lines of its output.
+/// second field returns the lines that the process prints.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
@@ -36,8 +36,8 @@ impl Program {
         self.0.id().cast_signed()
     }
 
-    /// Asserts that all threads of the test program run again soon. The kernel resumes them some time after their
-    /// tracer was joined.
+    /// Asserts that all threads of the test program run again soon. The test has to wait for this, because the kernel
+    /// resumes the threads only some time after their tracer was joined.
     #[track_caller]
     fn goes_on(&self) {
         let since = Instant::now();
@@ -60,7 +60,8 @@ impl Drop for Program {
     }
 }
 
-/// A number that is easy to recognize on a stack. Each thread puts this number plus the thread's index on its stack.
+/// A number that is easy to recognize on a stack. Each thread puts the sum of this number and the thread's index on its
+/// own stack.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]
@@ -89,8 +90,8 @@ fn sleepers() {
 /// The line that the test program prints when one of its waits ends too early.
 const CUT_SHORT: &str = "cut short";
 
-/// A test program with two groups of threads: threads of one group wait for events that never come, those of the other
-/// create and reap child processes all the time.
+/// A test program with two groups of threads. The threads of one group wait for events that never come; the threads
+/// of the other group create and reap child processes all the time.
 #[test]
 #[ignore = "the program that other tests start"]
 fn waiters() {
@@ -128,8 +129,8 @@ fn waiters() {
     });
 }
 
-/// A test program whose thread is in uninterruptible sleep until standard input ends, because it waits for a child made
-/// with `CLONE_VFORK`.
+/// A test program whose thread waits for a child made with `CLONE_VFORK`. So the thread is in uninterruptible sleep
+/// until the child ends, at the end of standard input.
 #[test]
 #[ignore = "the program that other tests start"]
 fn lender() {
@@ -162,7 +163,8 @@ fn threads_in_uninterruptible_sleep_are_waited_for() {
     assert!(waits.join().unwrap());
 }
 
-/// Runs `act` on a separate thread, which may trace the test program. Then waits until the program is no longer traced.
+/// Runs `act` on a separate thread, which may trace the test program. Then waits until the kernel no longer reports the
+/// program as traced.
 fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
     let result = scope(|scope| scope.spawn(act).join().unwrap());
     process::await_untraced(program.pid());

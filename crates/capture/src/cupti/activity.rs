@@ -12,8 +12,8 @@ use super::library::ActivityKind;
 
 pub(crate) const MEMCPY: ActivityKind = 1;
 pub(crate) const MEMSET: ActivityKind = 2;
-/// Activity kind of kernels that may run concurrently. The other kind for kernels, `KERNEL` (3), gives no times for
-/// the kernels of a graph.
+/// Activity kind of kernels that may run concurrently. CUPTI has another activity kind for kernels, `KERNEL` (3), but
+/// gives no times for the kernels of a graph with that kind.
 pub(crate) const CONCURRENT_KERNEL: ActivityKind = 10;
 pub(crate) const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 

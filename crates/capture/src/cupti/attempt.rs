@@ -1,6 +1,6 @@
 //! The state of one attempt by the worker thread to attach or detach CUPTI. A thread of the program requests the
-//! attempt, waits for it, and abandons it if it takes too long. Before its work becomes final, the worker commits to the
-//! attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be abandoned.
+//! attempt, waits for it, and abandons it if it takes too long. Before the worker does anything final, it commits to
+//! the attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be abandoned.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -8,8 +8,8 @@
 //! | `Committed(n)` | `Wanted(n+1)` |                |                |                     |
 //! | `Abandoned(n)` | `Wanted(n+1)` |                |                |                     |
 //!
-//! A transition that the table leaves empty changes nothing. The number keeps a worker that is late with one attempt
-//! from committing to the next one.
+//! A transition that the table leaves empty changes nothing. Attempts are numbered, so that a worker that is still busy
+//! with an old attempt cannot commit to the next one.
 
 use tllmprof_sync::States;
 

@@ -1,7 +1,7 @@
 //! Conversion between CUPTI's clock and the clock of the record, whose unit is the tick.
 //!
-//! CUPTI's times are nanoseconds of `CLOCK_REALTIME`. Between two moments at which both clocks were read, ticks are
-//! assumed to pass at a constant rate.
+//! CUPTI's times are nanoseconds of `CLOCK_REALTIME`. The conversion uses two moments at which both clocks were read,
+//! and assumes that ticks pass at a constant rate between these moments.
 
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;
@@ -14,8 +14,8 @@ pub(crate) struct ClockReading {
 }
 
 impl ClockReading {
-    /// Reads both clocks several times, and returns the pair of readings that took the least time. `read` returns the
-    /// time of CUPTI's clock in nanoseconds.
+    /// Reads both clocks several times, and returns the pair of readings that were taken within the shortest time.
+    /// `read` returns the time of CUPTI's clock in nanoseconds.
     pub(crate) fn new(mut read: impl FnMut() -> u64) -> Self {
         const MAX_TRIES: usize = 8;
         let mut once = || {
@@ -40,7 +40,8 @@ impl ClockReading {
         Self::new(|| nanoseconds(SystemClock::Realtime))
     }
 
-    /// Returns the ticks at the time `ns`, by linear interpolation between this reading and a later one.
+    /// Returns the ticks that correspond to the time `ns`, by linear interpolation between this reading and a later
+    /// one.
     pub(crate) fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
         let passed = later.ns.saturating_sub(self.ns);
         let ticks = later.ticks.saturating_sub(self.ticks);
@@ -52,7 +53,8 @@ impl ClockReading {
         u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
     }
 
-    /// Returns the nanoseconds at `ticks`, by linear interpolation between this reading and a later one.
+    /// Returns the nanoseconds that correspond to `ticks`, by linear interpolation between this reading and a later
+    /// one.
     fn ns_at(&self, later: &Self, ticks: u64) -> u64 {
         let swapped = |reading: &Self| Self {
             ns: reading.ticks,
@@ -62,8 +64,9 @@ impl ClockReading {
     }
 }
 
-/// Returns the number of nanoseconds by which the clock that `read` returns is ahead of `CLOCK_REALTIME`; 0 if they
-/// are the same clock. The result is right even if this thread is descheduled between readings.
+/// Returns the number of nanoseconds by which the clock that `read` reads is ahead of `CLOCK_REALTIME`. Returns 0 if
+/// the difference is so small that both must be the same clock. The result is right even if this thread is descheduled
+/// between readings.
 pub(crate) fn ahead(read: impl FnMut() -> u64) -> i64 {
     const MAX_SKEW_NS: u64 = 100_000;
     let before = ClockReading::now();

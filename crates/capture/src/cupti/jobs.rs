@@ -1,5 +1,5 @@
-//! CUPTI work that runs on the worker thread. Such work may take long or hang, and no thread of the program must hang
-//! with it.
+//! Work with CUPTI that the worker thread does. It runs there because it may take long or hang, and a thread of the
+//! program must not hang with it.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -28,13 +28,14 @@ use tllmprof_sync::{Lock, Machine};
 
 /// Error code `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`: another profiler has subscribed to CUPTI.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
-/// Maximum time for which the gate stays closed while another thread is still in the driver. A closed gate holds back
-/// threads that call the driver. The time is short because the thread in the driver may wait for work that a thread
-/// at the gate has yet to launch.
+/// Maximum time for which the gate (a barrier in front of the driver's functions) stays closed while another thread is
+/// still in the driver. A closed gate holds back threads that call the driver. The time is short, because the thread in
+/// the driver may wait for work that a thread at the gate has yet to launch.
 const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which driver calls that bypassed the gate are assumed to have returned. Such calls come from modules
-/// that were loaded while CUPTI was attached. The time is long because some driver calls load and compile kernels.
+/// Time after which driver calls that bypassed the gate (the barrier in front of the driver) are assumed to have
+/// returned. Such calls come from modules that were loaded while CUPTI was attached. The time is long because some
+/// driver calls load and compile kernels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// Result of an attempt to detach CUPTI from the driver.
@@ -64,11 +65,12 @@ lifecycle::global! {
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Values of [`gate::passes`], the number of driver calls through the gate: first when CUPTI was last enabled, then
-    /// when it was last disabled.
+    /// Numbers of driver calls that had passed the gate ([`gate::passes`]): the first when CUPTI was last enabled, the
+    /// second when CUPTI was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// True if a stream capture is active when the process ends. Then nothing may wait for the device.
+    /// True if a stream capture is active when the process ends. During a stream capture, no code may wait for the
+    /// device.
     #[fork(keep = "stored where the process ends")]
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
     /// Reason why the last attempt to attach CUPTI failed. `None` if the attempt succeeded.
@@ -79,7 +81,8 @@ lifecycle::global! {
     /// The attempt to attach or detach CUPTI that a thread of the program waits for.
     #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
-    /// Duration of the latest closure of the gate, in microseconds.
+    /// Duration of the latest closure of the gate (the time for which calls of the driver were held back), in
+    /// microseconds.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
@@ -94,13 +97,13 @@ pub(crate) fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
-/// Removes and returns the reason why the last attempt to attach CUPTI failed. `None` if it succeeded.
+/// Removes and returns the reason why the last attempt to attach CUPTI failed. `None` if the attempt succeeded.
 pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
 
-/// Abandons an attempt to attach CUPTI that took too long. If the worker still attaches CUPTI later, the worker
-/// disables it again.
+/// Abandons an attempt to attach CUPTI that took too long. If the worker nevertheless attaches CUPTI later, it disables
+/// CUPTI again at once.
 pub(crate) fn forget_attach() {
     ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
@@ -110,20 +113,21 @@ pub(crate) fn left() -> Left {
     *LEFT.lock()
 }
 
-/// Returns the duration of the latest closure of the gate, in microseconds.
+/// Returns the duration of the latest closure of the gate (the time for which calls of the driver were held back), in
+/// microseconds.
 pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins a new attempt to attach or detach CUPTI. The result of detaching is `Busy` until the worker has stored
-/// another result.
+/// Begins a new attempt to attach or detach CUPTI. If CUPTI is to be detached, [`left`] returns `Busy` until the worker
+/// has stored another result.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
-/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if the attempt
-/// was abandoned.
+/// Abandons the attempt to detach CUPTI, unless the worker has already committed to it ([`commit`]). Returns true if
+/// the attempt was abandoned.
 pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
@@ -132,7 +136,7 @@ pub(crate) fn abandon_attempt() -> bool {
     is_given_up
 }
 
-/// Sets whether a stream capture is active while the process ends. During a stream capture, nothing may wait for the
+/// Stores whether a stream capture is active while the process ends. During a stream capture, no code may wait for the
 /// device.
 pub(crate) fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
@@ -241,8 +245,8 @@ fn check(function: &'static str, status: c_int) -> Result<(), KernelsRefusal> {
     }
 }
 
-/// Returns the number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; 0 if they are the same
-/// clock.
+/// Returns the number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`. Returns 0 if CUPTI uses that
+/// clock itself.
 fn ahead(cupti: &Cupti) -> i64 {
     clock::ahead(|| {
         let mut ns = 0;
@@ -271,7 +275,7 @@ fn name_graphs(cupti: &Cupti) {
     });
 }
 
-/// Disables CUPTI and makes it hand over its remaining records.
+/// Disables CUPTI. CUPTI then hands over the records that it still has.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::PresenceEvent::SwitchedOff).is_some() {
@@ -370,10 +374,10 @@ fn release() {
 }
 
 /// Returns true if CUPTI has recorded more calls than have passed the gate. This means that some calls bypass the
-/// gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. One of them may be in the driver now.
+/// gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. Such a call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
-    /// Number of excess calls that are tolerated: calls that were active when CUPTI was enabled, and calls that CUPTI
-    /// counts several times.
+    /// Number of calls by which CUPTI's count may exceed the gate's count. There are two harmless causes of an excess:
+    /// calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.
     const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
         .each_ref()
@@ -390,7 +394,7 @@ fn is_passed_by(totals: RecordedCounts) -> bool {
     is
 }
 
-/// Makes CUPTI hand over its remaining records when the process ends. CUPTI stays attached.
+/// Makes CUPTI hand over the records that it still has when the process ends. CUPTI stays attached.
 fn flush() {
     if is_on() {
         if let Some(driver) = Driver::get()
@@ -402,8 +406,9 @@ fn flush() {
     }
 }
 
-/// Registers an exit handler that flushes CUPTI. Must be called after CUPTI was loaded: handlers run in reverse order
-/// of registration, and CUPTI's handler, which it registers when it is loaded, must run after this one.
+/// Registers an exit handler that flushes CUPTI. CUPTI registers its own exit handler when it is loaded, and that
+/// handler must run after this one. Handlers run in reverse order, so this function must be called after CUPTI was
+/// loaded.
 fn mind_exit() {
     extern "C" fn at_exit() {
         if !lifecycle::is_filtered() {

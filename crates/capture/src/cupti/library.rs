@@ -1,4 +1,4 @@
-//! Finds and loads the CUPTI library. A process uses only one, which stays loaded.
+//! Finds and loads the CUPTI library. A process uses only one CUPTI library, and never unloads it.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -21,7 +21,8 @@ pub(crate) type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_voi
 pub(crate) type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 pub(crate) type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// Type of the function `cuptiGetGraphExecId`.
+/// Type of the function `cuptiGetGraphExecId`. It returns the number by which CUPTI's records refer to an executable
+/// graph.
 pub(crate) type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
 
 /// Value of `CUPTI_API_VERSION` in CUDA 12.0; in 11.8 it is 18 (`cupti_version.h`).
@@ -93,7 +94,7 @@ impl Cupti {
     }
 
     /// Finds or loads the process's CUPTI. If the process has already loaded a CUPTI, for example through PyTorch,
-    /// that one is used. Otherwise the newest CUPTI is loaded that a driver of version `driver` supports. Runs on the
+    /// that one is used. Otherwise the newest CUPTI that a driver of version `driver` supports is loaded. Runs on the
     /// worker thread, because loading may run constructors.
     pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
@@ -135,14 +136,14 @@ fn is_cupti(module: &elf::ElfModule) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Returns true if `name` contains no path and is the soname of the module. Such a name is passed to `dlopen` without
-/// a folder, and the loader searches for the file.
+/// Returns true if `name` contains no path and is the soname of the module. If such a name is passed to `dlopen`, the
+/// loader searches its folders for the file.
 fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
 
 /// Returns the path of the newest loaded CUPTI that the driver supports. If the driver supports none of the loaded
-/// ones, returns the path of any of them.
+/// CUPTI libraries, returns the path of any of them. Returns `None` if none is loaded.
 fn mapped(newest: u32) -> Option<CString> {
     let mut best: Option<(u32, CString)> = None;
     elf::walk(|module| {
@@ -184,7 +185,7 @@ fn open_newest(newest: u32) -> Result<CString, KernelsRefusal> {
         .ok_or(KernelsRefusal::NotFound { newest })
 }
 
-/// Returns the path under which the loader lists the library that was opened by `path`.
+/// Returns the path by which the loader lists the library. `path` is the path by which it was opened.
 fn real(path: CString) -> CString {
     let mut found = None;
     elf::walk(|module| {
@@ -194,15 +195,15 @@ fn real(path: CString) -> CString {
         }
         is_it
     });
-    // If the library was loaded by another name before, the loader lists it by that name.
+    // If the library was already loaded under another name, the loader lists it under that name only.
     found.or_else(|| mapped(NEWEST)).unwrap_or(path)
 }
 
-/// Loads the library. With [`libc::RTLD_NOLOAD`], only keeps a library that is already loaded.
+/// Loads the library. With [`libc::RTLD_NOLOAD`], it loads nothing, but keeps a loaded library from being unloaded.
 fn open(path: &CStr, flags: c_int) -> Result<(), KernelsRefusal> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: opening runs CUPTI's constructors on the worker thread. If a constructor hangs, no thread of the
-    // program hangs with it.
+    // SAFETY: opening runs CUPTI's constructors. They run on the worker thread, so that no thread of the program hangs
+    // if a constructor hangs.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
     match opened {
         // The library is never closed, because its functions are used as long as the process lives.

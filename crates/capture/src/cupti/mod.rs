@@ -6,13 +6,13 @@
 //! ```
 //!
 //! CUPTI is attached only for these N iterations, because every launch costs more while it is attached. Only
-//! detaching restores the speed. No thread may be in the driver while CUPTI detaches, which the
-//! [gate](tllmprof_platform::gate) ensures. If the gate cannot ensure it, CUPTI is only disabled, with a warning. If
-//! another profiler already uses CUPTI, that profiler keeps it.
+//! detaching restores the speed. No thread may be in the driver while CUPTI detaches. The
+//! [gate](tllmprof_platform::gate), which can hold back calls of the driver, ensures this. If the gate cannot ensure
+//! it, CUPTI is only disabled, with a warning. If another profiler already uses CUPTI, that profiler keeps it.
 //!
 //! The functions of this module are called only by the thread that switches windows, one at a time. The [`jobs`] run
-//! on the worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] says what to do
-//! next, [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
+//! on the worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] decides the next
+//! action, [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
 
 mod activity;
 mod attempt;
@@ -52,16 +52,17 @@ use tllmprof_sync::Lock;
 const MIN_FREE_MEMORY: usize = 32 << 20;
 /// Maximum time that a thread of the program waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time to wait for an idle device before the gate is closed.
+/// Maximum time to wait until the device is idle, before the gate (the barrier in front of the driver) is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time for the worker to detach CUPTI while the gate is closed.
+/// Maximum time that the worker may take to detach CUPTI while the gate is closed and holds back driver calls. After
+/// this time, the attempt is abandoned if this is still possible.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
 /// be abandoned.
 const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for which another profiler's call is delayed until CUPTI is released.
+/// Maximum time by which this library delays another profiler's call of CUPTI in order to release CUPTI first.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time for which the end of the process is delayed until CUPTI has handed over its records.
+/// Maximum time by which the end of the process is delayed until CUPTI has handed over its records.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 lifecycle::global! {
     stage: Sinks;
@@ -73,7 +74,7 @@ lifecycle::global! {
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Set of the reasons for recording no kernels that have already been logged. The bit of each reason is its
+    /// The reasons for recording no kernels that have already been logged, as a bit set. The bit of a reason is its
     /// [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
@@ -82,7 +83,7 @@ lifecycle::global! {
     pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
-/// Returns true if the settings request the recording of kernels and nothing in the environment rules it out.
+/// Returns true if the settings request the recording of kernels and no other setting or tool makes it impossible.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -92,7 +93,7 @@ trait Obstacle {
 }
 
 impl Obstacle for Settings {
-    /// Returns the reason why the environment rules out the recording of kernels, if there is one.
+    /// Returns the reason why kernels cannot be recorded with these settings in this environment. `None` if they can.
     fn obstacle(&self) -> Option<KernelsRefusal> {
         if !recorder::is_asked_for(self) {
             Some(KernelsRefusal::NoRecord)
@@ -108,7 +109,7 @@ impl Obstacle for Settings {
     }
 }
 
-/// Returns true if the environment says that the process uses a MIG instance, which is a part of a GPU.
+/// Returns true if an environment variable shows that the process uses a MIG instance, which is a part of a GPU.
 fn is_part_of_a_gpu() -> bool {
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
         .into_iter()
@@ -126,8 +127,8 @@ pub(crate) fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Logs the reason if the settings request samples of kernels (a recording of kernels at a fixed interval) that
-/// cannot be taken. Called when the process begins to use CUDA.
+/// Logs the reason if the settings request samples of kernels (short recordings at a fixed interval) that cannot be
+/// taken. Called when the process begins to use CUDA.
 pub(crate) fn start(settings: &Settings) {
     let is_sampled = settings
         .kernels
@@ -138,8 +139,8 @@ pub(crate) fn start(settings: &Settings) {
     }
 }
 
-/// Called when a window opens, or when it opens again after it was closed for a while. Prepares to record kernels in
-/// the first `kernels` iterations from now on; `None` means that no kernels are recorded.
+/// Prepares to record kernels in the next `kernels` iterations; `None` means that no kernels are recorded. Called when
+/// a window opens, or when it opens again after an interruption.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -155,8 +156,9 @@ pub(crate) fn may_take(kernels: Option<u64>) {
     }
 }
 
-/// Performs the action that the plan requires before `iteration` begins. Returns true if the recording of kernels
-/// begins with this iteration. If `capturing` is true, a stream capture is active, and the device must not be used.
+/// Performs the action (such as attaching CUPTI) that the plan requires before `iteration` begins. Returns true if the
+/// recording of kernels begins with this iteration. If `capturing` is true, a stream capture is active, so the device
+/// must not be used.
 pub(crate) fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
@@ -189,21 +191,21 @@ pub(crate) fn window_closes(over: u64) {
     }
 }
 
-/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if the other
-/// profiler begins to use it with this call.
+/// Must be called before another profiler in this process calls a function of CUPTI. Releases CUPTI if the other
+/// profiler begins to use CUPTI with this call.
 pub(crate) fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
     }
 }
 
-/// Handles the return of another profiler's call of CUPTI.
+/// Must be called after another profiler's call of CUPTI has returned. Stores whether that profiler now uses CUPTI.
 pub(crate) fn was_called(call: CuptiCall, succeeded: bool) {
     others::returned(call, succeeded);
 }
 
-/// Detaches CUPTI in favour of another profiler in this process. The other profiler has priority: otherwise its call
-/// would be refused, or it would lose its records.
+/// Detaches CUPTI in favour of another profiler in this process. The other profiler has priority: if CUPTI stayed
+/// attached, CUPTI would refuse the other profiler's call, or that profiler would lose its records.
 fn yield_to_another() {
     if whereabouts() == Where::Out {
         return;
@@ -237,8 +239,8 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle, unless `capturing` is
-/// true, that is, a stream capture is active.
+/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle at this time, unless a
+/// stream capture is active (`capturing`).
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -264,8 +266,8 @@ pub(crate) fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Returns the state of CUPTI. In contrast to [`presence`], there is also a state in which the worker is attaching
-/// CUPTI at this moment.
+/// Returns the state of CUPTI: not attached, attached, or being attached. [`presence`] has no state for the last of
+/// these, in which the worker is attaching CUPTI at this moment.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -290,8 +292,8 @@ fn say_refusal(refusal: &KernelsRefusal) {
     }
 }
 
-/// If `action` requires it, writes into the record which iteration was the last one with recorded kernels: the one
-/// before `over`, or, for [`Action::StopBefore`], the one before that.
+/// If `action` requires it, writes into the record which iteration was the last one with recorded kernels. This is the
+/// iteration before `over` or, for [`Action::StopBefore`], the second one before `over`.
 fn write_stop(action: Action, over: u64) {
     let over = match action {
         Action::Stop | Action::StopAndLeave => over,
@@ -363,7 +365,8 @@ impl AttachPlan {
         true
     }
 
-    /// Tries to detach CUPTI at the beginning of `iteration`, and logs the result.
+    /// Tries to detach CUPTI at the beginning of `iteration`, and logs the result. If the attempt fails, the plan may
+    /// contain another one.
     fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
@@ -413,12 +416,13 @@ impl AttachPlan {
     }
 }
 
-/// Tries once to detach CUPTI, within a limited time.
+/// Makes one attempt to detach CUPTI. Waits for a limited time only.
 fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;
     }
-    // The worker needs a context of the program. The program may use another context now than when the window opened.
+    // The worker needs a CUDA context of the program. The current one is stored again, because the program may use
+    // another context now than when the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -430,8 +434,8 @@ fn leave_once() -> Left {
     if worker::run(worker::Job::Cupti(Job::Leave), LEAVE_TIMEOUT) {
         return jobs::left();
     }
-    // The job took too long. The device may be busy with work that waits for another thread, so the attempt is
-    // abandoned.
+    // The job took too long. The device may be busy with work that waits for a thread at the closed gate, so the
+    // attempt is abandoned.
     if jobs::abandon_attempt() {
         return Left::Busy;
     }
@@ -477,8 +481,8 @@ pub(crate) fn write_edge(edge: Edge, iteration: u64) {
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// Writes into the record that kernels are sampled from `iteration` on: they are recorded in a few iterations at a
-/// time, at a fixed interval.
+/// Writes into the record that kernels are sampled from `iteration` on. Sampling means that they are recorded during a
+/// few iterations at a time, at a fixed interval.
 pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
     let what = What::KernelSample {
         steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),
@@ -491,6 +495,7 @@ pub(crate) fn write_sample(samples: KernelSamples, iteration: u64) {
 /// Resets the plan in the child process after a fork.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
-    // If the parent process has loaded CUPTI, that CUPTI refers to the parent's threads, so the child cannot use it.
+    // If the parent process has loaded CUPTI, that CUPTI refers to the parent's threads, so the child cannot record
+    // kernels.
     *PLAN.lock() = AttachPlan::of_child(library::Cupti::get().is_some());
 }

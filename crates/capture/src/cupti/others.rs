@@ -1,6 +1,6 @@
-//! Tracks other profilers in this process that use CUPTI, such as the PyTorch profiler or JAX's profiler. Only those
-//! whose calls reach this library are known. CUPTI serves one profiler at a time, and the others have priority: this
-//! library detaches before their call, and does not attach while one of them uses CUPTI.
+//! Tracks other profilers in this process that use CUPTI, such as the PyTorch profiler or JAX's profiler. A profiler is
+//! known only if its calls of CUPTI reach this library. CUPTI serves one profiler at a time, and other profilers have
+//! priority: this library detaches before their call, and does not attach while one of them uses CUPTI.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls in progress with which other profilers begin to use CUPTI.
+    /// Number of calls of CUPTI that are in progress and with which other profilers begin to use CUPTI.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.
@@ -26,17 +26,18 @@ pub(crate) fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }
 
-/// Returns true if another profiler uses CUPTI.
+/// Returns true if another profiler uses CUPTI, as far as the calls that reach this library show it.
 pub(crate) fn have_it() -> bool {
     SUBSCRIBED.load(Ordering::Acquire) > 0 || HAS_REGISTERED.load(Ordering::Acquire)
 }
 
-/// Returns true if this library must release CUPTI before another profiler makes this call.
+/// Returns true if this library must release CUPTI before another profiler makes this call. Only a call that ends a
+/// subscription needs no release.
 const fn takes(call: CuptiCall) -> bool {
     !matches!(call, CuptiCall::Unsubscribe)
 }
 
-/// Handles a call of CUPTI that another profiler is about to make. Returns true if this library must release CUPTI
+/// Must be called before another profiler calls a function of CUPTI. Returns true if this library must release CUPTI
 /// first.
 pub(crate) fn call(call: CuptiCall) -> bool {
     if takes(call) {
@@ -45,7 +46,7 @@ pub(crate) fn call(call: CuptiCall) -> bool {
     takes(call)
 }
 
-/// Handles the return of another profiler's call of CUPTI.
+/// Must be called after another profiler's call of CUPTI has returned. Counts the subscriptions of other profilers.
 pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     if succeeded {
         match call {
@@ -65,8 +66,8 @@ pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Subtracts 1 from a count, unless it is 0. It can be 0 if a subscription ends that began before this library was
-/// loaded.
+/// Subtracts 1 from a count, unless the count is 0. The count can be 0 when a subscription ends that began before this
+/// library was loaded.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

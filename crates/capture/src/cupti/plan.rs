@@ -21,11 +21,11 @@
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
+/// Maximum number of attempts to detach CUPTI. The number of iterations between two attempts doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations until the next check, if a check finds that it is too early to detach CUPTI.
+/// Number of iterations until the next check after a check has found that it is too early to detach CUPTI.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations until the next check, if a check finds that the worker is still attaching CUPTI.
+/// Number of iterations until the next check after a check has found that the worker is still attaching CUPTI.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -40,8 +40,8 @@ pub(crate) enum AttachPlan {
     Waiting { leave: Option<Leave> },
     /// Kernels are recorded until iteration `until`, exclusive.
     Taking { until: u64 },
-    /// Kernels were recorded until another profiler took CUPTI in the middle of an iteration. The end of the
-    /// recording has not been written yet.
+    /// Kernels were recorded until another profiler took CUPTI in the middle of an iteration. The record does not yet
+    /// state that the recording has ended.
     Cut,
     /// No kernels are recorded any more, and CUPTI has to be detached.
     Leaving(Leave),
@@ -54,13 +54,13 @@ pub(crate) enum AttachPlan {
 pub(crate) struct Leave {
     /// Number of attempts to detach CUPTI that have been made so far.
     pub tries: u32,
-    /// The iteration at which CUPTI is to be detached next.
+    /// The iteration at which the next attempt to detach CUPTI is due.
     pub at: u64,
 }
 
 impl Leave {
-    /// Returns the detachment that is still pending after an attempt with the result `event`. `None` if there is to be
-    /// no further attempt.
+    /// Returns the detachment that is still pending after an attempt with the result `event`. `None` if the last
+    /// attempt has been made.
     fn after(self, event: PlanEvent) -> Option<Self> {
         match event {
             PlanEvent::Busy { iteration } => {
@@ -102,29 +102,29 @@ pub(crate) enum PlanEvent {
     },
     /// CUPTI was attached. Kernels are recorded until iteration `until`, exclusive.
     Attached { until: u64 },
-    /// CUPTI was not attached, so kernels are not recorded. `may_pass` is true if the reason may be gone at the next
-    /// window. `may_be_in` is true if CUPTI is attached nevertheless, or is still being attached.
+    /// CUPTI was not attached, so kernels are not recorded. `may_pass` is true if attaching may succeed in the next
+    /// window. `may_be_in` is true if CUPTI is nevertheless attached, or is still being attached.
     NotAttached {
         iteration: u64,
         may_pass: bool,
         may_be_in: bool,
     },
-    /// The window is about to close. `over` is the first iteration after it.
+    /// The window is about to close. `over` is the first iteration after the window.
     Closes { over: u64 },
-    /// The window has closed. `over` is the first iteration after it.
+    /// The window has closed. `over` is the first iteration after the window.
     Closed {
         over: u64,
         capturing: bool,
         cupti: Where,
     },
-    /// The attempt to detach CUPTI is over: either CUPTI was detached, or it stays attached but disabled until the
-    /// process ends.
+    /// No further attempt to detach CUPTI is made: either CUPTI was detached, or it stays attached but disabled until
+    /// the process ends.
     Left,
     /// Another profiler in this process takes CUPTI.
     Yields,
     /// CUPTI could not be detached this time, because the driver or the device was busy. The detachment is tried again.
     Busy { iteration: u64 },
-    /// CUPTI must not be detached yet. This check does not count as an attempt to detach it.
+    /// It is too early to detach CUPTI. The check that found this does not count as an attempt to detach it.
     Early { iteration: u64 },
     /// CUPTI could not be detached, and cannot be used any more in this process.
     Broken,
@@ -184,8 +184,8 @@ impl AttachPlan {
         }
     }
 
-    /// Returns this state with `leave` as the pending detachment of CUPTI. `Hopeless` stays `Hopeless`; any other
-    /// state becomes `Leaving` or, if nothing is pending, `Off`.
+    /// Returns this state with `leave` as the pending detachment of CUPTI. `Hopeless` stays `Hopeless`. Any other state
+    /// becomes `Leaving`, or `Off` if `leave` is `None`.
     const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },
@@ -280,8 +280,8 @@ impl AttachPlan {
     /// Returns the new state and the action.
     fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         if capturing {
-            // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
-            // iteration.
+            // CUPTI cannot be disabled during a stream capture, so the recording continues for one more iteration. Then
+            // this check is repeated.
             let until = iteration.saturating_add(1);
             return (Self::Taking { until }, Action::Nothing);
         }

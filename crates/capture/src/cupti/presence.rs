@@ -17,7 +17,7 @@ use tllmprof_sync::States;
 pub(crate) enum Presence {
     /// CUPTI is not attached by this library. Another profiler may use it.
     Out,
-    /// CUPTI is attached but disabled. Launches are still slower than without CUPTI.
+    /// CUPTI is attached but disabled, so it records nothing. Launches are still slower than without CUPTI.
     In,
     /// CUPTI is attached and records work.
     On,

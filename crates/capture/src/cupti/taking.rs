@@ -35,12 +35,12 @@ lifecycle::global! {
 struct Taking {
     /// A reading of both clocks (CUPTI's and the record's) when the recording began.
     since: ClockReading,
-    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0 because both are the same
-    /// clock.
+    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`. The number is usually 0, because
+    /// CUPTI usually uses this clock.
     ahead: i64,
     names: HashMap<usize, KernelName>,
-    /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. A new era begins when
-    /// the record's strings are numbered anew.
+    /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. When the record
+    /// numbers its strings anew, a new era begins and `names` is cleared.
     era: u32,
     /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
@@ -50,8 +50,8 @@ struct Taking {
     replayed: Replayed,
 }
 
-/// A kernel's name, which is found by the address of its text. After a module is unloaded, another name may be at the
-/// same address, so the text is compared too.
+/// The name of a kernel. It is looked up by the address of its text, and the text itself is compared too: after a
+/// module is unloaded, another name may be at the same address.
 struct KernelName {
     text: Box<[u8]>,
     id: StringId,
@@ -88,7 +88,8 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
     });
 }
 
-/// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
+/// Maximum time that a thread of the program waits for the lock on `TAKING`. The thread that holds the lock may be
+/// CUPTI's, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Finds the scopes (modules, ranges and functions) of the graph nodes whose kernels have been recorded so far, and
@@ -252,7 +253,7 @@ impl Taking {
         true
     }
 
-    /// Returns the number under which tllmprof's record stores a kernel's name, and a hash of the name.
+    /// Returns the string number under which tllmprof's record stores a kernel's name, and a hash of the name.
     fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
             return (recorder::id_of("?"), 0);

@@ -249,7 +249,7 @@ fn buffers_are_used_again() {
         buffers::give_back(buffer);
     }
     buffers::shrink();
-    // The buffers beyond those allocated in advance were unmapped. New ones can be allocated.
+    // `shrink` has unmapped the buffers beyond those that are allocated in advance. New ones can be allocated.
     let again: Vec<_> = (0..20).map(|_| buffers::take().unwrap()).collect();
     again.into_iter().for_each(buffers::give_back);
     buffers::shrink();

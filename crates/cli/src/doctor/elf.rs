@@ -39,7 +39,7 @@ pub(crate) struct Elf {
     rodata: Option<(u64, u64)>,
 }
 
-/// The kind of a module that exports CPython's C API. It says whether libtllmprof.so can attach to the module's
+/// The kind of a module that exports CPython's C API. The kind determines if libtllmprof.so can attach to the module's
 /// interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CPython {
@@ -56,7 +56,6 @@ pub(crate) enum CPython {
 #[derive(Debug)]
 pub(crate) enum NotRead {
     Io(io::Error),
-    /// The file is not an ELF file.
     NotElf,
     /// The file is damaged, or in an unknown version of the format.
     Malformed(object::Error),
@@ -127,7 +126,6 @@ impl Elf {
     }
 }
 
-/// Returns true if `needle` occurs in `haystack`.
 pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     let Some((&first, _)) = needle.split_first() else {
         return true;

@@ -25,7 +25,7 @@ pub(crate) struct Program {
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
     /// The dynamic linker that the command line names, if any, as in `ld.so PROGRAM`. This linker then loads the
-    /// executable, whichever linker the executable requests.
+    /// executable, even if the executable requests another linker.
     pub loader: Option<Loader>,
 }
 

@@ -1,5 +1,5 @@
-//! The `doctor` section on Python: whether the program is a supported CPython, which exports the C
-//! API of 3.8 or later.
+//! The `doctor` section on Python. It reports if the program is a CPython that libtllmprof.so can attach to: version
+//! 3.8 or later, with an exported C API.
 
 use super::elf::CPython;
 use super::finding::Section;

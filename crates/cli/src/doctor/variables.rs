@@ -41,9 +41,9 @@ pub(crate) fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports the settings because of which kernels will not be recorded, although the user requested kernels. Kernels
-/// need a record, but a missing path of the record is only a problem without `tllmprof run`, because `tllmprof run`
-/// sets that path itself.
+/// Reports each setting that prevents the recording of kernels which the user requested. Kernels are recorded only into
+/// a record. `tllmprof run` sets the path of the record itself, so a missing path is only a problem without `tllmprof
+/// run`.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;

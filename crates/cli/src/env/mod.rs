@@ -135,8 +135,8 @@ impl EnvArguments {
             EnvFormat::Shell => words::shell(library, variables),
             EnvFormat::Docker => words::docker(library, records, variables),
             EnvFormat::Mpirun => words::mpirun(&preload(), variables),
-            // srun's `--export` splits its list of variables at commas, which values may contain, so env(1) sets the
-            // variables.
+            // srun's `--export` takes a list of variables that are separated by commas, but their values may contain
+            // commas, too. So env(1) sets the variables.
             EnvFormat::Slurm => words::by_env("--export=ALL", &preload(), variables),
             EnvFormat::Torchrun => words::by_env("--no-python", &preload(), variables),
             EnvFormat::Ray => files::ray(&preload(), variables)?,

@@ -9,7 +9,7 @@ use super::state::RankState;
 use super::verdict::{Answer, HangVerdict, VerdictKind};
 use super::wording::{arguments, communicator, names, numbered};
 
-/// A call of NCCL that some ranks have entered and others, which should also enter it, have not.
+/// A call of NCCL that some ranks have entered and that other ranks (the late ones) still have to enter.
 struct MissingCall {
     communicator: u64,
     /// The kind of call that the late ranks have to make, such as a receive. `None` if the call is a collective that
@@ -26,7 +26,7 @@ struct MissingCall {
 }
 
 impl MissingCall {
-    /// Finds the collective that some of the ranks `users` have entered and others have not. They all use the
+    /// Finds the collective that some of the ranks `users` have entered and others have not. All these ranks use the
     /// communicator `id`.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
         let sequence = |index: &usize| ranks[*index].sequence(id);
@@ -50,7 +50,8 @@ impl MissingCall {
         })
     }
 
-    /// Finds the sends that the receiver has not entered, and the receives that the sender has not entered.
+    /// Finds each send whose receiver has not entered the matching receive, and each receive whose sender has not
+    /// entered the matching send.
     fn find_transfers(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<Self> {
         let mut found = Vec::new();
         for [ahead, late] in pairs(ranks, id, users) {
@@ -93,16 +94,17 @@ impl MissingCall {
     }
 }
 
-/// Finds, among the ranks `part`, the rank for which others wait: it has not entered a collective, send or receive
-/// that they have entered. If this rank itself waits in another call for another rank, the search continues with that
-/// rank.
+/// Finds, among the ranks `part`, the rank for which others wait: the others have entered a collective, send or receive
+/// that this rank has not entered. If this rank itself waits in another call for another rank, the search continues
+/// with that rank.
 pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let mut missing = Vec::new();
     for (id, users) in &shared(ranks, part) {
         missing.extend(MissingCall::find_collective(ranks, *id, users));
         missing.extend(MissingCall::find_transfers(ranks, *id, users));
     }
-    // A rank that is ahead of others in some call waits there for them. The cause is a late rank that waits nowhere.
+    // If a rank has entered a call that other ranks have not entered, it waits there for them. So the rank that is the
+    // cause is late in one call and waits in no other call.
     let waits = |index: &usize| missing.iter().any(|one| one.ahead.contains(index));
     let first = missing
         .iter()

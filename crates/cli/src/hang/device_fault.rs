@@ -59,8 +59,8 @@ pub(crate) struct DeviceFault {
 }
 
 impl DeviceFault {
-    /// Reads a line of the kernel log, either of `/dev/kmsg` or as `dmesg`, `journalctl` or a log file shows it. `None`
-    /// if the line is no Xid error.
+    /// Reads a line of the kernel log, either a line of `/dev/kmsg` or one that `dmesg`, `journalctl` or a log file
+    /// shows. Returns `None` if the line does not report an Xid error.
     fn parse(line: &str) -> Option<Self> {
         let (head, rest) = line.split_once(MARK)?;
         let (device, rest) = rest.split_once("): ")?;
@@ -84,8 +84,8 @@ impl DeviceFault {
     }
 }
 
-/// Returns the time, in nanoseconds since the boot, that stands in front of a message of the kernel log: `[  12.345678]`
-/// as `dmesg` shows it, or `4,1234,12345678,-;` as in `/dev/kmsg`. `None` if there is no such time.
+/// Returns the time, in nanoseconds since the boot, at the start of a message of the kernel log: `[  12.345678]` in the
+/// output of `dmesg`, or `4,1234,12345678,-;` in `/dev/kmsg`. `None` if the message has no such time.
 fn time(head: &str) -> Option<u64> {
     if let Some((_, inner)) = head.rsplit_once('[') {
         let (seconds, fraction) = inner.split_once(']')?.0.trim().split_once('.')?;
@@ -121,7 +121,7 @@ pub(crate) fn read(copy: Option<&Path>) -> Result<Vec<DeviceFault>> {
     Ok(log.lines().filter_map(DeviceFault::parse).collect())
 }
 
-/// Reads the messages of the kernel log that it has at present.
+/// Reads all messages that the kernel log contains at present.
 fn read_kernel_log() -> Result<Vec<u8>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let log = rustix::fs::open(KERNEL_LOG, flags, Mode::empty())?;
@@ -130,7 +130,8 @@ fn read_kernel_log() -> Result<Vec<u8>, Errno> {
         match rustix::io::read(&log, &mut message) {
             Ok(0) | Err(Errno::AGAIN) => break,
             Ok(length) => text.extend_from_slice(&message[..length]),
-            // The kernel has replaced the next message by a newer one, or a signal came: the next read continues.
+            // EPIPE: newer messages have overwritten the message that was to be read next. EINTR: a signal came. In
+            // both cases, the loop reads again.
             Err(Errno::PIPE | Errno::INTR) => {}
             Err(error) => return Err(error),
         }

@@ -18,7 +18,6 @@ pub(super) struct ProcessRing {
     /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
     /// not known.
     pub pid: Option<u64>,
-    /// The path of the ring file.
     pub path: PathBuf,
     pub ring: Ring,
 }
@@ -166,8 +165,8 @@ fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     Ok(())
 }
 
-/// Adds a ring to `found`, unless the ring of the same process is there already. So each process is judged once,
-/// however the user named it.
+/// Adds a ring to `found`, unless the ring of the same process is there already. So each process is judged once, even
+/// if the user named it in several ways.
 pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
     let writer = |one: &ProcessRing| {
         let ring = &one.ring;
@@ -178,8 +177,8 @@ pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
         writer(other) == writer(&new) || (paths[0].is_some() && paths[0] == paths[1])
     };
     match found.iter_mut().find(is_same) {
-        // The path from the running process's mappings is the file that the process writes. The other file may be a
-        // copy.
+        // If one of the two paths comes from the mappings of the running process, that path is kept, because the
+        // process writes this file. The other path may be that of a copy.
         Some(known) if known.pid.is_none() && new.pid.is_some() => *known = new,
         Some(_) => {}
         None => found.push(new),

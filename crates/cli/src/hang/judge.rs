@@ -11,7 +11,8 @@ use super::state::{Life, RankState};
 use super::verdict::{Answer, HangVerdict, VerdictKind};
 use super::wording::{last_of, names};
 
-/// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
+/// Minimum time, in nanoseconds, for which ranks must have been quiet before they are called stuck. A rank is quiet
+/// while no step or collective begins or ends.
 pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// Minimum time, in nanoseconds, for which all ranks must have waited for the GPU before they are called stuck. A
 /// shorter wait may be a long prefill.
@@ -19,15 +20,15 @@ const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
 /// Minimum time for which all ranks must have waited for the GPU before they are called stuck, as a multiple of the
 /// longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
-/// Maximum time, in nanoseconds, for which a thread that uses the processor counts as working. A thread that has used
-/// the processor for longer may be waiting in a busy loop.
+/// Maximum time, in nanoseconds, for which a thread that uses the processor counts as working. If it has used the
+/// processor for longer, it may be waiting in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
 /// Maximum time for which a thread that uses the processor counts as working, as a multiple of the longest recent
 /// step. The longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
-/// Judges all ranks. Groups of ranks that share no communicator are judged separately. Returns the worst verdict: a
-/// group that is stuck comes first, then one about which too little is known.
+/// Judges all ranks. Groups of ranks that share no communicator are judged separately. Returns the worst verdict of all
+/// groups: `stuck` is the worst, followed by a verdict that too little is known.
 pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
@@ -273,7 +274,7 @@ fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     format!("{}: {}{since}", rank.name(), cause.text)
 }
 
-/// Judges ranks that have all entered the same collectives, and of which some wait for the GPU.
+/// Judges ranks that have all entered the same collectives. Some of these ranks wait for the GPU.
 fn waiting_for_gpu(
     ranks: &[RankState],
     part: &[usize],

@@ -48,8 +48,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // If one rank's next collective is the operation that the other rank called first, the ranks called the same
-        // operations in another order.
+        // If the next collective of the first rank is the operation that the other rank called first, both ranks called
+        // the same operations, but in different orders.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -108,9 +108,9 @@ fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Ha
     })
 }
 
-/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Lists that may be incomplete
-/// are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are still
-/// capturing.
+/// Finds ranks whose CUDA graphs contain other collectives than the graphs of the other ranks. A rank's list of
+/// collectives is not compared if it may be incomplete. Call this only if all ranks wait for the GPU, because the lists
+/// differ while ranks are still capturing.
 pub(super) fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {

@@ -38,8 +38,8 @@ use symbols::Symbols;
 use verdict::{Answer, VerdictKind};
 pub(crate) use watch::StuckWatch;
 
-/// Time between the two readings of each process's ring file and threads. A process is not stuck if anything changed
-/// between the two readings.
+/// Time between the two readings of each process's ring file and threads. A process is not stuck if anything has
+/// changed at the second reading.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Time between the two readings if no ring file has changed for much longer than [`BETWEEN`]. The readings then only
 /// have to show if a thread uses the processor.
@@ -95,8 +95,8 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
-/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states at the second
-/// time. Each also contains the data of the first time that are needed to see changes.
+/// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states from the second
+/// reading. Each state also contains the data of the first reading that are needed to see changes.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
@@ -125,10 +125,11 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     ranks
 }
 
-/// Reads the states of the processes as [`examine`] does, with the device faults of the kernel log where it can be read.
+/// Reads the states of the processes like [`examine`]. Adds the device faults from the kernel log, if this process may
+/// read it.
 fn examine_with_faults(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     let mut ranks = examine(found, between);
-    // Without the right to read the kernel log, the verdict is about the rest.
+    // An error is ignored: if this process may not read the kernel log, the verdict does not consider device faults.
     let _ = find_faults(&mut ranks, None);
     ranks
 }
@@ -182,7 +183,8 @@ impl HangArguments {
             let folder = format!("tllmprof-{run}");
             if Path::new(&folder).is_dir() {
                 let added = find::add_files(Path::new(&folder), &mut found);
-                // The folder may have no ring that can be read, while processes of the run have theirs elsewhere.
+                // An error is ignored if other ring files were found: the folder may contain no readable ring file,
+                // because the processes of the run have their ring files elsewhere.
                 added.or_else(|error| if found.is_empty() { Err(error) } else { Ok(()) })?;
             }
             if found.is_empty() {

@@ -14,8 +14,8 @@ use super::symbols::Symbols;
 /// Processor time of each thread, in clock ticks, by thread number.
 pub(super) type CpuTimes = BTreeMap<u32, u64>;
 
-/// Maximum processor time, in clock ticks of usually 10 ms, that a thread uses between two readings of its state if it
-/// only sleeps and wakes up to look at a condition.
+/// Maximum processor time, in clock ticks of usually 10 ms, that a waiting thread uses between two readings of its
+/// state. A waiting thread may wake up to check a condition and sleep again.
 const MAX_TICKS_ASLEEP: u64 = 1;
 /// Maximum number of threads whose stacks are read to find the host function for which the GPU waits.
 const MAX_THREADS_OF_DRIVER: usize = 256;
@@ -139,7 +139,8 @@ impl SystemCallState {
         )
     }
 
-    /// Returns the address of the mutex for which the thread may be waiting, judging from its system call.
+    /// Returns the address of the mutex for which the thread may be waiting. The address is that of the futex in its
+    /// system call.
     fn mutex(&self) -> Option<u64> {
         let [address, operation, value, ..] = self.arguments;
         let is_mutex =
@@ -148,11 +149,11 @@ impl SystemCallState {
     }
 }
 
-/// Reads in which system calls the threads of a process sleep, by thread number.
+/// Reads in which system calls the threads of a process sleep. The keys of the result are thread numbers.
 ///
-/// A thread that waits for the GIL wakes up every 5 ms and sleeps again, and on a busy machine it also waits for a
-/// processor meanwhile. Its system call cannot be read in these moments. So a thread that used hardly any processor time
-/// since `before` is read again, a few times, until it is found asleep.
+/// A thread that waits for the GIL wakes up every 5 ms and sleeps again. On a busy machine it also waits for a
+/// processor each time. In these moments, its system call cannot be read. So if a thread used hardly any processor time
+/// since `before`, it is read again, a few times, until it is found asleep.
 fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
     let mut calls = BTreeMap::new();
     let mut wanted = thread_numbers(pid);
@@ -173,9 +174,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
     calls
 }
 
-/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the
-/// main thread waits. `before` is the processor time of each thread when the process was first read. Returns the
-/// reason if the process's memory cannot be read.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
+/// thread waits. `before` is the processor time of each thread when the process was first read. If the process's memory
+/// cannot be read, returns the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
@@ -237,9 +238,9 @@ pub(crate) fn look(
     Ok(())
 }
 
-/// Reads the native stacks of the threads that the CUDA driver has started. They run the host functions of streams and
-/// graphs, for which the GPU waits. A thread of the driver is known by the names of its functions, so the stacks of all
-/// threads that sleep are read, up to a limit.
+/// Reads the native stacks of the threads that the CUDA driver has started. These threads run the host functions of
+/// streams and graphs, for which the GPU waits. A thread of the driver is recognized by the names of the functions on
+/// its stack. So the stacks of all sleeping threads are read, up to a limit.
 fn read_stacks_of_drivers_threads(
     pid: u64,
     view: &ProcessView,

@@ -6,8 +6,9 @@ use tllmprof_record::Ring;
 use super::device_fault::DeviceFault;
 use super::latest;
 
-/// Maximum time, in nanoseconds, between a device fault and the last step or collective that a rank began or ended, for
-/// the fault to be the reason why it stopped. The clocks of the kernel log and of the ring files may also differ a bit.
+/// Maximum time, in nanoseconds, from a device fault to the last begin or end of a step or collective of a rank, for
+/// the fault to be a possible reason why the rank stopped. A fault that names no process must also not come later than
+/// this time after it. The clocks of the kernel log and of the ring files may differ a bit.
 const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.
@@ -27,7 +28,7 @@ pub(crate) struct RankState {
     pub threads: Vec<ProcessThread>,
     /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
-    /// A device fault in the kernel log that concerns this rank.
+    /// The earliest device fault in the kernel log that may have stopped this rank.
     pub fault: Option<DeviceFault>,
 }
 
@@ -64,13 +65,14 @@ pub(super) struct ProcessThread {
     pub waits_for_gil: bool,
 }
 
-/// Innermost Python functions among which a full queue is looked for: `Queue.put` calls at most this number of functions.
+/// Number of innermost Python functions on a thread's stack among which `Queue.put` is searched for. `Queue.put` has
+/// called at most the others of these functions.
 const FUNCTIONS_OF_PUT: usize = 4;
 
 impl RankState {
-    /// Stores the first of these device faults, ordered by time, that may have stopped the rank. A fault that names a
-    /// process stops only this process. A fault that names none, such as that of a GPU that has fallen off the bus, must
-    /// have come when the rank stopped.
+    /// Stores the earliest of these device faults that may have stopped the rank. A fault that names a process can have
+    /// stopped only this process. A fault that names no process, such as that of a GPU that has fallen off the bus,
+    /// must have occurred at about the time when the rank stopped.
     pub(crate) fn find_fault(&mut self, faults: &[DeviceFault]) {
         let stopped_ns = latest(&self.ring);
         let is_after = |time_ns: u64| time_ns.saturating_add(MAX_TIME_TO_STOP_NS) >= stopped_ns;
@@ -196,8 +198,9 @@ impl ProcessThread {
         (!waits_for_lock && self.call.is_some()).then_some(caller)
     }
 
-    /// Returns the function that the CUDA driver runs on this thread for a host function of a stream or graph, as its
-    /// name and module. `None` if the thread does not run such a function, or only functions of system libraries.
+    /// Returns the function that the CUDA driver runs on this thread for a host function of a stream or graph, as the
+    /// function's name and module. `None` if the driver runs no function of the program on this thread, but at most
+    /// functions of system libraries.
     pub(crate) fn host_function(&self) -> Option<&(String, String)> {
         let is_driver = |module: &str| module.starts_with("libcuda.so");
         let driver = self

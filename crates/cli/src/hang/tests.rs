@@ -66,7 +66,7 @@ fn asleep(id: u32, function: &str) -> ProcessThread {
     }
 }
 
-/// Returns the state of a rank that has entered 10 all-reduces, the last of which is #9, and that waits for the GPU.
+/// Returns the state of a rank that waits for the GPU. It has entered 10 all-reduces, with the numbers 0 to 9.
 fn rank(number: u32) -> RankState {
     let pid = 100 * (number + 1);
     let ring = Ring {
@@ -119,7 +119,7 @@ fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
     act(&mut rank.before);
 }
 
-/// Returns the states of ranks of which rank 3 has not entered the last `count` collectives that the others have
+/// Returns the states of ranks. Rank 3 has not entered the last `count` collectives, which all other ranks have
 /// entered.
 fn without_last(count: usize) -> Vec<RankState> {
     let mut ranks = ranks();
@@ -604,7 +604,8 @@ fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
     ranks.iter_mut().for_each(|rank| rank.find_fault(faults));
 }
 
-/// Returns a device fault of this process. The ring files of these tests end at one second.
+/// Returns a device fault of the process `pid` at the time `time_ns`. The last steps in the ring files of these tests
+/// end at one second.
 fn fault(pid: Option<u32>, time_ns: Option<u64>) -> DeviceFault {
     DeviceFault {
         code: 31,
@@ -626,7 +627,7 @@ fn a_device_fault_in_the_kernel_log_is_named_first() {
     );
     let expected = "the kernel log names rank 3 in Xid 31 (GPU memory page fault) of GPU 0000:4f:00 after all_reduce";
     assert!(text.starts_with(expected), "{text}");
-    // The process that had the fault has ended, and later all others.
+    // First only the process that had the fault has ended, then all processes have ended.
     ranks[3].life = Life::Gone;
     assert_eq!(judged(&ranks).1, VerdictKind::DeviceFault);
     ranks.iter_mut().for_each(|rank| rank.life = Life::Gone);
@@ -664,7 +665,8 @@ fn device_faults_that_did_not_stop_the_ranks_do_not_count() {
     others.iter_mut().for_each(|rank| {
         change(rank, |ring| ring.steps[0].end_ns = Some(60 * SECOND));
     });
-    // These happened long before the ranks stopped, or name another process, which may have ended, or have no time.
+    // None of these faults is the reason: they happened long before or long after the ranks stopped, or name another
+    // process (which may have ended), or have no time.
     for fault in [
         fault(Some(400), Some(SECOND)),
         fault(None, Some(SECOND)),
@@ -676,13 +678,13 @@ fn device_faults_that_did_not_stop_the_ranks_do_not_count() {
         assign(std::slice::from_ref(&fault), &mut others);
         assert_ne!(judged(&others).1, VerdictKind::DeviceFault, "{fault:?}");
     }
-    // A server without requests is idle, whatever a GPU had meanwhile.
+    // A server without requests is idle, even if a GPU had a fault.
     let mut idle = self::ranks();
     idle.iter_mut()
         .for_each(|rank| rank.threads[0] = asleep(rank.pid, "poll_requests"));
     assign(&[fault(None, Some(SECOND))], &mut idle);
     assert_eq!(judged(&idle).1, VerdictKind::Idle);
-    // A fault is no reason while the ranks make steps.
+    // As soon as the ranks make steps, a fault is no longer the reason of a verdict.
     assign(&[fault(Some(400), Some(60 * SECOND))], &mut ranks);
     assert_eq!(judged(&ranks).1, VerdictKind::DeviceFault);
     ranks[0].ring.steps_begun += 1;
@@ -765,7 +767,8 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
         text.contains(expected) && text.starts_with("rank 3: "),
         "{text}"
     );
-    // A thread of the driver that waits for work runs no host function, and neither does one that called the driver.
+    // Neither of these threads runs a host function: the first is a thread of the driver that waits for work, the
+    // second is a thread of the program that has called the driver.
     for native in [
         frames(&[("poll", "libc.so.6"), driver, ("start_thread", "libc.so.6")]),
         frames(&[

@@ -12,7 +12,7 @@ use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{Answer, HangVerdict};
 use super::wording;
 
-/// Returns a text with the verdict of `tllmprof hang`, and a line for each rank.
+/// Returns the verdict of `tllmprof hang` as text: a line with the answer and the reason, and a line for each rank.
 pub(crate) fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
     let answer = match verdict.answer {
         Answer::Stuck => "stuck",

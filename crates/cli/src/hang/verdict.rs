@@ -15,7 +15,7 @@ pub(crate) enum VerdictKind {
     Idle,
     /// The other ranks wait for a rank that is using the processor.
     Busy,
-    /// The ranks were quiet for too short a time, or too little is known about them.
+    /// It is not known if the ranks are stuck: they were quiet for too short a time, or too little is known about them.
     Unclear,
     /// Ranks called different collectives where they should have called the same one.
     Mismatch,
@@ -31,7 +31,7 @@ pub(crate) enum VerdictKind {
     Gil,
     /// A thread waits for room in a queue that is full.
     Queue,
-    /// The kernel log has a fault of the GPU that a rank uses.
+    /// The kernel log contains a fault of a GPU that a rank uses.
     DeviceFault,
     /// The ranks wait for the GPU, which does not finish its work.
     Gpu,

@@ -1,5 +1,5 @@
-//! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once they have been stuck for that time,
-//! writes the verdict of `tllmprof hang` into the folder of their ring files.
+//! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once the processes have been stuck for
+//! that time, the verdict of `tllmprof hang` is written into the folder of their ring files.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -24,7 +24,8 @@ const JSON: &str = "hang.json";
 const TEXT: &str = "hang.txt";
 /// Shortest time between two readings of the ring files.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Divisor that limits the searches for ring files: they use at most 1/`SHARE` of a processor's time.
+/// Divisor that limits the processor time of the searches for ring files: they use at most 1/`SHARE` of the time of one
+/// processor.
 const SHARE: u32 = 50;
 /// Time between two verdicts on processes that have made no step or collective since the last verdict, such as a server
 /// without requests.

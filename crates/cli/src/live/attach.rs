@@ -24,7 +24,7 @@ use crate::options::{Given, Options};
 use crate::records::Records;
 use crate::{doctor, library, manners, output};
 
-/// The forms of `--step` that can be used in a process that is already running, as messages list them.
+/// The forms of `--step` that can be used in a process that is already running. Messages contain this list.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
 /// Time that a process has to open its control socket after the library was attached. The process opens the socket at
@@ -93,8 +93,8 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<ExitCode> {
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // With `--engine`, a process that does not listen on a control socket is not a failure, because it may
-                // drive no GPU.
+                // With `--engine`, it is not a failure if a process does not listen on a control socket, because not
+                // every process of the engine drives a GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
         }
@@ -162,8 +162,8 @@ fn attach_one(
     }
 }
 
-/// Returns the variables that are passed to the library. In an attached process, the library uses them instead of the
-/// process's environment.
+/// Returns the variables that are passed to the library. A library that was attached uses these variables instead of
+/// the process's environment.
 fn variables(arguments: &AttachArguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
@@ -244,7 +244,7 @@ fn asks_python(options: &Options<true>) -> Option<&'static str> {
 }
 
 /// Makes a thread of the process load the library, and passes the variables to the library. Returns the library's
-/// answer, and a text about how many threads were stopped for the loading and for how long.
+/// answer, and a text that states how many threads were stopped to load the library, and for how long.
 pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(Answer, String)> {
     let wanted = Library {
         path: library,
@@ -391,8 +391,8 @@ fn is_there(pid: u32) -> bool {
 }
 
 /// Waits up to `patience` until the processes listen on their control sockets. Returns the processes that listen, and
-/// those that do not. Once one process listens, the wait for the others ends after at most [`LISTENING`], which is
-/// enough for the processes of one engine.
+/// the others. Once one process listens, the wait for the others ends after at most [`LISTENING`], because the
+/// processes of one engine begin to listen within this time.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,

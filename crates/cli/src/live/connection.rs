@@ -98,7 +98,7 @@ impl Connection {
     /// command, if the process has such a number.
     ///
     /// # Errors
-    /// No event arrives in time, the process has ended, or its line is not an event.
+    /// No event arrives in time, the process has ended, or the line that it sent is not an event.
     pub(crate) fn next(&mut self) -> io::Result<ControlEvent> {
         let longest = 4 * LONGEST as u64;
         let read = self
@@ -193,8 +193,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let Some(user) = user else {
         return knock(&path);
     };
-    // The kernel records the user of the thread that connects, so a separate thread changes its user, connects and
-    // ends.
+    // The kernel reports the user of the connecting thread to the other process. So a separate thread changes its user,
+    // connects and ends, and this thread's user does not change.
     let as_user = || {
         // SAFETY: the call only takes numbers, and made directly it changes the effective user of only the calling
         // thread.

@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &DetachArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns those processes of the only engine from which the library can be detached: those that listen, and those that
-/// do not listen yet because no CUDA call was intercepted.
+/// Returns the processes of the only engine from which the library can be detached. Some of them do not listen yet,
+/// because none of their CUDA calls was intercepted.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
@@ -97,8 +97,8 @@ fn detach(pid: u64) -> Result<()> {
     Ok(())
 }
 
-/// Detaches the library from a process that does not listen, because none of its CUDA calls was intercepted. As when
-/// attaching, a thread of the process is stopped and runs the library's function.
+/// Detaches the library from a process that does not listen, because none of its CUDA calls was intercepted. For this,
+/// a thread of the process is stopped and made to run the library's function, as when attaching.
 fn detach_unused(pid: u64) -> Result<()> {
     // `pid` is the number of an existing process, so it fits into 31 bits.
     let number = i32::try_from(pid)?;

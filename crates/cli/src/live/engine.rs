@@ -20,8 +20,9 @@ const MEASURED: Duration = Duration::from_millis(300);
 /// never waits uses 30 ticks.
 const BUSY: u64 = 5;
 
-/// Names of programs that start unrelated programs, such as shells. Processes whose common ancestor is such a program
-/// need not belong to one engine. Long names are cut to the length to which the kernel cuts them.
+/// Names of programs that start unrelated programs, such as shells. If the common ancestor of two processes is such a
+/// program, the processes need not belong to one engine. Long names are cut to the length to which the kernel cuts
+/// them.
 const STARTERS: [&str; 30] = [
     "systemd",
     "init",
@@ -183,8 +184,8 @@ impl Processes {
     }
 }
 
-/// Selects the processes of one engine that drive the GPU. They are recognized by the titles that engines give to such
-/// processes. If no process has such a title, the processes that use most processor time are selected.
+/// Selects the processes of one engine that drive the GPU. These processes are recognized by the titles that engines
+/// give to them. If no process has such a title, the processes that use most processor time are selected.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -285,7 +286,7 @@ pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     processes.engines(drivers, tops, chosen)
 }
 
-/// Returns those of the processes in `all` that belong to the only engine. With `tops`, only these processes and their
+/// Returns the processes in `all` that belong to the only engine. With `tops`, only these processes and their
 /// descendants count.
 ///
 /// # Errors

@@ -8,10 +8,10 @@ use tllmprof_control::Status;
 /// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
 /// same time.
 const APART: u64 = 2;
-/// Minimum duration of a sample in the calculation of the first step. A process that has answered at once may need
-/// longer for its next answer: on a busy machine, a thread waits tens of milliseconds for a processor. If a process
-/// refuses the first step because it has passed it, windows that other processes have already opened stay in their
-/// records, with only a few iterations.
+/// Minimum duration of a sample in the calculation of the first step. Even a process that has answered a sample quickly
+/// may need longer to accept the first step: on a busy machine, a thread waits tens of milliseconds for a processor. If
+/// a process has already passed the first step, it refuses. The windows that other processes have opened by then stay
+/// in their records, with only a few iterations.
 const MIN_TRIP: Duration = Duration::from_millis(50);
 
 /// The step counts of all processes, which were read at nearly the same time.
@@ -31,9 +31,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The
-    /// third sample is taken right after the second. `trips` limits the time in which all processes have to accept
-    /// the first step: it is a multiple of the duration of a sample, or of [`MIN_TRIP`] if the sample took less.
+    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The third
+    /// sample is taken right after the second. The first step is chosen so that all processes have enough time to
+    /// accept it. This time is `trips` times the duration of the third sample, or `trips` times [`MIN_TRIP`] if that
+    /// sample took less.
     pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -49,15 +50,15 @@ impl Plan {
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
         // Processes answer after different delays, so the counts of one sample are not from the same time. But every
-        // count of the next sample is later than all counts of this sample. By then, a process in lockstep has made
-        // the steps that the others had made in this sample.
+        // count of the next sample was read after all counts of this sample. So in the next sample, a process in
+        // lockstep has made at least the steps that the other processes had made in this sample.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process with which most other processes are in lockstep. If this is true of several processes,
+        // Finds the process with which most other processes are in lockstep. If there are several such processes,
         // chooses the one that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();

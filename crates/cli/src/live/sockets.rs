@@ -62,7 +62,7 @@ fn can_be_captured(mut processes: Vec<ListeningProcess>) -> Vec<ListeningProcess
     processes
 }
 
-/// Returns the process with this number on this machine. It may also be one that cannot be captured.
+/// Returns the process with this number on this machine, even if it cannot be captured.
 pub(super) fn find(pid: u64) -> Option<ListeningProcess> {
     let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)

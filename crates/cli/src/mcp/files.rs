@@ -32,7 +32,7 @@ pub(crate) struct Runs {
     page: Page,
 }
 
-/// A folder that contains records or traces.
+/// A row of the tool's answer: a folder that contains records or traces.
 #[derive(Serialize, Default)]
 struct RecordFolder {
     folder: PathBuf,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::shared::Shared;
 use super::{comparison, files, live, reading};
 
-/// A tool that an assistant can call.
+/// A tool that an assistant can call: its name, its description, the schema of its arguments, and its function.
 pub(crate) struct Tool {
     pub name: &'static str,
     /// The description of the tool. An assistant reads it to decide whether to use the tool.

@@ -22,14 +22,14 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// Maximum age, in microseconds, of the NVML samples of the utilization by each process that are used. NVML takes
-/// such samples up to six times a second.
+/// NVML takes samples of how much each process uses the GPU, up to six times a second. Samples that are older than this
+/// time, in microseconds, are not used.
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
 pub(super) type MetricValue = (Metric, u64);
 
-/// A GPU whose metrics are sampled.
+/// A GPU whose metrics are sampled, and the values of the last sample that the next sample needs.
 pub(crate) struct Gpu<'nvml> {
     /// The number by which the profiled program's CUDA identifies the GPU.
     pub ordinal: u8,
@@ -56,8 +56,8 @@ pub(crate) struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Returns a message if the GPU's state cannot be attributed to the program or is incomplete: because the GPU is
-    /// divided (MIG), or because it does not report the reasons for its clocks.
+    /// Returns a message if the GPU's state cannot be attributed to the program, because the GPU is divided (MIG), or
+    /// if the state is incomplete, because the GPU does not report the reasons for its clocks.
     pub(crate) fn refusal(&self) -> Option<String> {
         let ordinal = self.ordinal;
         if self.is_divided {
@@ -138,8 +138,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// Returns the GPU's metrics since the last call. The error means that the GPM counters could not be read; after
-    /// such an error these counters are not read again.
+    /// Returns the GPU's metrics since the last call. The second value is an error if the GPM counters could not be
+    /// read. After such an error they are not read again.
     pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -153,9 +153,9 @@ impl<'nvml> Gpu<'nvml> {
         if self.has_load {
             self.load(&mut values);
         }
-        // The state is sampled unless the GPU is divided and the user did not give `--gpu-metrics`. Without that
-        // option the state is used only for findings about the program, and the state of all parts of a divided GPU
-        // together says nothing about the program.
+        // The state of a divided GPU is that of all its parts together, so it says nothing about the program. Without
+        // `--gpu-metrics`, the state is used only for findings about the program, so the state of a divided GPU is then
+        // not sampled.
         if self.has_load || !self.is_divided {
             self.state(&mut values);
         }

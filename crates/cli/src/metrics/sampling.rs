@@ -25,10 +25,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
 /// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// Number of rounds of sampling at the beginning, in each of which the run's processes and their threads are searched
-/// for.
+/// Number of first rounds of sampling. Each of these rounds searches for the run's processes and their threads.
 const FIRST_ROUNDS: u64 = 10;
-/// Number of rounds after which the processes and threads are searched for again, once the first rounds are over.
+/// After the first rounds ([`FIRST_ROUNDS`]), only one in this number of rounds searches for processes and threads.
 const SEARCH_ROUNDS: u64 = 50;
 /// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
 const THREAD_ROUNDS: u64 = 10;

@@ -17,8 +17,8 @@ const HOST_NAMESPACE: &str = "pid:[4026531836]";
 /// A process that the driver lists, with its share of the SMs' time in percent.
 type ListedProcess = (u32, Option<u8>);
 
-/// The data with which each process that uses a GPU is attributed to this run or to others. `names` contains for each
-/// process the number that its name has in the record.
+/// The data that decide if a process that uses a GPU belongs to this run or to others. `names` contains, for each
+/// process, the number that the process's name has in the record.
 pub(crate) struct GpuShares {
     /// True if the process numbers that the driver lists certainly belong to this PID namespace.
     is_host: bool,
@@ -111,7 +111,8 @@ fn owners(
     users: usize,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
-    // If the driver lists one process number of the run, it uses the numbers of this PID namespace.
+    // If one of the process numbers that the driver lists is that of a process of the run, the driver uses the numbers
+    // of this PID namespace.
     if is_host || listed.iter().any(|(pid, _)| is_ours(*pid)) {
         let owner = |(pid, sm): &ListedProcess| match is_ours(*pid) {
             true => (*pid, GpuOwner::Run, *sm),

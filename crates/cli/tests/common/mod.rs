@@ -107,7 +107,6 @@ impl Scratch {
         path
     }
 
-    /// Writes an executable script.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -20,8 +20,8 @@ const IN_COMMENTS: [(&str, &str); 4] = [
     ("go(es)? on", "continues"),
     ("so many", "that number of"),
 ];
-/// The limit for the number of doc comments in all files that begin with one of [`OPENINGS`]. It is not 0, because the
-/// help texts of options begin in this way.
+/// Maximum number of doc comments, in all files, that begin with one of [`OPENINGS`]. It is not 0, because the help
+/// texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
 /// Maximum number of comment lines, in all files, that contain a word from the lists of words to avoid.
 const MAX_WORDS: usize = 150;

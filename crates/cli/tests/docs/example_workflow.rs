@@ -64,7 +64,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         for run in 1..=3 {
             let folder = scratch.path(&format!("tllmprof-new-{run}"));
             fs::create_dir_all(&folder).unwrap();
-            // Each run is one of its own, because the boot of its machine differs.
+            // Each record belongs to a separate run, because the boot of its machine differs.
             let (mut builder, truth) = Server::rank(0).record();
             let value = builder.string(1, &format!("{change} {run}")).into();
             let key = Some(Info::Boot);

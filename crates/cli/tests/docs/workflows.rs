@@ -16,7 +16,8 @@ const YAML_TO_JSON: &str = "\
 import json, sys, yaml
 json.dump([yaml.safe_load(open(name)) for name in sys.argv[1:]], sys.stdout)";
 
-/// Returns the YAML files of a folder with their contents. `None` if Python has no package `yaml`.
+/// Returns the YAML files of a folder with their contents. Returns `None`, so that the test is skipped, if Python has
+/// no package `yaml`.
 fn parsed(folder: &str) -> Option<Vec<(PathBuf, Value)>> {
     let python = |code: &str, files: &[PathBuf]| {
         let mut command = Command::new("python3");

@@ -10,7 +10,7 @@ use crate::time;
 /// Maximum nesting depth of brackets and `not` in a condition.
 const DEPTH: usize = 32;
 
-/// The names that a condition may use: only those of sizes of the batch, or also those of times.
+/// The names that a condition may use: either only names of sizes and properties of the batch, or also names of times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vocabulary {
     Batch,

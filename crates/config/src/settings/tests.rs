@@ -306,14 +306,14 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that these tests always set, because the values of some other settings are refused without them.
+/// Variables that these tests always set. Without them, values of some other settings would be refused.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
 ];
 
-/// Returns the settings as text. `value` is the value of the variable `name`, which is not set if `value` is `None`.
-/// Fields that say only which variables the user set are reset, so that they do not affect comparisons.
+/// Returns the settings as text. The variable `name` is set to `value`, or is not set if `value` is `None`. Fields that
+/// contain only which variables the user set are reset, so that they do not affect comparisons.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();

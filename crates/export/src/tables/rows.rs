@@ -241,7 +241,7 @@ enum CellSource {
     Domain,
     Scope,
     Value,
-    /// The value of a metric as a real number. The item has it in thousandths of the metric's unit.
+    /// The value of a metric as a real number. The item contains the value in thousandths of the metric's unit.
     Real,
     Iteration,
     Capturing,

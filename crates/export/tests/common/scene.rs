@@ -381,8 +381,8 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that failed, were cut short by the end of a window, or were made during a stream capture. The record
-/// contains no name for their row in the table of calls.
+/// Adds calls that failed, were cut short by the end of a window (a recorded interval), or were made during a stream
+/// capture. The record contains no name for their row in the table of calls.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [
@@ -509,7 +509,8 @@ fn gpu(scene: &mut Scene, tid: u32) {
         correlation,
     };
     scopes(scene);
-    // Two nodes of a graph may run at the same time. The second node was captured outside all known scopes.
+    // Two nodes of a graph may run at the same time. The second node was captured while no known scope (module or
+    // function of the model) was open.
     for (correlation, start, long, node, scope) in [
         (7, 2_200, 100, Some(0), "model.layers.3"),
         (7, 2_250, 100, Some(1), ""),

@@ -7,10 +7,11 @@
 //! instructions in this way.
 //!
 //! The stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The stubs of
-//! linked functions also change `x9` to `x15`, which lazy binding may change. None of these registers carries an
-//! argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`). No frame stays on the stack, so
-//! exceptions, stack traces and return addresses (in `x30`, unsigned) are the caller's. A call that is recorded, or
-//! that may begin or end a step, is handled by [`slow`], which saves the arguments and calls a Rust function.
+//! exported functions, to which the loader binds the program, also change `x9` to `x15`, which lazy binding may
+//! change. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`).
+//! The code leaves no frame on the stack, and the return address (in `x30`, unsigned) stays the caller's. So
+//! exceptions and stack traces lead from the real function directly to the caller. A call that is recorded, or that
+//! may begin or end a step, is handled by [`slow`], which saves the arguments and calls a Rust function.
 //!
 //! The code loads a cell's limit after it stores the cell's count. This order matters: a thread that lowers the limit
 //! runs a barrier on every thread and then reads the count, so no call is missed.
@@ -32,8 +33,8 @@ use crate::thunk::{THUNK_SIZE, Thunk};
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments, and `$register`, which
-/// holds the address of the called function's thunk or `Export`.
+/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments. Also saves `$register`,
+/// which holds the address of the [`Thunk`] or `Export` that describes the called function.
 macro_rules! save {
     ($register:literal) => {
         concat!(
@@ -109,8 +110,8 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs for driver functions. Each stub contains the code of `count`, which saves a jump. It needs
-    // only two registers, `x16` and `x17`.
+    // The pool of stubs (the code that callers get) for driver functions. Each stub contains the code of `count`, which
+    // saves a jump. The code needs only two registers, `x16` and `x17`.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -372,8 +373,9 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function. It compares the caller's address with the first module that the function's
-/// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
+/// The stub of an exported function (the code that callers get as the function). It compares the caller's address with
+/// the first module that the function's [`crate::export::Export`] remembers. If the caller is in that module, the stub
+/// jumps to the module's thunk, which describes the real function.
 ///
 /// A binding is a remembered module with its thunk. The stub reads the binding's length first, with acquire ordering.
 /// The writer stores the length last, so a reader that sees the length also sees the other fields.
@@ -410,8 +412,8 @@ macro_rules! __export_stub {
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
 /// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
-/// each. The stub has compared the caller with the first; this code compares it with the other three, and jumps to
-/// `bind` if it is in none of them.
+/// each. The stub has compared the caller's address with the first module. This code compares it with the other three
+/// modules, and jumps to `bind` if the caller is in none of the four.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -471,7 +473,8 @@ pub(crate) unsafe extern "C" fn missing() {
 }
 
 /// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
-/// number. The handler passes it on to [`crate::polls::queried`], with the thunk and the stack pointer.
+/// number. The handler passes the argument on to [`crate::polls::queried`], with the thunk (which describes the real
+/// function) and the stack pointer.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn query() {
     naked_asm!(
@@ -556,8 +559,8 @@ macro_rules! door {
                 "mov x0, xzr",
                 "ret",
                 // A step rule may name the function that is looked up. Ask `named`, which first searches modules that
-                // were just loaded. If it returns the address of a stub, that address is the result. If it returns 0,
-                // continue at label 6.
+                // were just loaded. If it returns the address of a stub (code that counts calls), that address is the
+                // result. If it returns 0, continue at label 6.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",

@@ -16,11 +16,13 @@
 //! stub ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
 //! information: the frame is empty, and its return address is the value of that word minus one. To find the word, an
 //! unwinder reads `x30` as the function saved it and removes the signature, which lies in the upper 16 bits. It then
-//! reads the distance to the word, which lies after the stub's code, so that nothing in `.eh_frame` needs a
-//! relocation. `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted.
+//! reads the distance from the stub to the word. This distance is stored after the stub's code, so that nothing in
+//! `.eh_frame` needs a relocation. `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted
+//! from the return address.
 //!
-//! A stub's real address is stored before callers get the stub's address. But a thread that uses the stub has run no
-//! barrier, so it may still load null. Then it executes `dmb ishld`, which waits for earlier loads, and loads again.
+//! A stub's real address (the address of the real function) is stored before callers get the stub's address. But a
+//! thread that uses the stub has run no barrier, so it may still load null in place of the real address. In that case
+//! the stub executes `dmb ishld`, which waits for earlier loads, and loads the address again.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -153,8 +155,9 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // A call whose end the library must see returns to one of these stubs. The stub loads the original return address
-    // and jumps to `returned`. The `nop` comes first because unwinders look up the byte before a return address.
+    // A call whose end the library must see returns to one of these stubs (pieces of code). The stub loads the original
+    // return address and jumps to `returned`. The `nop` comes first because unwinders look up the byte before a return
+    // address.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -219,9 +222,9 @@ unsafe extern "C" fn slow() {
     )
 }
 
-/// Handles the return of a call whose end the library must see. `x16` holds the stub's index in [`AWAITED`], and
-/// `x30` holds the address at which the caller continues. The handler preserves every register that carries a result
-/// or that a call must preserve.
+/// Handles the return of a call whose end the library must see. Such a call returns to a return stub, which jumps here.
+/// `x16` holds the stub's index in [`AWAITED`], and `x30` holds the address at which the caller continues. The handler
+/// preserves every register that carries a result or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

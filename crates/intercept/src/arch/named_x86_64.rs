@@ -135,7 +135,8 @@ global_asm!(
     // The unwind rule for the return address, which the module documentation explains. DW_CFA_val_expression,
     // register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus. The number 23 is the distance in
     // bytes from the address to which calls return up to the `.quad` below. That word holds the distance to the
-    // original return address. valgrind supports these operations; for others it prints a line in each process.
+    // original return address. valgrind supports these operations. For other operations it prints a line in each
+    // process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
@@ -147,9 +148,9 @@ global_asm!(
     ".org \\stubs + \\place + 24",
     ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
     ".endm",
-    // A call whose end the library must see returns to one of these stubs. The stub pushes the original return
-    // address and jumps to `returned`. Unwinders look up the byte before a return address, so each stub begins with
-    // `nop`.
+    // A call whose end the library must see returns to one of these stubs (pieces of code). The stub pushes the
+    // original return address and jumps to `returned`. Unwinders look up the byte before a return address, so each stub
+    // begins with `nop`.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -254,9 +255,9 @@ ways! {
     scope: crate::named::scope_begins;
 }
 
-/// Handles the return of a call whose end the library must see. The stack holds the stub's index in [`AWAITED`] and
-/// the address at which the caller continues. The handler preserves every register that carries a result or that a
-/// call must preserve.
+/// Handles the return of a call whose end the library must see. Such a call returns to a return stub, which jumps here.
+/// The stack holds the stub's index in [`AWAITED`] and the address at which the caller continues. The handler preserves
+/// every register that carries a result or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

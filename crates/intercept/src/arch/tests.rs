@@ -1,6 +1,6 @@
-//! Tests that call the assembly code of the hooks as a program would. On every path of a call, the
-//! function must get the arguments that its caller passed, and the caller must get the result that
-//! the function returned.
+//! Tests that call the assembly code through which calls are intercepted, as a program would. On every path of a call,
+//! the function must get the arguments that its caller passed, and the caller must get the result that the function
+//! returned.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;

@@ -6,9 +6,10 @@
 //! intercepted call takes about twelve instructions in this way.
 //!
 //! This code changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so it
-//! works for functions of any signature. No frame stays on the stack, so return addresses, exceptions and stack
-//! traces are the caller's. A call that may begin or end a step, or whose return the library must see, is handled by
-//! [`slow`], which saves the arguments and calls a Rust function.
+//! works for functions of any signature. The code leaves no frame on the stack, and the return address stays the
+//! caller's. So exceptions and stack traces lead from the real function directly to the caller. A call that may begin
+//! or end a step, or whose return the library must see, is handled by [`slow`], which saves the arguments and calls a
+//! Rust function.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -62,8 +63,9 @@ macro_rules! restore {
     };
 }
 
-/// Adds one to the thread's cell (its counter for this call) and jumps to the real function, or to `slow` if the
-/// count is past the cell's limit. `rax` holds the address of the thread's cells, and `r11` that of the thunk.
+/// Adds one to the thread's cell (its counter for this call) and jumps to the real function, or to `slow` if the count
+/// is past the cell's limit. `rax` holds the address of the thread's cells. `r11` holds the address of the thunk, which
+/// describes the real function.
 macro_rules! count_and_go {
     () => {
         "add rax, qword ptr [r11 + {cell}]
@@ -119,7 +121,8 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs for driver functions. Each contains the code of `count`, which saves a jump.
+    // The pool of stubs (the code that callers get) for driver functions. Each stub contains the code of `count`, which
+    // saves a jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -426,7 +429,8 @@ pub(crate) unsafe extern "C" fn slow() {
 }
 
 /// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
-/// number. The handler passes it on to [`crate::polls::queried`], with the thunk and the address of the return address.
+/// number. The handler passes the argument on to [`crate::polls::queried`], with the thunk (which describes the real
+/// function) and the stack address of the return address.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn query() {
     naked_asm!(
@@ -437,8 +441,9 @@ pub(crate) unsafe extern "C" fn query() {
     )
 }
 
-/// The stub of an exported function. It compares the caller's address with the first module that the function's
-/// [`crate::export::Export`] remembers, and jumps to that module's thunk if the caller is in it.
+/// The stub of an exported function (the code that callers get as the function). It compares the caller's address with
+/// the first module that the function's [`crate::export::Export`] remembers. If the caller is in that module, the stub
+/// jumps to the module's thunk, which describes the real function.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -466,8 +471,8 @@ macro_rules! __export_stub {
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
 /// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
-/// each. The stub has compared the caller with the first; this code compares it with the other three, and jumps to
-/// `bind` if it is in none of them.
+/// each. The stub has compared the caller's address with the first module. This code compares it with the other three
+/// modules, and jumps to `bind` if the caller is in none of the four.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -575,8 +580,8 @@ macro_rules! door {
                 "4:",
                 "ret",
                 // A step rule may name the function that is looked up. Ask `named`, which first searches modules that
-                // were just loaded. If it returns the address of a stub, that address is the result. If it returns 0,
-                // continue at label 6.
+                // were just loaded. If it returns the address of a stub (code that counts calls), that address is the
+                // result. If it returns 0, continue at label 6.
                 "5:",
                 push!(),
                 $version,

@@ -1,5 +1,5 @@
-//! Handles a call of a function that the step rule names, after the thread has used up its credit (the number of
-//! calls that it may count before this code must run).
+//! Handles a call of a function that the step rule names (the rule that defines a step of the program). This code runs
+//! after the thread has used up its credit: the number of calls that it may count before this code must run.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,8 +42,8 @@ fn is_loader(address: usize) -> bool {
 
 /// Returns true if a signal handler is running on a small alternate stack, which has too little room for a profiler.
 ///
-/// Asking the kernel takes a system call. The call is skipped if the return address lies at the stack address that an
-/// earlier check has found to be on the thread's normal stack.
+/// It takes a system call to find out whether the thread is on its signal stack. This system call is skipped if the
+/// return address lies at the stack address that an earlier check has found to be on the thread's normal stack.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
@@ -62,8 +62,8 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     }
 }
 
-/// Handles the start of a call of a hooked function. The stub or trampoline calls this handler, and the function runs
-/// afterwards.
+/// Handles the start of a call of a hooked function. The function's stub (the code that callers got in its place), or
+/// the trampoline (the code to which its patched entry jumps), calls this handler. The function runs afterwards.
 ///
 /// `return_place` is the address of the call's return address, and `from` is an address in the calling stub or
 /// trampoline. On AArch64, which has no trampolines, `from` is the address of the real function.
@@ -112,23 +112,23 @@ pub(crate) extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             let _errno = SavedErrno::new();
             open(function, return_place);
         }
-        // The step rule may select the function, too. Then also count the call, which a trampoline for steps would
-        // have done.
+        // The step rule may select the function, too. Only the trampoline of a step function counts calls in assembly
+        // code, and this trampoline is that of a scope. So count the call here.
         if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
             entered(return_place, from);
         }
     });
 }
 
-/// Opens a scope, to which GPU work is attributed. The scope lasts until the call ends.
+/// Opens a scope for a call. The GPU work that is launched until the call ends is attributed to this scope.
 fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
     let place = core::ptr::from_ref(return_place).addr();
     let Some(name) = function.name().filter(|_| session::activity::is_active()) else {
         return;
     };
     let has_room = native::has_room(place);
-    // Free the return stubs of calls that will never return: they were left by an exception, or they belong to an
-    // ended thread whose state this thread has taken over.
+    // Free the return stubs (the code to which calls return) of calls that will never return. Such calls were left by
+    // an exception, or they belong to an ended thread whose state this thread has taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;

@@ -1,10 +1,10 @@
 //! Detects the end of a call that ends a window, or that is a scope (GPU work is attributed to it).
 //!
 //! Only these calls get another return address: that of one of a few return stubs. A call that an exception or a
-//! `longjmp` leaves never returns to its stub, so the window stays open until the next call. The window also stays open
-//! for calls whose return address cannot be replaced: when all stubs are in use, when the processor protects return
-//! addresses, and for functions that may read their return address. If an exception leaves a call that is a scope,
-//! [`passes`] ends the scope.
+//! `longjmp` leaves never returns to its stub, so the window stays open until the next call of the function. The window
+//! also stays open for calls whose return address cannot be replaced: when all stubs are in use, when the processor
+//! protects return addresses, and for functions that may read their return address. If an exception leaves a call that
+//! is a scope, [`passes`] ends the scope.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,23 +16,24 @@ use tllmprof_scopes::native;
 use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
-/// Makes a call return to a return stub, so that the library sees the end of the call. The iteration `iteration` ends
-/// at that moment. `place` holds the call's return address, and the called function has not changed it yet.
+/// Makes a call return to a return stub (code of this library), so that the library sees the end of the call. The
+/// iteration `iteration` ends at that moment. `place` holds the call's return address, and the called function has not
+/// changed it yet.
 pub(crate) fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
     if let Some(index) = pool::index_of(place.load(Ordering::Relaxed)) {
-        // The return address is already that of a stub: the function is a scope, too, or another intercepted function
-        // ended in a jump to this one.
+        // The return address is already that of a return stub: the function is also a scope (GPU work is attributed to
+        // it), or another intercepted function ended in a jump to this function.
         AWAITED[index].iteration.store(iteration, Ordering::Relaxed);
     } else {
         take(place, iteration, 0..RETURNS);
     }
 }
 
-/// Makes a call that is a scope (GPU work is attributed to it) return to a return stub. Returns the stub's index in
-/// [`AWAITED`], or `None` if all stubs are in use.
+/// Makes a call that is a scope (GPU work is attributed to it) return to a return stub (code of this library). Returns
+/// the stub's index in [`AWAITED`], or `None` if all stubs are in use.
 pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
@@ -64,8 +65,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
     None
 }
 
-/// Frees the return stub of a call that has returned, and returns the iteration that has ended with the call, if
-/// there is one. The stub has already loaded the original return address.
+/// Frees the return stub (the code to which a call returns) of a call that has returned. Returns the iteration that has
+/// ended with the call, or `None`. The stub has already loaded the original return address.
 pub(crate) fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
@@ -73,9 +74,9 @@ pub(crate) fn ended(index: usize) -> Option<u64> {
     (iteration != Return::NO_ITERATION).then_some(iteration)
 }
 
-/// Personality routine for the frame of a call that is a scope. The routine makes an unwinder continue past the
-/// frame. `index` is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other arguments
-/// (`_Unwind_Personality_Fn`).
+/// Personality routine for the frame of a call that is a scope (GPU work is attributed to it). The routine makes an
+/// unwinder continue past the frame. `index` is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other
+/// arguments (`_Unwind_Personality_Fn`).
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")

@@ -1,4 +1,5 @@
-//! Finds the native functions that `sym:` rules select in the loaded modules, and hooks them.
+//! Finds the native functions that `sym:` rules select in the loaded modules, and hooks them. Such a rule defines a
+//! step of the program, or names functions to which GPU work is attributed.
 
 use core::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -43,13 +44,13 @@ impl FunctionRule {
     }
 }
 
-/// The state of all rules that name native functions: modules, functions and patches.
+/// The state of all `sym:` rules, which name native functions: the loaded modules, the functions and the patches.
 #[derive(Default)]
 pub(crate) struct NamedRules {
     /// The rule that defines a step, if the rule names native functions.
     pub step: Option<FunctionRule>,
-    /// True if the step rule has changed, so that modules that were searched before must be
-    /// searched by the new rule.
+    /// True if the step rule (the rule that defines a step) has changed, so that modules that were searched before must
+    /// be searched by the new rule.
     step_is_new: bool,
     /// Rules for functions whose calls are scopes (GPU work is attributed to them).
     pub scopes: Vec<FunctionRule>,
@@ -57,13 +58,14 @@ pub(crate) struct NamedRules {
     pub functions: Vec<NamedFunction>,
     pub by_name: Vec<ByName>,
     pub regions: Vec<Region>,
-    /// Number of functions that have matched the step rule so far, including those in unloaded modules.
+    /// Number of functions that have matched the step rule (the rule that defines a step) so far, including functions
+    /// in unloaded modules.
     pub matched: usize,
-    /// True if more functions match the step rule than can be hooked.
+    /// True if more functions match the step rule (the rule that defines a step) than can be hooked.
     pub too_many: bool,
-    /// Number of modules that were searched for functions of the step rule.
+    /// Number of modules that were searched for functions of the step rule (the rule that defines a step).
     pub searched: usize,
-    /// Modules whose functions are unknown, so that no rule could be applied.
+    /// Modules whose functions are unknown, so that no `sym:` rule could be applied to them.
     pub unsearched: Unsearched,
     /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
@@ -71,7 +73,8 @@ pub(crate) struct NamedRules {
     /// below counts the modules that were searched for them.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
-    /// Number of functions that match the scope rules, if this is more than can be hooked at once; otherwise `None`.
+    /// Number of functions that match the scope rules (rules that name functions to which GPU work is attributed), if
+    /// this is more than can be hooked at once; otherwise `None`.
     pub too_many_scopes: Option<usize>,
 }
 
@@ -81,8 +84,8 @@ impl NamedRules {
         self.step_is_new = true;
     }
 
-    /// Searches newly loaded modules for functions that rules name, and forgets unloaded modules. Returns false if a
-    /// module is still being loaded, so that this function must be called again.
+    /// Searches newly loaded modules for functions that `sym:` rules name, and forgets unloaded modules. Returns false
+    /// if a module is still being loaded, so that this function must be called again.
     pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
@@ -143,7 +146,7 @@ impl NamedRules {
         is_complete
     }
 
-    /// Returns true if any rule applies to the module.
+    /// Returns true if at least one `sym:` rule applies to the functions of the module.
     fn is_for(&self, loaded: &LoadedModule) -> bool {
         let mut rules = self.step.iter().chain(&self.scopes);
         rules.any(|rule| rule.is_for(loaded))
@@ -334,8 +337,8 @@ impl NamedRules {
         self.regions.append(&mut regions);
     }
 
-    /// Adds a function to the list of known functions. `patched` says how its entry was patched, or
-    /// why it was not.
+    /// Adds a function to the list of known functions. `patched` contains the data of the patched entry, or the
+    /// reason why the entry was not patched.
     fn add_function(
         &mut self,
         candidate: HookCandidate,
@@ -470,8 +473,8 @@ impl fmt::Display for Unsearched {
     }
 }
 
-/// Returns the region (executable memory near the module) for the trampolines of a module, and creates it if there is
-/// none. `count` is the number of functions that need a trampoline.
+/// Returns the region (executable memory near the module) for the trampolines of a module, to which patched entries
+/// jump. Creates the region if there is none. `count` is the number of functions that need a trampoline.
 fn region_of<'a>(
     regions: &'a mut Vec<Region>,
     module: &ElfModule,
@@ -488,8 +491,8 @@ fn region_of<'a>(
     Ok(&mut regions[at])
 }
 
-/// Returns the number by which a function's trampoline identifies it as a scope (GPU work is attributed to its
-/// calls), or the reason why it cannot be one.
+/// Returns the number by which a function's trampoline identifies the function as a scope (GPU work is attributed to
+/// its calls), or the reason why the function cannot be a scope.
 fn may_be_scope(
     candidate: &HookCandidate,
     entry: Result<&PatchableEntry, &PatchRefusal>,

@@ -11,9 +11,9 @@ use tllmprof_platform::{elf, got, resolve};
 use super::{look, pool, with_followed};
 use crate::dlsym;
 
-/// Returns the address of the stub that a look-up of `name` must return, or null if the look-up must not be changed.
-/// The assembly code of `dlsym` and `dlvsym` calls this function. If the result is null, that code jumps to the real
-/// `dlsym`, which sees the caller's return address.
+/// Returns the address of the stub (code that counts calls) that a look-up of `name` must return, or null if the
+/// look-up must not be changed. The assembly code of `dlsym` and `dlvsym` calls this function. If the result is null,
+/// that code jumps to the real `dlsym`, which sees the caller's return address.
 ///
 /// # Safety
 /// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is not null.
@@ -54,7 +54,7 @@ fn stand_in(
             .any(|function| function.is_called(name))
     });
     // Return null, which passes the look-up to the real `dlsym`. Only the loader can search the modules after the
-    // caller (RTLD_NEXT). CUDA functions have their own stubs.
+    // caller (RTLD_NEXT). For CUDA functions, another part of this library returns its own replacements.
     if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
         return core::ptr::null_mut();
     }

@@ -73,12 +73,13 @@ lifecycle::global! {
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
-    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if the
-    /// program's allocator looks up a function meanwhile. Then it must not wait for its own lock.
+    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. While that thread holds the lock, the program's
+    /// allocator may look up a function, and the thread then enters this module again. In that case the thread must not
+    /// wait for its own lock.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
-    /// True if the step rule depends on the inference engine, and no known engine has been found among the modules
-    /// yet.
+    /// True if the step rule (the rule that defines a step) depends on the inference engine, and no known engine has
+    /// been found among the modules yet.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
     /// True if there are rules for functions whose calls are scopes (GPU work is attributed to them).
@@ -116,7 +117,7 @@ pub fn start() {
     patch::BEFORE_MAIN.store(false, Ordering::Relaxed);
 }
 
-/// Sets the step rule from a `sym:` rule. Does nothing for other rules.
+/// Sets the step rule (the rule that defines a step) from a `sym:` rule. Does nothing for other rules.
 fn follow(step: &Step) {
     let Step::Symbol { name, library, .. } = step else {
         return;
@@ -137,7 +138,8 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Searches for a known inference engine. If one is loaded, makes its step function the step rule.
+/// Searches for a known inference engine. If one is loaded, its step function becomes the step rule (the rule that
+/// defines a step).
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()
@@ -147,7 +149,8 @@ fn seek_engine() {
     }
 }
 
-/// Searches the modules for functions that rules name, if modules were loaded or unloaded since the last search.
+/// Searches the modules for functions that `sym:` rules name, if modules were loaded or unloaded since the last
+/// search.
 pub(crate) fn look() {
     if lifecycle::is_filtered() {
         return;
@@ -187,9 +190,9 @@ fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
-/// Runs `act` on the rules under their lock. Returns `None` if the lock is not available or there are no rules.
+/// Runs `act` on the `sym:` rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
-    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled, because the
+    // `act` may call a function that a `sym:` rule names. While `Inside` is set, that call is not handled, because the
     // handler would wait for a lock that this thread holds.
     let _inside = Inside::enter();
     let us = ids::thread();

@@ -25,7 +25,7 @@ pub(crate) struct HookCandidate {
     pub module: usize,
     pub path: PathBuf,
     pub function: MatchedFunction,
-    /// True if the step rule names the function.
+    /// True if the step rule (the rule that defines a step) names the function, so that its calls are counted.
     pub is_step: bool,
     /// True if a scope rule names the function: GPU work is attributed to its calls.
     pub is_scope: bool,
@@ -61,8 +61,8 @@ pub(crate) enum Means {
 }
 
 impl NamedFunction {
-    /// Returns true if the function's entry still contains the jump. The entry may have changed because another
-    /// instance of the module was loaded at the same address.
+    /// Returns true if the function's entry still contains the jump. The entry contains other code if the module was
+    /// unloaded and another instance of the module was loaded at the same address.
     pub(crate) fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;

@@ -1,5 +1,5 @@
-//! The stubs for functions that a `sym:` rule names: their addresses and their data. Assembly code for each processor
-//! defines the instructions.
+//! The stubs for functions that a `sym:` rule names: their addresses and their data. A stub is code that counts a call
+//! and jumps to the function. Assembly code for each processor defines the instructions.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -18,8 +18,8 @@ pub(crate) const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub(crate) const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
-    /// Real function of each stub; null if the stub is free. A stub that has a function keeps it
-    /// until the process ends.
+    /// Real function of each stub (code that counts a call and jumps to the function); null if the stub is free. A stub
+    /// that has a function keeps it until the process ends.
     #[fork(keep = "code leads through the stubs")]
     pub static REALS: [AtomicPtr<c_void>; STUBS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
@@ -34,13 +34,14 @@ pub(crate) const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
 pub const SCOPES: usize = 0;
 /// Size in bytes of a return stub: the code to which a call returns if the library must see its end. The constants
-/// below are the sizes of a return stub for a scope, and of a return stub's first instruction.
+/// below are the size of a return stub for a scope (a call to which GPU work is attributed), and the size of a return
+/// stub's first instruction.
 const RETURN_STUB_SIZE: usize = 32;
 #[cfg(target_arch = "x86_64")]
 const SCOPE_STUB_SIZE: usize = 64;
 const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
-/// A call that returns to a return stub: its original return address, and the iteration that ends with it.
+/// A call that returns to a return stub: the call's original return address, and the iteration that ends with the call.
 #[repr(C)]
 pub(crate) struct Return {
     /// The call's original return address; 0 if this element of [`AWAITED`] is free.
@@ -77,8 +78,9 @@ unsafe extern "C" {
     static tllmprof_scope_stubs: u8;
 }
 
-/// Returns the address of the stub for the function at `real`: an existing stub or a free one. Returns `None` if all
-/// stubs are in use. Must not be called by several threads at a time.
+/// Returns the address of the stub (code that counts a call and jumps to the function) for the function at `real`: an
+/// existing stub or a free one. Returns `None` if all stubs are in use. Must not be called by several threads at a
+/// time.
 pub(crate) fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS

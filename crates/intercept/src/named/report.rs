@@ -1,4 +1,4 @@
-//! Log messages about the functions that rules name. The messages are written only in processes that use CUDA.
+//! Log messages about the functions that `sym:` rules name. The messages are written only in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -14,7 +14,7 @@ use super::{scopes, with_followed};
 use tllmprof_platform::log;
 
 /// Largest number of functions that one message lists: functions with similar names, or functions whose calls cannot
-/// be scopes.
+/// be scopes (GPU work cannot be attributed to them).
 const MAX_LISTED: usize = 3;
 
 lifecycle::global! {
@@ -64,7 +64,7 @@ pub(super) fn found_scopes(functions: &[NamedFunction]) {
     }
 }
 
-/// The functions that a scope rule names but whose calls GPU work cannot be attributed to, with the reasons. Only the
+/// The functions that a scope rule names, but to whose calls GPU work cannot be attributed, with the reasons. Only the
 /// first ones are printed.
 struct Refused<'a>(&'a [(&'a NamedFunction, PatchRefusal)]);
 
@@ -100,8 +100,8 @@ pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Warns that the scope rules matched no function. `may_search` is true if there is time and memory to search for
-/// similar names.
+/// Warns that the scope rules (rules that name functions to which GPU work is attributed) matched no function.
+/// `may_search` is true if there is time and memory to search for similar names.
 pub(crate) fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
@@ -164,8 +164,8 @@ pub(super) fn found(function: &NamedFunction) {
     }
 }
 
-/// Warns if the step rule matched nothing or too many functions. `may_search` is true if the process ends in a way that
-/// leaves time and memory to search for similar names.
+/// Warns if the step rule (the rule that defines a step) matched nothing or too many functions. `may_search` is true if
+/// the process ends in a way that leaves time and memory to search for similar names.
 pub(crate) fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     with_followed(|followed| {
         if followed.too_many {

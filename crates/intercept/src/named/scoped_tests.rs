@@ -34,7 +34,8 @@ fn start_scopes() {
     follow_scopes(&settings.scopes);
 }
 
-/// Returns the number of calls in progress that are scopes and that will return to a return stub.
+/// Returns the number of calls in progress that are scopes (GPU work is attributed to them) and that will return to a
+/// return stub.
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes
@@ -106,7 +107,8 @@ fn a_rule_of_steps_may_come_when_the_function_is_patched_already() {
     });
 }
 
-/// Checks that a call runs unchanged in two cases: no return stub is free, or the library's own code makes the call.
+/// Checks that a call runs unchanged in two cases: no return stub (code to which the call could return) is free, or the
+/// library's own code makes the call.
 #[test]
 fn a_call_that_is_no_scope_goes_on() {
     alone(&LAYERS, || {

@@ -16,12 +16,14 @@ use super::pool::SCOPES;
 /// Largest number of functions whose calls can be scopes (GPU work is attributed to them).
 pub(crate) const MAX_FUNCTIONS: usize = 256;
 
-/// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
+/// A function whose calls are scopes (GPU work is attributed to them). A function that is unloaded and loaded again
+/// keeps its number.
 pub(super) struct ScopeFunction {
     /// Hash of the function's file, address and name; 0 if no function has this number yet.
     hash: AtomicU64,
     name: Published<Label>,
-    /// True if the step rule names the function, too.
+    /// True if the step rule (the rule that defines a step) names the function, too, so that its calls are also
+    /// counted.
     is_step: AtomicBool,
 }
 
@@ -52,7 +54,8 @@ impl ScopeFunction {
     }
 }
 
-/// Returns the function with this number, whose calls are scopes.
+/// Returns the function with this number, whose calls are scopes (GPU work is attributed to them). Returns `None` if
+/// the number is too large.
 pub(super) fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }
@@ -77,11 +80,12 @@ pub(crate) fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     Some(number)
 }
 
-/// Opcode of the instruction after the call in a trampoline. The instruction has no effect; its operand is the
-/// function's number: `nop dword ptr [rax + …]`.
+/// Opcode of the instruction after the call in a trampoline (the code to which a patched entry jumps). The instruction
+/// has no effect; its operand is the function's number: `nop dword ptr [rax + …]`.
 pub(crate) const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
-/// Returns the function whose trampoline contains the return address `from`.
+/// Returns the function whose trampoline (the code to which its patched entry jumps) contains the return address
+/// `from`.
 pub(super) fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
     // SAFETY: `from` is the return address of the call in a scope's trampoline, and the instruction with the number

@@ -1,8 +1,8 @@
 //! Patches GOT slots of functions whose entry cannot be patched.
 //!
-//! A slot that the loader has bound holds the function's address. A lazily bound slot points into its own module
-//! until the first call; its future value is found by the loader's rules. In a module with RELRO the slots are
-//! read-only: they are made writable for the one store, and then read-only again.
+//! A slot that the loader has bound holds the function's address. A lazily bound slot points into its own module until
+//! the first call. For such a slot, this module finds the function that the loader will bind, by the loader's rules. In
+//! a module with RELRO the slots are read-only: they are made writable for one store, and then read-only again.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -27,8 +27,8 @@ impl ByName {
     }
 }
 
-/// Points the GOT slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched
-/// slots.
+/// Points the GOT slots of `module` that refer to `functions` to the functions' stubs (code that counts calls). Returns
+/// the number of patched slots.
 pub(super) fn lead_to_stubs(
     module: &ElfModule,
     functions: &[ByName],

@@ -21,15 +21,15 @@ use tllmprof_platform::entry::{InstructionKind, PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 
-/// Space for one trampoline, in bytes. Counting takes 43, the slow path 22, and the moved instructions at most 19, plus
-/// a little if their branches become wider.
+/// Space for one trampoline (the code to which a patched entry jumps), in bytes. Counting takes 43 bytes, the slow path
+/// 22, and the moved instructions at most 19, plus a little if their branches become wider.
 const TRAMPOLINE_SIZE: usize = 192;
 const PAGE_SIZE: usize = 4096;
-/// Largest number of gaps between mappings in which the library tries to map memory for trampolines. A try may fail
-/// because the memory map has changed since it was read.
+/// Largest number of gaps between mappings in which the library tries to map memory for trampolines (the code to which
+/// patched entries jump). A try may fail because the memory map has changed since it was read.
 const MAX_TRIES: usize = 8;
 
-/// Executable memory near a module, for trampolines.
+/// Executable memory near a module, for trampolines (the code to which patched entries jump).
 pub(crate) struct Region {
     /// Start address of the module whose functions jump to these trampolines.
     pub of: usize,
@@ -91,8 +91,8 @@ impl Region {
         }
     }
 
-    /// Adds the trampoline for `entry`. `scope` is the function's number if its calls are scopes (GPU work is
-    /// attributed to them), otherwise `None`. Returns the trampoline's address range.
+    /// Adds the trampoline (the code to which the patched entry jumps) for `entry`. `scope` is the function's number if
+    /// its calls are scopes (GPU work is attributed to them), otherwise `None`. Returns the trampoline's address range.
     pub(crate) fn add(
         &mut self,
         entry: &PatchableEntry,
@@ -149,8 +149,9 @@ impl Region {
     }
 }
 
-/// Returns the largest allowed distance in bytes between the start of a module and its trampolines. The trampolines
-/// refer to addresses anywhere in the module, and each distance must be less than 2 GiB.
+/// Returns the largest allowed distance in bytes between the start of a module and its trampolines (the code to which
+/// patched entries jump). The trampolines refer to addresses anywhere in the module, and each distance must be less
+/// than 2 GiB.
 fn reach(module: &ElfModule) -> usize {
     const MAX_REACH: usize = i32::MAX as usize - (1 << 20);
     MAX_REACH.saturating_sub(module.end - module.start)
@@ -301,7 +302,8 @@ fn assemble_switch(
     Some((code.bytes, length))
 }
 
-/// Returns the offset in bytes from the thread pointer to the word that holds the address of the thread's cells.
+/// Returns the offset in bytes from the thread pointer to the word that holds the address of the thread's cells (call
+/// counters).
 fn tls_offset() -> Option<i32> {
     let base: usize;
     // SAFETY: the word at the thread pointer holds its own address.

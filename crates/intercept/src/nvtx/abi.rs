@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicPtr;
 /// The type `wchar_t` on Linux.
 pub(crate) type Wide = u32;
 /// A handle of a range, domain or string. For the component that issued it, the handle is an
-/// address; for all others it is only a number. 0 means none, or the default domain.
+/// address; for all other components it is only a number. 0 means none, or the default domain.
 pub(super) type Handle = usize;
 pub(super) type RangeId = u64;
 pub(super) type FunctionPointer = *mut c_void;
@@ -71,7 +71,7 @@ pub(super) struct FunctionTable<'a> {
 }
 
 impl<'a> FunctionTable<'a> {
-    /// Returns the table of this `kind` that a module offers its tool, if it has one.
+    /// Returns the table of this `kind` that a module offers its tool, or `None` if the module has no such table.
     ///
     /// # Safety
     /// `export` is the function that the module passed its tool for initialisation. During `'a` the module waits for
@@ -217,9 +217,9 @@ pub(crate) mod made {
             module
         }
 
-        /// Creates a simulated module of another NVTX version for the calling thread: its callbacks
-        /// structure is `smaller` bytes smaller, and it lacks the function that returns tables
-        /// unless `has_table` is true.
+        /// Creates a simulated module of another NVTX version for the calling thread. Its callbacks structure is
+        /// `smaller` bytes smaller than this version's. The function that returns tables is missing if `has_table` is
+        /// false.
         pub(crate) fn lacking(smaller: usize, has_table: bool) {
             let module = Self::make(core::ptr::null_mut());
             let mut made = Self {

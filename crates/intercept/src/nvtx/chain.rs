@@ -217,8 +217,8 @@ fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     1
 }
 
-/// Returns true if the module is this library. The library's own ranges are not counted: they go only to the other
-/// tool.
+/// Returns true if the module is this library. The library's own ranges are not counted: this library passes them only
+/// to the other tool.
 fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }

@@ -41,7 +41,8 @@ impl Chain {
 lifecycle::global! {
     stage: Doors;
 
-    /// All chains. A chain is a set of functions of another tool. The chains in use come first and do not change.
+    /// All chains. A chain is a set of functions of another NVTX tool, which this library's wrappers call next. The
+    /// chains in use come first and do not change.
     #[fork(keep = "code leads through the chains")]
     pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
     #[fork(keep = "as the chains")]

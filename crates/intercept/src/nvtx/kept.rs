@@ -125,7 +125,7 @@ fn open_scope(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-/// Records that a range has been pushed, if a window is open.
+/// Records that a range has been pushed, if a window (a recorded interval) is open.
 #[inline]
 pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     if scopes::are_on() {
@@ -176,7 +176,7 @@ pub(crate) fn ended(id: RangeId) {
     }
 }
 
-/// Records a mark (a moment with a name), if a window is open.
+/// Records a mark (a moment with a name), if a window (a recorded interval) is open.
 #[inline]
 pub(super) fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     if is_open() {
@@ -184,8 +184,8 @@ pub(super) fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-/// Keeps a registered string. `handle` is the tool's handle for the string, if there is a tool. Returns the handle that
-/// the program gets: `handle`, or a new one if it is `None` and the string is kept.
+/// Keeps a registered string. `handle` is the tool's handle for the string, or `None` if there is no tool. Returns the
+/// handle that the program gets: `handle`, or a new one if `handle` is `None` and the string is kept.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -255,7 +255,7 @@ mod tests {
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // No window is open. Names of domains and registered strings are kept anyway.
+            // No window (recorded interval) is open. Names of domains and registered strings are kept anyway.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -1,4 +1,5 @@
-//! Counts the NVTX ranges that match the step rule, and reports the end of each range that ends an iteration.
+//! Counts the NVTX ranges that match the step rule (the rule that defines a step of the program), and reports the end
+//! of each range that ends an iteration.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ lifecycle::global! {
     /// module's ranges reach this library.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
-    /// Next handle or identifier that this library issues. It issues one only if no other tool does.
+    /// Next handle or identifier that this library issues. It issues handles only if no other tool issues them.
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
@@ -50,7 +51,7 @@ pub(super) struct RangeRule {
     strings: Handles,
 }
 
-/// Returns the step rule for NVTX ranges, or `None` if the process counts no ranges.
+/// Returns the step rule (the rule that defines a step) for NVTX ranges, or `None` if the process counts no ranges.
 pub(super) fn rule() -> Option<&'static RangeRule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
@@ -84,7 +85,8 @@ pub(crate) enum Begins {
     Step(Option<u64>),
 }
 
-/// Handles a range that is about to begin. Counts the range if it matches the step rule.
+/// Handles a range that is about to begin. Counts the range if it matches the step rule (the rule that defines a
+/// step).
 #[inline]
 pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
@@ -101,7 +103,7 @@ impl RangeRule {
         }
     }
 
-    /// Returns true if the step rule applies to ranges of the domain with this handle.
+    /// Returns true if the step rule (the rule that defines a step) applies to ranges of the domain with this handle.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
         self.domain.is_none() || self.domains.contains(domain)
@@ -206,7 +208,7 @@ pub(crate) fn own_id() -> RangeId {
 }
 
 /// Notes whether a registered string matches the step rule, so that ranges with its handle can be counted. `handle`
-/// is the handle that another tool or [`super::kept`] has issued, if any. Returns the handle that the program gets.
+/// is the handle that another tool or [`super::kept`] has issued, or `None`. Returns the handle that the program gets.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -234,7 +236,7 @@ fn own_string() -> Handle {
 }
 
 /// Notes whether a new domain has the name that the step rule requires. `handle` is the handle that another tool or
-/// [`super::kept`] has issued, if any. Returns the handle that the program gets.
+/// [`super::kept`] has issued, or `None`. Returns the handle that the program gets.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
     // handle, because each has its own stack of ranges.

@@ -98,7 +98,7 @@ unsafe fn wide_bytes(text: *const u32) -> impl Iterator<Item = u8> {
     core::iter::from_fn(move || {
         if at == end {
             // SAFETY: the string is terminated, and nothing after its end is read. The read is unaligned because a
-            // string in a packed structure may be.
+            // string in a packed structure may have any address.
             let wide = unsafe { text.add(index).read_unaligned() };
             if wide == 0 {
                 return None;

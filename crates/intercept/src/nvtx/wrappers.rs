@@ -1,9 +1,9 @@
 //! The wrappers: NVTX functions of this library. They count or record the program's range, and then call the function
 //! of another NVTX tool (a profiler), if there is one.
 //!
-//! A range that counts as a step begins before its push is passed to the other tool, so that a window that opens with
-//! it contains the tool's event. The step ends after the pop has returned. In the record the range does not include
-//! the time that the other tool takes.
+//! If a range counts as a step, the step begins before the push is passed to the other tool. So if a window (a recorded
+//! interval) opens with this step, the window contains the tool's event for the range. The step ends after the pop has
+//! returned. In the record the range does not include the time that the other tool takes.
 //!
 //! The wrappers are `C-unwind`, because a thread may be cancelled in the other tool's function.
 

@@ -19,7 +19,8 @@ pub(crate) enum Role {
     Front(Call),
     /// A function of the CUDA runtime, which calls the driver.
     Runtime(Call),
-    /// Either version of `cuGetProcAddress`. The function that it returns is replaced by a stub of this library.
+    /// Either version of `cuGetProcAddress`. The function that it returns is replaced by a stub (code of this library
+    /// that leads to the real function).
     ProcAddress,
     /// A function with which a profiler attaches or releases CUPTI.
     Cupti(CuptiCall),
@@ -62,7 +63,7 @@ impl Role {
         }
     }
 
-    /// Returns the handler that the thunk of a function with this role must have now.
+    /// Returns the handler that the thunk (the description) of a function with this role must have now.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => CallUses::now().handler(call) as *mut c_void,

@@ -48,7 +48,7 @@ impl CallUses {
         }
     }
 
-    /// Returns the handler for the thunks of the driver's functions for `call`.
+    /// Returns the handler for the thunks (descriptions) of the driver's functions for `call`.
     pub(crate) fn handler(self, call: Call) -> Handler {
         if call.kind().queries() {
             return handlers().query;
@@ -142,7 +142,8 @@ mod tests {
             };
             let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
             assert_eq!(both(NONE), plain, "{}", row.call);
-            // The learner needs every call that a step rule can name, except copies within devices.
+            // The learner (which finds iterations) needs every call that a step rule can name, except copies within
+            // devices.
             let is_noted =
                 row.kind.counts() && row.kind != CallPurpose::AsyncCopy(Direction::Other);
             assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
@@ -164,8 +165,8 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // If GPU work is attributed to scopes, calls that change graphs must be handled, and during a stream
-            // capture launches, too.
+            // If GPU work is attributed to scopes, calls that change graphs must be handled. During a stream
+            // capture, launches must be handled, too.
             let graphs = CallUses {
                 graphs: true,
                 ..NONE

@@ -115,7 +115,7 @@ pub(crate) fn document(events: Vec<Value>) -> Value {
     })
 }
 
-/// Returns a trace of two steps.
+/// Returns a trace of two steps: step 5 begins at 1000 µs, and step 6 at 1100 µs.
 pub(crate) fn two_steps() -> Value {
     document([step(5, 1000.0), step(6, 1100.0)].concat())
 }

@@ -11,17 +11,19 @@ const SURE_AFTER: u32 = 32;
 /// Number of periods (intervals between two occurrences of the call site) after which a choice counts as reliable,
 /// for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Number of launches that the periods before a reliable choice should contain together. It is about the number of
-/// launches in a few iterations of a model with many layers. Graphs are not counted.
+/// Number of launches that the periods (intervals between two occurrences of the call site) before a reliable choice
+/// should contain together. This is about the number of launches in a few iterations of a model with many layers.
+/// Graphs are not counted.
 const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
 /// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Minimum total duration in nanoseconds of the periods before a choice counts as reliable, if each period lasts at
-/// least `BEYOND_LAYERS`. Fewer of these long periods are needed than of shorter ones.
+/// Minimum total duration in nanoseconds of the periods (intervals between two occurrences of the call site) before a
+/// choice counts as reliable, if each period lasts at least `BEYOND_LAYERS`. Fewer of these long periods are needed
+/// than of shorter ones.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// Minimum number of periods that last at least `BEYOND_LAYERS` before a choice counts as reliable, even if fewer
-/// periods have a total duration of `MIN_DURATION`.
+/// Minimum number of periods (intervals between two occurrences of the call site) before a choice counts as reliable,
+/// if each period lasts at least `BEYOND_LAYERS`. It applies even if fewer periods last `MIN_DURATION` together.
 const MIN_SURE: u64 = 8;
 /// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;
@@ -97,13 +99,13 @@ impl Candidate {
     }
 
     /// Returns the number of further periods (intervals) for which the call site must recur before the choice counts
-    /// as reliable; 0 if it already does.
+    /// as reliable; 0 if the choice is already reliable.
     ///
-    /// A longer interval than usual points to an outer loop. The choice is reliable after [`wanted`](Self::wanted)
-    /// periods without a longer one, or after enough longer ones that the outer loop would have been found. Sites
-    /// with little work need more periods: they may be a layer of a model, or a warm-up that tries out kernels.
-    /// `steady` is the number of periods since the last longer one, including periods that the history no longer
-    /// holds.
+    /// An interval that is longer than usual points to an outer loop. The choice is reliable after
+    /// [`wanted`](Self::wanted) periods without such an interval. It is also reliable once there were enough such
+    /// intervals to find the outer loop, but none was found. Sites with little work need more periods: they may be a
+    /// layer of a model, or a warm-up that tries out kernels. `steady` is the number of periods since the last interval
+    /// that was longer than usual, including periods that the history no longer holds.
     pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -161,9 +163,9 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Returns the number of further periods until the call site has recurred more often in a row than a model has
-    /// layers. A period that may contain a model's first and last kernels ends the row. Once the result is 0, the
-    /// periods cannot be layers, so no outer loop has to be searched for.
+    /// Returns the number of further periods (intervals between occurrences) until the call site has recurred more
+    /// often in a row than a model has layers. A period that may contain a model's first and last kernels ends the row.
+    /// Once the result is 0, the periods cannot be layers, so no outer loop has to be searched for.
     pub(crate) fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }

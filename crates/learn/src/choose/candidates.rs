@@ -162,7 +162,7 @@ impl Scratch {
                 ..Candidate::NONE
             };
             // At two levels of context (numbers of preceding calls), a call may have the same occurrences. Then the
-            // call site is listed only once, at the better level.
+            // call site is listed only once, at the level that `preference` ranks first.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);

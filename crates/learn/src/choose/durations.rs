@@ -5,14 +5,16 @@ use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
 use crate::history::HistoryEntry;
 
-/// Minimum number of passes of the target model before durations are compared.
+/// Minimum number of passes of the target model (the model that verifies drafted tokens) before durations are compared.
 const MIN_PASSES: u32 = 16;
-/// Maximum number of short intervals in a pass of the target model. There is one for each drafted token.
+/// Maximum number of short intervals before each pass of the target model (the model that verifies drafted tokens).
+/// There is one short interval for each drafted token.
 const MAX_DRAFTS: u32 = 16;
-/// Minimum difference between the lowest and the highest number of drafted tokens in a pass. With a constant number,
-/// the passes could be ordinary steps of which each n-th takes longer.
+/// Minimum difference between the lowest and the highest number of drafted tokens for one pass of the target model. If
+/// the number were constant, the passes could be ordinary steps of which each n-th takes longer.
 const VARIES: u32 = 2;
-/// The last interval of a pass must take at least this many times the mean duration of the pass's other intervals.
+/// The last interval of a pass (the stretch between two occurrences of the outer call site) must take at least this
+/// many times the mean duration of the pass's other intervals.
 const LONGER: u64 = 2;
 
 impl Scratch {
@@ -33,10 +35,10 @@ impl Scratch {
             })
     }
 
-    /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals
-    /// of `inner`, in varying number, and one long interval at the end. The number must stay small, because the
-    /// intervals between arriving requests look similar. If `early` is true, fewer passes suffice: the result then
-    /// means that the pattern may turn out to hold.
+    /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals of
+    /// `inner` and one long interval at the end. The number of short intervals must vary. It must also stay small,
+    /// because the intervals between arriving requests look similar. If `early` is true, fewer passes suffice: the
+    /// result then means that the pattern may turn out to hold.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[HistoryEntry],
@@ -55,9 +57,8 @@ impl Scratch {
         let mut outers = Occurrences::new(&self.next, outer).peekable();
         let (mut long, mut longs, mut short, mut shorts) = (0, 0, 0, 0);
         let (mut drafts, mut fewest, mut most) = (0, u32::MAX, 0);
-        // `longest` is the duration of the longest interval of the current pass, without its last
-        // interval. `agreeing` is the number of passes whose last interval is longer than all of
-        // their other intervals.
+        // `longest` is the duration of the longest interval of the current pass, without the pass's last interval.
+        // `agreeing` is the number of passes whose last interval is longer than all of their other intervals.
         let (mut longest, mut agreeing) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let lasted = lasted(from, to);

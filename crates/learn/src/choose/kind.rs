@@ -64,8 +64,8 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // Now, in the middle of a period, a call site that comes late in the period has one occurrence fewer than the
-        // others.
+        // The history ends in the middle of a period. So a call site that comes late in the period has one occurrence
+        // fewer than the sites that come early.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
         // Changing to another call site costs an iteration, so the current site is kept unless another site
         // is clearly better.

@@ -8,11 +8,11 @@ const MAX_LAYERS: usize = 128;
 /// Minimum number of passes over a model's layers that have the same number of layers, before a call site counts as a
 /// layer.
 const MIN_PASSES: u32 = 2;
-/// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass by
-/// them.
+/// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass over the
+/// layers by these kernels.
 const ENDS_OF_LAYER: i64 = 3;
 /// The number of calls per interval counts as varying if its mean deviation is at least the usual number divided by
-/// `VARIES`. It varies in a layer that loops over its experts.
+/// `VARIES`. An example is a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
@@ -55,8 +55,8 @@ impl Scratch {
                     continue;
                 }
                 (holds, next_begins) = (true, at == to);
-                // The history may begin in the middle of a pass, so the pass before the first occurrence of
-                // `outer` is not counted.
+                // The history may begin in the middle of a pass over the layers, so the pass before the first
+                // occurrence of `outer` is not counted.
                 if periods > 0 {
                     let count = counts.get_mut(passes)?;
                     *count += 1;
@@ -85,7 +85,7 @@ impl Scratch {
     }
 
     /// Returns true if `chosen` may be a layer of a model with so many layers that the history holds only a
-    /// few passes.
+    /// few passes over all layers.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()

@@ -20,8 +20,8 @@ use crate::trail::{ThreadLaunches, Threads};
 
 /// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// Minimum number of periods before a call site is chosen, if the periods are so small that each may be one layer of
-/// a model.
+/// Minimum number of periods (intervals between two occurrences) before a call site is chosen, if the periods are so
+/// small that each may be one layer of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph launch counts as little work.
 const LITTLE: u32 = 48;
@@ -39,7 +39,8 @@ const MIN_WORK_DIVISOR: u32 = 4;
 /// A number of periods (intervals between two occurrences of the call site) that exceeds the number of layers of any
 /// model. After this many periods without a model's first and last kernels, the periods cannot be layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods until the history is examined again, for a call site that has been steady.
+/// Minimum number of periods (intervals between two occurrences) until the history is examined again, for a call site
+/// that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// Number of launches that each model makes outside its layers, at least: an embedding, a norm, the output head and
 /// the sampling of a token. An interval with this many launches more than a layer may contain them.
@@ -50,7 +51,8 @@ const BUSY: usize = 8;
 /// Longest context that may identify an outer loop, as a level (an index into `site::REACH`). With a longer context,
 /// iterations that only alternate between two kernels, or that follow a prefill step, look like an outer loop.
 const OUTER_LEVEL: u8 = 2;
-/// Minimum share of periods with the usual work, in thousandths. A call site with a smaller share is not chosen.
+/// Minimum share of periods (intervals between two occurrences) with the usual work, in thousandths. A call site with a
+/// smaller share is not chosen.
 const MIN_AGREEING: u32 = 500;
 
 const MAX_SLOTS: usize = 1024;
@@ -122,14 +124,14 @@ pub(crate) struct Choice {
     /// The relation between occurrences of the site and steps: an occurrence may end a whole step, or only one of
     /// several equal parts of a step.
     pub parts: Parts,
-    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual.
+    /// Number of periods (intervals between occurrences) since the last period that was far longer than usual.
     steady: u32,
     /// True if no period (interval between occurrences) in the history was far longer than usual.
     unbroken: bool,
 }
 
 impl Choice {
-    /// Returns the number of periods (intervals between occurrences) since the last one that was far longer than
+    /// Returns the number of periods (intervals between occurrences) since the last period that was far longer than
     /// usual. `before` is the result of the previous examination, which may include periods that the history no
     /// longer holds.
     pub(crate) const fn steady(&self, before: u32) -> u32 {
@@ -147,8 +149,8 @@ pub(crate) struct Followed<'a> {
     pub rule: &'a LearnedRule,
     /// True if the call site counted as reliable, so that windows (recorded intervals) may have been opened at it.
     pub relied_on: bool,
-    /// Number of periods (intervals between occurrences) since the last one that was far longer than usual, including
-    /// periods that the history no longer holds.
+    /// Number of periods (intervals between occurrences) since the last period that was far longer than usual,
+    /// including periods that the history no longer holds.
     pub steady: u32,
 }
 
@@ -232,8 +234,8 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // Keep the current call site if the new one belongs to an inner loop. Also keep it if the history is too
-            // short to contain an occurrence of the current site.
+            // Keep the current call site if the new site belongs to an inner loop. Also keep the current site if the
+            // history is too short to contain an occurrence of it.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });
@@ -274,8 +276,8 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // Windows may rely on the current rule. So it is replaced only by a call site that has recurred for a long
-        // time.
+        // Windows (recorded intervals) may begin and end at the call site of the current rule. So the rule is replaced
+        // only by a call site that has recurred for a long time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
@@ -352,7 +354,7 @@ pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
 }
 
 /// Returns the number of iterations that the call site of `rule` ended in `entries`, and the work since the
-/// last one. Occurrences after little work are not counted: they may belong to a warm-up.
+/// last of them. Occurrences after little work are not counted: they may belong to a warm-up.
 pub(crate) fn occurrences(entries: &[HistoryEntry], rule: &LearnedRule) -> (u32, ThreadLaunches) {
     let mut count = 0;
     let mut since = ThreadLaunches::default();

@@ -5,8 +5,8 @@ use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
 use crate::history::HistoryEntry;
 
-/// Minimum share of the work, in thousandths, that a rarer call site must explain to replace a more frequent one. It
-/// explains the additional work in the intervals in which it occurs.
+/// Minimum share of the work, in thousandths, that a rarer call site must explain to replace a more frequent one. A
+/// call site explains the additional work in the intervals in which it occurs.
 const EXPLAINED: u64 = 60;
 /// Like [`EXPLAINED`], for intervals with little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
@@ -25,7 +25,8 @@ const MAX_UNEVENNESS: u64 = 600;
 /// each iteration.
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
-/// Maximum number of passes for which the numbers of inner intervals are stored and compared.
+/// Maximum number of passes (stretches between two occurrences of the outer call site) for which the numbers of inner
+/// intervals are stored and compared.
 const MAX_COUNTED_PASSES: usize = 64;
 
 /// The reason why a rarer call site replaces a more frequent one.
@@ -79,12 +80,14 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
         && inner.short * 4 >= inner.count
 }
 
-/// Numbers of inner intervals per pass, in whole passes, as evidence for or against an outer loop.
+/// Numbers of inner intervals per pass (stretch between two occurrences of the outer call site), in whole passes, as
+/// evidence for or against an outer loop.
 struct PassCounts {
     periods: u32,
     fewest: u32,
     most: u32,
-    /// Number of inner intervals in each of the first passes that were counted.
+    /// Number of inner intervals in each of the first passes (stretches between two occurrences of the outer call site)
+    /// that were counted.
     first: [u32; MAX_COUNTED_PASSES],
     sum: u64,
 }
@@ -111,19 +114,20 @@ impl PassCounts {
         self.most = self.most.max(pass.inners);
     }
 
-    /// Returns true if all passes have the same number of inner intervals.
+    /// Returns true if all passes (stretches between two occurrences of the outer call site) have the same number of
+    /// inner intervals.
     const fn are_same(&self) -> bool {
         self.fewest == self.most
     }
 
     /// Returns true if the inner intervals may be equal parts of a step: all passes so far have the same small number
-    /// of them.
+    /// of inner intervals.
     const fn may_be_parts(&self) -> bool {
         self.periods == 0 || self.are_same() && self.most <= MAX_PARTS_BY_COUNT
     }
 
-    /// Returns true if the number of inner intervals varies from pass to pass as much as with random arrivals
-    /// of requests.
+    /// Returns true if the number of inner intervals varies from pass to pass as much as with random arrivals of
+    /// requests. A pass is the stretch between two occurrences of the outer call site.
     fn are_uneven(&self) -> bool {
         let each = u64::from(self.periods);
         let first = self.first.iter().take(self.periods as usize);
@@ -136,8 +140,8 @@ impl PassCounts {
     }
 }
 
-/// Sums over the work of passes, as evidence for an outer loop: they show how much of the work the outer call site
-/// explains.
+/// Sums over the work of passes (stretches between two occurrences of the outer call site), as evidence for an outer
+/// loop. The sums show how much of the work the outer call site explains.
 struct Works {
     passes: u64,
     all: u64,
@@ -167,10 +171,11 @@ impl Works {
     }
 }
 
-/// Evidence for an outer loop from passes that have most of their work in one large interval, at any position
-/// relative to the outer call site.
+/// Evidence for an outer loop from passes (stretches between two occurrences of the outer call site) that have most of
+/// their work in one large interval. This interval may be at any position in the pass.
 struct Large {
-    /// Number of whole passes with exactly one large interval, and the excess work of those intervals.
+    /// Number of whole passes with exactly one large interval (see `LARGE_FACTOR`), and the excess work of those
+    /// intervals.
     once: u32,
     excess: u64,
 }
@@ -213,8 +218,8 @@ impl Scratch {
     }
 
     /// Returns the reason why `outer` replaces `inner`, or why it replaces another call site that occurs as often as
-    /// `inner`. Returns `None` if it replaces none of these. If `early` is true, it is enough that `outer` may turn
-    /// out to replace one of them.
+    /// `inner`. Returns `None` if `outer` replaces none of these sites. If `early` is true, it is enough that `outer`
+    /// may replace one of these sites later, when more occurrences have been seen.
     pub(super) fn replaces_any(
         &self,
         entries: &[HistoryEntry],
@@ -230,7 +235,7 @@ impl Scratch {
         // replaced only if its intervals are parts of a step.
         let alone = inner.even();
         // The threads of a pool take turns, so the call site of one thread recurs more rarely than that of the whole
-        // pool. It is not the site of an outer loop, so it does not replace `inner`.
+        // pool. But the site of one thread is not that of an outer loop, so it does not replace `inner`.
         if outer.one_helper {
             return None;
         }
@@ -284,7 +289,7 @@ impl Scratch {
             return true;
         }
         // Each pass has the same number of inner intervals, like the passes of a model with a fixed number of layers.
-        // Then less work has to be explained.
+        // In that case the outer call site has to explain less work.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
@@ -306,8 +311,8 @@ impl Scratch {
             works.add(&pass);
             large.add(&pass);
         }
-        // If each pass has the same number of inner intervals, that is further evidence, and less work has to
-        // be in the large interval.
+        // If each pass (stretch between two occurrences of `outer`) has the same number of inner intervals, that is
+        // further evidence, and less work has to be in the large interval.
         let wanted = match counts.are_same() {
             true => MOST_IN_LARGE_OF_EQUAL,
             false => MOST_IN_LARGE,
@@ -331,9 +336,9 @@ impl Scratch {
                 is_whole: n > 0,
                 ..Pass::default()
             };
-            // Add the inner intervals that end by entry `at`, the occurrence of `outer`, to the pass. The interval
-            // that contains `at`, or begins there, contributes only to `at_outer`; its work is added to the next
-            // pass.
+            // Add the inner intervals that end by entry `at`, the occurrence of `outer`, to the pass. The interval that
+            // contains `at`, or begins there, contributes only to `at_outer`. The work of this interval is added to the
+            // next pass.
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;

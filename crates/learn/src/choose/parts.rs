@@ -3,8 +3,8 @@
 //! If a call site's intervals have about the same work, no other site distinguishes a step from its parts.
 //! The host's time does: the program does more on the host before the first part of a step than before the
 //! other parts. So if a step has `k` parts, the longest of each `k` successive pauses always comes before the
-//! same part. For any other number than `k` it does not. Parts may differ in work (an embedding precedes the
-//! first one) if they differ in the same way in each step.
+//! same part. If successive pauses are grouped by another number than `k`, this is not so. The parts of a step may
+//! differ in work (an embedding precedes the first part) if they differ in the same way in each step.
 //!
 //! Without pauses, the work can distinguish only a few parts, such as micro-batches: the optimizer runs after
 //! the last one. With more parts, the work could also be that of a loop in which, say, each ninth step does

@@ -55,7 +55,7 @@ pub struct Learner {
     /// Number of closed iterations that stay counted even if the current rule turns out wrong. They were counted
     /// while a rule was reliable.
     confirmed: u64,
-    /// True if the rule has held for long enough to count as reliable.
+    /// True if the rule for iterations has held for long enough to count as reliable.
     understood: bool,
     /// Work of a new pattern in launches, counted from its beginning until the learner noticed that the old pattern
     /// had ended.
@@ -71,19 +71,19 @@ pub struct Learner {
     look: usize,
     /// Number of further iterations until the learner examines again whether the rule is reliable.
     patience: u32,
-    /// Number of iterations since the last one that was far longer than usual.
+    /// Number of iterations since the last iteration that was far longer than usual.
     steady: u32,
-    /// Number of iterations since the last one that may have contained a model's first and last kernels in addition
-    /// to a layer.
+    /// Number of iterations since the last iteration that may have contained a model's first and last kernels in
+    /// addition to a layer.
     even: u32,
     /// Number of entries since the learner last checked which threads launch.
     check: usize,
     /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
     /// a new choice is needed soon.
     hurried: bool,
-    /// The thread that had launched most work when the learner last checked this.
+    /// The thread that had launched most work when the learner last checked which threads launch.
     foremost: usize,
-    /// Number of further entries for which the learner watches a new choice before it rests.
+    /// Number of further history entries for which the learner watches a new choice before it rests (records no calls).
     watch: usize,
     /// For each thread slot, the thread's cumulative work at the time of its last history entry.
     seen: [ThreadLaunches; THREADS],
@@ -107,9 +107,9 @@ pub struct Learner {
     /// Number of periods (iterations as the rule counts them) that were compared with the usual one so far, in the
     /// current group of `JUDGED_PERIODS`.
     judged: u32,
-    /// Number of unusual periods in the current group of `JUDGED_PERIODS`.
+    /// Number of unusual periods (iterations as the rule counts them) in the current group of `JUDGED_PERIODS`.
     unusual: u32,
-    /// Number of times that unusual periods have put the rule in doubt.
+    /// Number of times that many unusual periods (iterations as the rule counts them) have put the rule in doubt.
     doubts: u32,
     /// Number of calls that were passed to [`Learner::event`] although the learner had not asked
     /// for them.
@@ -253,7 +253,7 @@ impl Learner {
 
     /// Returns the number of iterations whose work has been launched completely. Normally these are the closed
     /// iterations. If iterations begin with a launch and do not end with a wait, the iteration in progress is
-    /// included once it has as many launches as a usual one.
+    /// included once it has as many launches as a usual iteration.
     #[must_use]
     pub fn launched_whole(&self, trails: &Trails) -> u64 {
         let detected = self.detected();
@@ -270,7 +270,7 @@ impl Learner {
         detected + u64::from(is_whole && detected > 0)
     }
 
-    /// Returns true if the rule has held for long enough to count as reliable.
+    /// Returns true if the rule for iterations has held for long enough to count as reliable.
     #[must_use]
     pub fn understands(&self) -> bool {
         if self.counts_passes() {
@@ -295,8 +295,9 @@ impl Learner {
         self.periods.restart();
     }
 
-    /// Returns the set of calls that must be reported to the learner. If `near` is true, the exact calls at which
-    /// iterations open matter now; otherwise only their number does.
+    /// Returns the set of calls that must be reported to the learner. `near` is true if a window (a recorded
+    /// interval) will soon open or close, so that the exact calls at which iterations open matter. Otherwise only
+    /// the number of iterations matters.
     #[must_use]
     pub fn asks(&self, near: bool) -> EndingCalls {
         match self.rule.call.filter(|_| self.resting) {
@@ -307,8 +308,8 @@ impl Learner {
         }
     }
 
-    /// Returns the threads whose next launch must be reported: an iteration opens at that launch, or it ends a pause
-    /// that is being measured. If `near` is true, the exact calls at which iterations open matter now.
+    /// Returns the threads whose next launch must be reported: an iteration opens at that launch, or the launch ends
+    /// a pause that is being measured. `near` has the same meaning as for [`Learner::asks`].
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
@@ -327,8 +328,9 @@ impl Learner {
         self.periods.asks()
     }
 
-    /// Handles a call. Calls must be passed in the order in which the process makes them: a launch before it is made,
-    /// a wait after it has returned. Returns the iteration that opens at the call, if any.
+    /// Handles a call. Calls must be passed in the order in which the process makes them. A launch must be passed
+    /// before the process makes it, and a wait after it has returned. Returns the iteration that opens at the call, or
+    /// `None`.
     #[inline]
     pub fn event(
         &mut self,
@@ -402,7 +404,7 @@ impl Learner {
     }
 
     /// Handles a launch that `thread` is about to make and that its trail (list of recent calls) already
-    /// contains. Returns the iteration that opens before the launch, if any.
+    /// contains. Returns the iteration that opens before the launch, or `None`.
     #[inline]
     pub fn launched(&mut self, trails: &Trails, thread: u32, clock: Clock) -> Option<Boundary> {
         self.pauses.launched(thread, clock);
@@ -418,11 +420,11 @@ impl Learner {
         Some(self.open())
     }
 
-    /// Handles a copy to the host that may return before it is done. The thread's trail (list of recent calls)
-    /// already contains it. If the copy ends an iteration, the next one opens when the thread has waited for the
-    /// copy, or at the thread's next launch if it does not wait. It opens at once if earlier copies were not waited
-    /// for, or if `near` is false: then only the number of iterations matters, and neither the wait nor the launch
-    /// is reported.
+    /// Handles a copy to the host that may return before the copy is done. The thread's trail (list of recent calls)
+    /// already contains this call. If the copy ends an iteration, the next iteration opens when the thread has waited
+    /// for the copy, or at the thread's next launch if the thread does not wait. The next iteration opens at once if
+    /// earlier copies were not waited for, or if `near` is false: then only the number of iterations matters, and
+    /// neither the wait nor the launch is reported.
     #[inline]
     pub fn copied_to_host(
         &mut self,
@@ -440,7 +442,7 @@ impl Learner {
     }
 
     /// Handles the return of a wait that the thread's trail (list of recent calls) already contains. Returns
-    /// the iteration that opens, if any.
+    /// the iteration that opens, or `None`.
     #[inline]
     pub fn returned(
         &mut self,
@@ -475,8 +477,8 @@ impl Learner {
         }
     }
 
-    /// Handles a wait or a copy of `thread`: checks whether it is at the call site that ends iterations, and records
-    /// it unless the learner rests. Returns true if an iteration ends at this call.
+    /// Handles a wait or a copy of `thread`: checks whether the call is at the call site that ends iterations. Records
+    /// the call unless the learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;
@@ -551,8 +553,8 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // This thread joins at its second occurrence. The period that ended at its first one counts as an
-                // iteration, too.
+                // This thread joins at its second occurrence. The period that ended at its first occurrence counts as
+                // an iteration, too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }

@@ -9,8 +9,8 @@ use crate::trail::{DEPTH, Trails};
 
 /// Number of passes (periods of repeating launches) after which they count as reliable parts of an iteration.
 const SURE_AFTER: u32 = 32;
-/// Number of passes in a row with equal work after which passes are trusted more than another thread's copies to the
-/// host.
+/// Number of passes (periods of repeating launches) in a row with equal work after which passes are trusted more than
+/// another thread's copies to the host.
 const EVEN_RUN: u16 = 32;
 
 /// The level below iterations, if there are two levels: the equal parts of which each iteration consists.
@@ -52,7 +52,8 @@ impl Learner {
         .filter(|inner| inner.each > 1)
     }
 
-    /// Returns the launch at which each pass begins, if an iteration ends with a wait and consists of several passes.
+    /// Returns the launch at which each pass (period of repeating launches) begins, if an iteration ends with a wait
+    /// and consists of several passes. Otherwise returns `None`.
     fn part_of_iteration(&self) -> Option<&Recurrence> {
         let anchor = self.periods.found()?;
         let own = self.rule.threads & 1 << anchor.thread != 0;
@@ -98,7 +99,8 @@ impl Learner {
         }
     }
 
-    /// Returns the rule that counts passes. Each pass begins with the same launch after the same preceding launches.
+    /// Returns the rule that counts passes (periods of repeating launches). Each pass begins with the same launch after
+    /// the same preceding launches.
     pub(super) fn pass_rule(&self) -> Option<LearnedRule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
@@ -127,8 +129,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if passes recur more steadily than another thread's copies to the host. That thread may be late:
-    /// then it makes several copies together, after several passes.
+    /// Returns true if passes (periods of repeating launches) recur more steadily than another thread's copies to the
+    /// host. That thread may be late. It then makes several copies together, after several passes.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {
@@ -142,21 +144,22 @@ impl Learner {
         })
     }
 
-    /// Counts iterations by passes instead of by another thread's copies to the host ("reads"). `ends` is true if
-    /// such a read ends an iteration at this call. Returns true if this read still opens the next iteration.
+    /// Counts iterations by passes (periods of repeating launches) instead of by another thread's copies to the host
+    /// ("reads"). `ends` is true if a read ends an iteration at this call. Returns true if this read still opens the
+    /// next iteration.
     pub(super) fn follow_passes(&mut self, trails: &Trails, ends: bool, unsure_for: u32) -> bool {
         let Some(anchor) = self.periods.found().copied() else {
             return ends;
         };
         self.patience = unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK);
-        // If a pass is a single launch, its result is read after that launch. The next launch then opens the
-        // iteration that the read would have opened.
+        // If a pass (a period of repeating launches) is a single launch, its result is read after that launch. The next
+        // launch then opens the iteration that the read would have opened.
         let is_read = ends && anchor.is_one_launch();
         if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // Both the passes and another thread's copies to the host count the iterations, and each count may lack
-            // some. So the larger count is used.
+            // Both the passes (periods of repeating launches) and another thread's copies to the host count the
+            // iterations. Each of the two counts may have missed some iterations, so the larger count is used.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;
@@ -166,8 +169,8 @@ impl Learner {
         ends && !is_read
     }
 
-    /// Notes that the program has waited for something. Passes (periods of repeating launches) that were counted as
-    /// iterations may then be parts of iterations.
+    /// Notes that the program has waited, or has copied something to the host. Passes (periods of repeating launches)
+    /// that were counted as iterations may then be parts of iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;
@@ -176,8 +179,8 @@ impl Learner {
         }
     }
 
-    /// Stops counting passes as iterations. The number of iterations may change, because no window has relied on it
-    /// yet.
+    /// Stops counting passes (periods of repeating launches) as iterations. The number of iterations may change,
+    /// because no window (recorded interval) has relied on it yet.
     fn give_up_passes(&mut self) {
         self.state = LearnerState::Learning;
         self.follows_passes = false;
@@ -234,7 +237,8 @@ impl Learner {
         self.counts_passes().then(|| self.open())
     }
 
-    /// Begins to count passes as iterations. `anchor` describes the launch at which each pass begins.
+    /// Begins to count passes (periods of repeating launches) as iterations. `anchor` describes the launch at which
+    /// each pass begins.
     fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
         let Some(rule) = self.pass_rule() else { return };
         self.before = self.standing();

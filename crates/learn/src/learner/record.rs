@@ -11,7 +11,7 @@ use crate::trail::{THREADS, ThreadLaunches, Trails, slot};
 
 /// Number of history entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of history entries for which the learner watches a new choice before it may rest.
+/// Number of history entries for which the learner watches a new choice before it may rest (stop recording calls).
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
 /// Maximum number of iterations for which the learner watches a choice after it has become reliable.
 const WATCHED_PERIODS: u64 = 64;
@@ -227,8 +227,9 @@ impl Learner {
         if !self.relied_on {
             self.divide(choice.parts);
         }
-        // The second condition allows a rule to become reliable although the history holds fewer iterations than a
-        // model may have layers.
+        // The second condition also makes a rule reliable. It holds if the latest iterations, more than any model has
+        // layers, contained no model's first and last kernels in addition to a layer. The history may hold fewer
+        // iterations than that.
         let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
         if is_sure && !self.understood {
             self.understood = true;

@@ -4,12 +4,12 @@
 use super::{Learner, LearnerState};
 use crate::trail::Trails;
 
-/// Limit for the work without an occurrence of the call site. Past it, the pattern has ended. The limit is `GONE`
-/// times the work of the longest period, plus `GONE_WORK` launches.
+/// Limit for the work without an occurrence of the call site. If it is exceeded, the pattern has ended. The limit is
+/// `GONE` times the work of the longest period (interval between two occurrences), plus `GONE_WORK` launches.
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// Limit for the number of waits without an occurrence of the call site. Past it, the pattern has ended. The limit is
-/// `GONE_PERIODS` times the waits of a period, plus `GONE_WAITS`.
+/// Limit for the number of waits without an occurrence of the call site. If it is exceeded, the pattern has ended. The
+/// limit is `GONE_PERIODS` times the waits of a period (interval between two occurrences), plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
 /// One in this number of the calls that are not at the call site is examined.
@@ -20,15 +20,15 @@ const GOLDEN: u32 = 0x9e37_79b9;
 /// Number of history entries for which the learner watches its choice of a call site when the
 /// choice is in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
-/// Number of periods that are judged together as a group.
+/// Number of periods (iterations as the rule counts them) that are judged together as a group.
 const JUDGED_PERIODS: u32 = 32;
-/// Number of unusual periods in a group of `JUDGED_PERIODS` that put the choice of a call site in
-/// doubt.
+/// Number of unusual periods (iterations with another amount of work) in a group of `JUDGED_PERIODS` that put the
+/// choice of a call site in doubt.
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
     /// Handles a call that is not at the chosen call site, and checks whether the pattern has ended. Only one
-    /// call in [`EXAMINED_IN`] is examined, and it counts as that number of calls. The distance between
+    /// call in [`EXAMINED_IN`] is examined, and it counts as that number of calls. The number of calls between two
     /// examined calls varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {

@@ -15,9 +15,10 @@ pub(crate) use recurrence::Recurrence;
 use crate::site;
 use crate::trail::{THREADS, Threads, Trails, slot};
 
-/// Minimum number of launches in a repeating period. A shorter period may be a single operator.
+/// Minimum number of launches in a repeating period (a series of launches that recurs). A shorter period may be a
+/// single operator.
 const LAYER: u32 = 24;
-/// Number of launches below which a repeating period may be one layer of a model.
+/// Number of launches below which a repeating period (a series of launches that recurs) may be one layer of a model.
 const LITTLE: u32 = 96;
 /// Number of sets into which the table of contexts is divided. Each set has room for [`WAYS`]
 /// contexts.
@@ -25,8 +26,8 @@ const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts.
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of different interval lengths that are compared for one thread. Each length takes part with its
-/// best context.
+/// Maximum number of different interval lengths that are compared for one thread. For each length, only the context
+/// with the highest rank (see [`Periods::rank`]) is compared.
 const MAX_INTERVALS: usize = 24;
 /// Number of launches between two checks of the number of contexts that were lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
@@ -41,8 +42,8 @@ const MAX_PAUSES: u32 = 5;
 /// Number of successive periods without a wait after which periods are counted as iterations. A period is the
 /// interval between two occurrences of the anchor (the launch context that marks the beginning of a pass).
 pub(crate) const UNWAITED: u16 = 24;
-/// Number of successive periods without a wait after which windows (recorded intervals) may open at these periods.
-/// Most images have fewer passes, so the periods are not the passes of an image.
+/// Number of successive periods (repeating series of launches) without a wait after which windows (recorded intervals)
+/// may open at these periods. Most images have fewer passes, so the periods are not the passes of an image.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
 /// The launches that have to be reported to the learner.
@@ -81,9 +82,10 @@ pub(crate) struct Periods {
     threads: Threads,
     /// Number of waits of the process so far.
     waits: u32,
-    /// The context that was chosen to mark the beginning of a pass. If there is none, its `is_used` is false.
+    /// The launch context (a launch and those before it) that was chosen to mark the beginning of a pass, a period of
+    /// repeating launches. If no context was chosen, its `is_used` is false.
     anchor: Recurrence,
-    /// True if the learner still looks for the anchor's occurrences after the search has ended.
+    /// True if the learner still looks for occurrences of `anchor` after the search has ended.
     is_followed: bool,
     /// Number of passes that were counted by earlier anchors (contexts that marked the beginning of a pass), which no
     /// longer recur.
@@ -113,18 +115,18 @@ impl Periods {
         self.anchor.is_used.then_some(&self.anchor)
     }
 
-    /// Returns the number of passes found so far.
+    /// Returns the number of passes (periods of repeating launches) found so far.
     pub(crate) fn passes(&self) -> u64 {
         self.before + u64::from(self.anchor.count)
     }
 
-    /// Restarts the count of passes at 0.
+    /// Restarts the count of passes (periods of repeating launches) at 0.
     pub(crate) fn restart(&mut self) {
         self.before = 0;
         self.anchor.count = 0;
     }
 
-    /// Notes that the process has waited for something.
+    /// Counts a wait of the process, by which the search finds the periods that contain waits.
     pub(crate) fn waited(&mut self) {
         self.waits = self.waits.wrapping_add(1);
     }
@@ -234,8 +236,8 @@ impl Periods {
             return known.recur(at, waits);
         }
         let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
-        // Replace an unused context, if there is one. Otherwise replace the oldest of those that occurred only once
-        // or no longer recur, or else any other.
+        // Replace an unused context, if there is one. Otherwise replace the oldest of the contexts that occurred only
+        // once or no longer recur. If there is none of these either, replace any context.
         let least = set.iter_mut().min_by_key(|c| match () {
             () if !c.is_used => (0, 0),
             () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),

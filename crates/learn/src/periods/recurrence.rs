@@ -285,8 +285,8 @@ impl Recurrence {
         trails.work(u32::from(self.thread)).since(self.at).weight()
     }
 
-    /// Returns true if the period is a part of a longer iteration: many periods contain no wait, and the
-    /// period is neither a layer nor as small as an operator.
+    /// Returns true if the period (the interval between two occurrences) is a part of a longer iteration: many periods
+    /// contain no wait, and the period is neither a layer nor as small as an operator.
     pub(crate) fn is_part(&self) -> bool {
         let all = self.equal + self.others();
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
@@ -301,7 +301,7 @@ impl Recurrence {
             && self.stands_alone(wanted)
     }
 
-    /// Returns true if enough periods have been seen to exclude an outer loop.
+    /// Returns true if enough periods (intervals between occurrences) have been seen to exclude an outer loop.
     fn stands_alone(&self, intervals: u16) -> bool {
         let runs = u16::from(self.same_runs) + u16::from(self.other_runs);
         let is_long = self.weight() >= LITTLE || self.weight() >= LAYER && runs >= MIN_RUNS;

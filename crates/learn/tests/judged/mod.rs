@@ -3,8 +3,8 @@
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};
 
-/// Number of true iterations during which the learner may still be learning. Its boundaries in them are not
-/// judged.
+/// Number of true iterations during which the learner may still be learning. The boundaries that it reports in these
+/// iterations are not judged.
 const LEARNING: usize = 32;
 
 /// Returns the number of iterations that the learner detected, and for each true iteration the number of
@@ -53,13 +53,13 @@ pub(crate) fn assert_holds(name: &str, records: &[Record]) {
 /// A window (a recorded interval) and the iterations that it captured.
 pub(crate) struct Taken {
     pub first: u64,
-    /// For each iteration in the window, the number of true iterations that begin in it, by the stream's marks. Each
-    /// number should be 1.
+    /// For each iteration in the window, the number of true iterations that begin in it, according to the marks in the
+    /// stream. Each number should be 1.
     pub marks: Vec<u32>,
 }
 
 /// Replays the records. Returns the window that opens if the iterations `asked` (first and last) are requested. If the
-/// first one has passed before the learner knows the step, the window opens at the next boundary.
+/// first requested iteration has passed before the learner knows the step, the window opens at the next boundary.
 pub(crate) fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());

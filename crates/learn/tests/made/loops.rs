@@ -1,5 +1,5 @@
-//! Synthetic programs with typical loops of servers, of training and of media processing. The marks are at the calls
-//! at which the author of such a program would say that a step begins.
+//! Synthetic programs with typical loops of servers, of training and of media processing. Each program contains marks
+//! where the author of such a program would say that a step begins.
 
 use super::Program;
 use crate::recorded::Record;

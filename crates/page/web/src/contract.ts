@@ -11,7 +11,7 @@ export interface Data {
     skew: SkewFigures | null;
     /** Notes for the comparison of processes. Each note says which iterations a share is based on, if it is not based on all iterations that qualify. */
     of_which: string[];
-    /** The index in `processes` of the process that the page shows first. It is the process that the first finding about a single process is about, or 0 if there is no such finding. */
+    /** The index in `processes` of the process that the page shows first. If a finding that holds is about a single process, the page first shows the process of the first such finding. Otherwise the index is 0. */
     first_shown: number;
 }
 
@@ -29,9 +29,9 @@ export interface Report {
 
 /** Figures of one process that the page shows in addition to the report. */
 export interface ProcessFigures {
-    /** A name that distinguishes the process from the others, with its rank in each group of ranks. */
+    /** A name that distinguishes the process from the other processes, with its rank in each group of ranks. */
     name: string;
-    /** The label for the GPU time, which depends on how it was measured. It includes the number of iterations if the GPU time was not measured in all of them. `null` if there is no GPU time. */
+    /** The label for the GPU time, which depends on how the GPU time was measured. It includes the number of iterations with a measured GPU time, if these are not all iterations. `null` if there is no GPU time. */
     gpu_name: string | null;
     /** A text that lists how many iterations of windows the figures leave out, by reason; `null` if the figures leave out none. */
     uncounted: string | null;
@@ -43,9 +43,9 @@ export interface ProcessFigures {
     calls: MeanFigures[];
     /** Figures of each row of the process's `gc`, in the same order. */
     gc: MeanFigures[];
-    /** Figures of the process's `gil_wait`. */
+    /** Means of the process's waits for the GIL, for the row `gil_wait` of the report. */
     gil_wait: MeanFigures;
-    /** Figures of the process's `gil_hold`. */
+    /** Means of the times for which the process's threads held the GIL, for the row `gil_hold` of the report. */
     gil_hold: MeanFigures;
     /** Figures of each row of the process's `functions`, in the same order. */
     functions: MeanFigures[];

@@ -1,6 +1,6 @@
-//! Tests of modules with damaged tables: reading them may give no or wrong values, but must not crash. A
-//! preloaded library meets libraries that packers and protectors have changed, whose tables only have to be
-//! good enough for the loader.
+//! Tests of modules with damaged tables: reading them may give no or wrong values, but must not crash. A preloaded
+//! library meets libraries that packers and protectors have changed. The loader can use the tables of such libraries,
+//! but parts that the loader does not read may be damaged.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;

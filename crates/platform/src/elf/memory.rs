@@ -11,7 +11,8 @@ use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 /// The segments of a loaded module. Its tables are read through this type, and nothing outside the segments
 /// is read, even if a damaged table refers to it.
 ///
-/// Valid as long as the module stays loaded. [`super::walk`] ensures that while it visits the module.
+/// A value is valid as long as the module stays loaded. [`super::walk`] keeps a module loaded while it visits the
+/// module.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     /// The difference between an address in memory and the same address in the module's file.

@@ -36,8 +36,8 @@ struct Link {
 /// module is unloaded meanwhile. Before glibc 2.35 the loader does not list the other namespaces, so no
 /// module is visited.
 pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&ElfModule)) {
-    // A walk over the initial namespace holds the loader's lock, which all namespaces share. So their lists of
-    // modules do not change meanwhile.
+    // A walk over the initial namespace holds the loader's lock, which all namespaces share. So the lists of modules
+    // do not change during the walk.
     walk(|program| {
         let mut first = 0;
         program.each_dynamic(|tag, value| {

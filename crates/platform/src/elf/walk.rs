@@ -19,8 +19,8 @@ lifecycle::global! {
     stage: Modules;
 
     /// The number of threads that are walking over the modules. It is a count and not a flag, because several threads
-    /// may walk at once. A walk may also begin inside a walk that the program makes, if the program looks something
-    /// up there.
+    /// may walk at once. A walk may also begin while the program itself walks over the modules, if the program's
+    /// callback looks up a symbol.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
@@ -39,7 +39,7 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Visits the loaded modules in the loader's order, until `visit` returns true.
 ///
-/// No module is unloaded during the walk. If the process forked meanwhile, the loader's lock would stay
+/// No module is unloaded during the walk. If the process forked during the walk, the loader's lock would stay
 /// locked in the child. So forks wait for walks to end: see [`before_fork`].
 pub fn walk(mut visit: impl FnMut(&ElfModule) -> bool) {
     let _walking = Walking::begin();
@@ -104,8 +104,8 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // If the walk began before a fork, do not subtract it in the child: the child's number of walkers started at
-        // 0. This happens if a signal handler interrupts the walk and forks.
+        // If the walk began before a fork, do not decrease the number of walkers in the child, because that number
+        // started at 0 in the child. This case occurs if a signal handler interrupts the walk and forks.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
             && FORKING.load(Ordering::SeqCst) != 0

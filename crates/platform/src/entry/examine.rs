@@ -3,10 +3,10 @@
 //!
 //! A jump to the trampoline takes five bytes at the function's entry. The instructions that it overwrites run
 //! in the trampoline instead, so the only way to reach them must be the entry: no branch of the function and
-//! no entry of its jump tables may lead to them. A function with a call among them is refused, because the
-//! return address would lie in code that no unwinder knows. (While the moved instructions run, a profiler
-//! that unwinds from a signal finds no unwind table for them either. It loses the callers of that one
-//! sample.)
+//! no entry of its jump tables may lead to them. If one of these instructions is a call, the function is refused,
+//! because the return address of the call would lie in code that no unwinder knows. (While the moved instructions
+//! run, a profiler that unwinds from a signal finds no unwind table for them either. It loses the callers of that
+//! one sample.)
 
 use core::ops::Range;
 
@@ -19,7 +19,7 @@ pub const JUMP: usize = 5;
 /// Largest number of entries that are examined in one jump table.
 const TABLE: usize = 4096;
 
-/// An instruction that is moved to the trampoline.
+/// An instruction that is moved from the function's entry to the trampoline (code that runs it elsewhere).
 pub struct Moved {
     pub bytes: Vec<u8>,
     pub kind: InstructionKind,
@@ -115,7 +115,7 @@ impl FunctionFlow {
     }
 }
 
-/// Returns the form in which the instruction is moved to the trampoline.
+/// Returns the form in which the instruction is moved to the trampoline (code that runs it elsewhere).
 fn moved(
     decoder: &Decoder<'_>,
     instruction: &Instruction,
@@ -214,11 +214,12 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// Returns the GOT slot if the code at `target` is a stub that jumps through it to another module. `Some(None)` means
-/// that the code is no such stub, and `None` that it cannot be read.
+/// Returns the GOT slot if the code at `target` is a stub that jumps through the slot to another module. `Some(None)`
+/// means that the code is no such stub, and `None` means that the code cannot be read.
 ///
 /// After a jump to such a stub, the other module's function returns directly to the caller of the examined function.
-/// Some functions of the loader read the return address to identify that caller, so it must not be replaced.
+/// Some functions of the loader read the return address to identify that caller, so the return address must not be
+/// replaced.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;

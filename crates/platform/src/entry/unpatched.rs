@@ -46,7 +46,8 @@ fn near_target(instruction: u32, at: usize) -> Option<usize> {
 /// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot.
 ///
 /// After a jump to such a stub, the other module's function returns directly to the caller of the examined function.
-/// Some functions of the loader read the return address to identify that caller, so it must not be replaced.
+/// Some functions of the loader read the return address to identify that caller, so the return address must not be
+/// replaced.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
     const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     let mut code = [0; 8];

@@ -21,7 +21,7 @@ pub fn fits_one_store(entry: &PatchableEntry) -> bool {
     first >= JUMP && entry.at % 8 + JUMP <= 8
 }
 
-/// Returns the code of a jump from `at` to `trampoline`, or `None` if the distance is too large.
+/// Returns the code of a jump from `at` to `trampoline`, or `None` if the distance does not fit into 32 bits.
 pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
     let distance = trampoline.wrapping_sub(at + JUMP).cast_signed();
     let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
@@ -31,8 +31,9 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 /// Writes the jump over the first instructions of a function.
 ///
 /// # Safety
-/// The module with the entry stays loaded during the call, and the trampoline is complete. If the entry does not fit
-/// one store, no other thread can be in the function. `alone` is true if the process has only one thread.
+/// The module with the entry stays loaded during the call, and the trampoline (the code to which the jump leads) is
+/// complete. If the entry does not fit one store, no other thread can be in the function. `alone` is true if the
+/// process has only one thread.
 pub unsafe fn write(
     entry: &PatchableEntry,
     jump: [u8; JUMP],

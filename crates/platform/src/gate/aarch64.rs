@@ -36,7 +36,7 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Calls the driver function of the gate in `x16`, and counts the call as in progress meanwhile. The comment of
+/// Calls the driver function of the gate in `x16`. During the call, the call is counted as in progress. The comment of
 /// [`pass`] for x86-64 explains the unusual cases, such as a closed gate. Twelve stack words, which may contain
 /// arguments, are copied for the driver function.
 #[unsafe(naked)]
@@ -65,8 +65,8 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // The thread that closes the gates runs a barrier on every thread afterwards, so the gate itself
-        // needs none.
+        // The thread that closes the gates runs a barrier on every thread afterwards, so this code needs no
+        // barrier.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

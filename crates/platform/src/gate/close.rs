@@ -11,8 +11,8 @@ use tllmprof_sync::wake;
 /// The interval at which the closing thread checks whether the last thread has left the driver.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// A proof that the gates are closed and no thread is in the driver. The gates open when this value is
-/// dropped.
+/// A proof that the gates (code in front of the driver's functions) are closed and no thread is in the driver. The
+/// gates open when this value is dropped.
 pub struct Closed(());
 
 impl Drop for Closed {
@@ -21,7 +21,7 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gates and waits until no thread is in the driver. If a thread is still there after `patience`,
+/// Closes the gates and waits until no thread is in the driver. If a thread is still in the driver after `patience`,
 /// opens the gates and returns `None`: that thread may be waiting for work that another thread has yet to
 /// launch.
 pub fn close(patience: Duration) -> Option<Closed> {
@@ -47,13 +47,14 @@ pub fn close(patience: Duration) -> Option<Closed> {
     Some(closed)
 }
 
-/// Opens the gates and wakes the calls that wait there.
+/// Opens the gates and wakes the calls that wait at the gates.
 pub fn open() {
     CLOSED.store(OPEN, Ordering::SeqCst);
     wake(&CLOSED, i32::MAX);
 }
 
-/// While this value exists, new calls wait at the gates for a limited time. They continue when it is dropped.
+/// While this value exists, new calls wait at the gates for a limited time. The calls continue when this value is
+/// dropped.
 pub struct HeldCalls(());
 
 impl Drop for HeldCalls {

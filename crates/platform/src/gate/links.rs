@@ -24,8 +24,8 @@ lifecycle::global! {
     /// The value of [`elf::changes`] when [`lead_new_links`] last ran.
     #[fork(keep = "the child's modules are its parent's")]
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    /// The time when slots were last redirected to gates, in nanoseconds of `CLOCK_MONOTONIC`; 0 if none were
-    /// redirected after the last [`forget_new`].
+    /// The time when GOT slots were last redirected to gates (code in front of the driver's functions), in nanoseconds
+    /// of `CLOCK_MONOTONIC`; 0 if none were redirected after the last [`forget_new`].
     #[fork(keep = "the child's modules are its parent's")]
     static NEW: AtomicU64 = AtomicU64::new(0);
 }
@@ -64,8 +64,8 @@ pub fn lead_links() -> Links {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
                     // The slot is not bound yet. Its gate calls the function that the loader would bind. If this
-                    // library exports a function of that name, the loader will bind that one, so the slot is left
-                    // unchanged.
+                    // library exports a function of that name, the loader will bind the slot to the export, so the
+                    // slot is left unchanged.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };
@@ -106,7 +106,7 @@ pub fn forget_new() {
 }
 
 /// Returns true if no slot was redirected within the last `time`. A call that began through a slot's old value has
-/// not passed a gate, so it is not counted, and may still be in progress for some time.
+/// not passed a gate (code that counts calls), so it is not counted, and may still be in progress for some time.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

@@ -35,12 +35,12 @@ pub use links::{Links, forget_new, have_settled, lead_links, lead_new_links};
 pub use stubs::STUB_SIZE;
 use stubs::stub;
 
-/// Largest number of gates in a process. The driver has about 700 functions. A runtime looks up 440 of them, many in
-/// two forms.
+/// Largest number of gates in a process. The driver has about 700 functions. A CUDA runtime looks up 440 of them, many
+/// in two variants.
 pub const GATE_COUNT: usize = 2048;
 
-/// The longest time that a call waits at a closed gate. Gates are closed for milliseconds. The limit ensures
-/// that a profiler that hangs while it is detached does not block the program, too.
+/// The longest time that a call waits at a closed gate. Gates (code in front of the driver's functions) are closed for
+/// milliseconds. The limit ensures that a profiler that hangs while it is detached does not block the program, too.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The gate in front of one driver function: code that counts the threads in the function and can hold calls back.
@@ -76,7 +76,8 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
     #[fork(free)]
     static CREATING: Lock<()> = Lock::new(());
-    /// True if the program has got a driver function without a gate, because the pool was full.
+    /// True if the program has got a driver function without a gate (code that counts its calls), because the pool of
+    /// gates was full.
     #[fork(keep = "what was handed out stays so")]
     static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
@@ -133,12 +134,13 @@ impl From<bool> for GpuUse {
     }
 }
 
-/// Functions of higher layers that the gates call. The library registers them in [`NEEDS`].
+/// Functions of higher layers that the gates (code in front of the driver's functions) call. The library registers them
+/// in [`NEEDS`].
 pub struct Needs {
-    /// Returns true if the driver's functions get gates in this process. Called only once, and as late as possible:
-    /// by then another preloaded profiler has set its environment variables.
+    /// Returns true if the driver's functions get gates (code that can hold calls back) in this process. Called only
+    /// once, and as late as possible: by then another preloaded profiler has set its environment variables.
     pub are_wanted: fn() -> bool,
-    /// Returns true if the library exports a function of this name, which hooks the driver's function.
+    /// Returns true if the library exports a function of this name, so that it intercepts the driver's function.
     pub is_hooked: fn(&CStr) -> bool,
     /// Returns the number of threads that are in the driver on behalf of this library.
     pub users: fn() -> u32,
@@ -153,7 +155,7 @@ fn users() -> u32 {
     NEEDS.first().map_or(0, |needs| (needs.users)())
 }
 
-/// Returns true if the library exports a function of this name, which hooks the driver's function.
+/// Returns true if the library exports a function of this name, so that it intercepts the driver's function.
 fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
@@ -190,8 +192,8 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// Returns the function that the program gets in place of `real`, which is not in the table of calls: a gate
-/// if `real` is a driver function that needs a current context, otherwise `real` itself.
+/// Returns the function that the program gets in place of `real`, which is not in the table of calls. This is a gate
+/// (code that counts the call) if `real` is a driver function that needs a current context, otherwise `real` itself.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -243,8 +245,8 @@ fn find(real: *mut c_void) -> Option<usize> {
         .position(|gate| gate.real.load(Ordering::Relaxed) == real)
 }
 
-/// Handles a call in a case that the gates' assembly code does not handle. Returns a word that says where the
-/// call is counted as in progress: the address of a thread record, 1 for the count of threads without a
+/// Handles a call in a case that the gates' assembly code does not handle, such as a closed gate. Returns a word that
+/// says where the call is counted as in progress: the address of a thread record, 1 for the count of threads without a
 /// record, or 0 if the call is not counted.
 ///
 /// `frame` is the address of the call's stack frame.

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use super::GATE_COUNT;
 
-/// The size of a stub in bytes, as the assembly code lays out the stubs.
+/// The size of a gate's stub (its entry point) in bytes, as the assembly code lays out the stubs.
 pub const STUB_SIZE: usize = 16;
 
 // SAFETY: the assembly code for each processor defines the symbol, with this size.
@@ -18,7 +18,7 @@ pub(crate) fn stub(index: usize) -> *mut c_void {
     pool.wrapping_add(index * STUB_SIZE).cast_mut().cast()
 }
 
-/// Returns the index of the gate whose stub contains `address`; `None` if `address` is in no stub.
+/// Returns the index of the gate whose stub (entry point) contains `address`; `None` if `address` is in no stub.
 pub(crate) fn index(address: usize) -> Option<usize> {
     let pool = (&raw const tllmprof_gates).addr();
     let index = address.checked_sub(pool)? / STUB_SIZE;

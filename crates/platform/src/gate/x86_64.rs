@@ -38,10 +38,10 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Calls the driver function of the gate in `r11`, and notes in the thread's record that the thread is in the driver
-/// meanwhile. [`crate::gate::enter`] handles unusual cases: a thread without a record, a call nested in another, a
-/// closed gate. It returns a word that says where it has counted the call: in a record (its address), in the count
-/// for threads without a record (1), or nowhere (0).
+/// Calls the driver function of the gate in `r11`. During the call, the thread's record contains the note that the
+/// thread is in the driver. [`crate::gate::enter`] handles unusual cases: a thread without a record, a call nested in
+/// another, a closed gate. It returns a word that says where it has counted the call: in a record (its address), in the
+/// count for threads without a record (1), or nowhere (0).
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

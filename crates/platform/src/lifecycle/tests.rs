@@ -67,7 +67,8 @@ fn note(place: &AtomicUsize) {
 
 fn begins(_: &OnlyThread) {
     note(&BEGINS);
-    // Both locks belong to a later stage than this action at the fork, so they must still be held.
+    // This function runs in an earlier stage of the fork handlers than the stage that releases the two locks. So both
+    // locks must still be held.
     let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
     WERE_HELD.store(were_held, Ordering::Relaxed);
 }
@@ -87,8 +88,8 @@ fn count_restart() {
     RESTARTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the number of the first of the conditions below that does not hold in the child, from 1; 0 if all
-/// hold.
+/// Returns the number, counted from 1, of the first of the conditions below that does not hold in the child.
+/// Returns 0 if all of them hold.
 fn wrong_in_child() -> i32 {
     let is_right = [
         [&BEGINS, &GOES_ON, &ENDS].map(|place| place.load(Ordering::Relaxed)) == [1, 2, 3],

@@ -1,8 +1,8 @@
 //! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's function.
 //!
 //! [`plain`] reads objects without running code of the program. [`reading`] evaluates formulas, which are expressions
-//! that compute the batch from the arguments. They come from the table of known engines or from the user. All of this
-//! happens while the calling thread holds the GIL and is about to run the function.
+//! that compute the batch from the arguments. The formulas come from the table of known engines or from the user. All
+//! of this happens while the calling thread holds the GIL and is about to run the function.
 
 mod plain;
 mod reading;

@@ -3,7 +3,7 @@
 //!
 //! Properties and other computed attributes are not read, and no `__getattr__` is called. The only
 //! exception is the shape of a `torch.Tensor`. C++ code computes it, without waiting for the GPU.
-//! It is not read while a torch function mode is active, because code of the mode would run.
+//! The shape is not read while a torch function mode is active, because code of the mode would run.
 
 use crate::object::{AttributeName, Ints, Object};
 

@@ -1,7 +1,7 @@
 //! Recognises the code objects of functions that the user requested.
 //!
-//! If the name of a code object does not decide this, the code object becomes a candidate. Its first call then shows
-//! if it belongs to a requested function.
+//! If the name of a code object does not show if the code object belongs to a requested function, the code object
+//! becomes a candidate. The first call of a candidate then shows this.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -14,9 +14,9 @@ use crate::object::{Object, Python};
 use crate::spans::Mark;
 use tllmprof_platform::log;
 
-/// Handles the first call of the function that `code` belongs to. Returns true if this is a requested function that
-/// had not been found before. `globals` returns the function's global names, and `first` returns the first argument
-/// of the call.
+/// Checks if `code`, whose function is called for the first time, belongs to a requested function. Returns true if it
+/// belongs to one that had not been found before. `globals` returns the function's global names, and `first` returns
+/// the first argument of the call.
 pub(crate) fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,

@@ -2,8 +2,8 @@
 //! of some functions have to be reported, or while the library searches for such functions.
 //!
 //! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo stores the
-//! evaluator that it finds, and calls it. If two evaluators did that with each other, they would call each other
-//! forever. Our evaluator therefore always calls CPython's own.
+//! evaluator that it finds, and calls it. If our evaluator also called the one that it finds, two evaluators could call
+//! each other forever. Our evaluator therefore always calls CPython's own.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -376,8 +376,8 @@ impl<'py> EvaluatorSlot<'py> {
     }
 }
 
-/// Returns the only word in `words` whose value is one of `wanted`. Returns `None` if no word has
-/// such a value, or several have.
+/// Returns the only word in `words` whose value is one of `wanted`. Returns `None` if no word has such a value, or if
+/// several words have.
 fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&AtomicPtr<c_void>> {
     let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
     let mut found = words.iter().filter(is_wanted);

@@ -27,7 +27,7 @@ enum Last {
     Index { at: isize },
     /// `prev_instr`, the pointer at the offset `at`. Until the generator first runs, it points to an instruction with
     /// the opcode `instruction`, which is `RETURN_GENERATOR`. The byte at the offset `owner` becomes `generator`
-    /// (`FRAME_OWNED_BY_GENERATOR`) when the generator is created, because its frame then lies inside it.
+    /// (`FRAME_OWNED_BY_GENERATOR`) when the generator is created, because the frame then lies inside the generator.
     Instruction {
         at: isize,
         instruction: u8,
@@ -210,7 +210,6 @@ impl<'py> InterpreterFrame<'py> {
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
-    /// Returns the frame's code object.
     pub(crate) fn code(&self) -> Option<Object<'py>> {
         // SAFETY: a frame that is about to be evaluated owns its code object.
         unsafe { self.py.share(at::<Raw>(self.raw, CODE)) }

@@ -45,7 +45,7 @@ pub(crate) fn each_named<'py>(
 }
 
 /// Continues the look-up of [`each_named`]. `at` is the object with the first part of the name, and `parts` are the
-/// remaining ones.
+/// remaining parts of the name.
 pub(crate) fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],

@@ -117,7 +117,7 @@ impl MarkTable {
     }
 }
 
-/// Returns the mark of the code object at this address. The mark states how the calls are handled.
+/// Returns the mark of the code object at this address. The mark contains the receiver of the code object's calls.
 #[inline]
 pub(crate) fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()

@@ -4,8 +4,8 @@
 //!   table in `marked`.
 //! - `monitoring` (CPython 3.12 and later) and `evaluator` (3.8 to 3.11) report the calls of the code objects in this
 //!   table.
-//! - `crate::spans` stores the calls that a thread is in, and handles a call according to the mark of its code
-//!   object.
+//! - `crate::spans` stores the calls that a thread is in, and passes each call to the receiver that the mark of its
+//!   code object names.
 
 mod candidates;
 mod code;
@@ -53,8 +53,8 @@ pub(crate) fn mark(
     sees(py, code)
 }
 
-/// Marks a code object that may be the code of `function`. Its first call shows whether it is
-/// ([`candidates::confirms`]).
+/// Marks a code object that may be the code of `function`. At the first call of the code object,
+/// [`candidates::confirms`] finds out if this is so.
 pub(crate) fn mark_candidate(
     py: Python<'_>,
     code: &Object<'_>,

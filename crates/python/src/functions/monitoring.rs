@@ -306,7 +306,8 @@ pub(crate) fn end_search(py: Python<'_>) -> Option<()> {
     Monitoring::new(py)?.end_search(tool)
 }
 
-/// Handles `PY_START(code, offset)` during a search, once for each code object.
+/// Callback for `PY_START(code, offset)` during a search for requested functions. It examines each code object once,
+/// and then disables further events of this code object.
 fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     if let Some(thread) = threads::current()
         && !thread.is_busy.get()
@@ -338,7 +339,7 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     }
 }
 
-/// Handles `PY_START(code, offset)`.
+/// Callback for `PY_START(code, offset)`: records that a call begins.
 fn start(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         if mark.is_candidate() && !confirms(py, mark) {
@@ -369,21 +370,22 @@ fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     })
 }
 
-/// Handles `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
+/// Callback for `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`: records that a generator or
+/// coroutine resumes.
 fn resume(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.enter(py, frame(py, code), mark, true, &|_| None);
     });
 }
 
-/// Handles `PY_YIELD(code, offset, value)`.
+/// Callback for `PY_YIELD(code, offset, value)`: records that a call yields.
 fn yields(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.leave(py, frame(py, code), mark, false);
     });
 }
 
-/// Handles `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
+/// Callback for `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`: records that a call ends.
 fn end(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.leave(py, frame(py, code), mark, true);

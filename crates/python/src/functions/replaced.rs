@@ -1,10 +1,8 @@
-//! Handles requested functions that the program replaces after they were found, for example with a
-//! plugin. The program may assign another function to the same name, or other code to the same
-//! function.
+//! Detects that the program has replaced requested functions after they were found, for example with a plugin. The
+//! program may assign another function to the same name, or other code to the same function.
 //!
-//! The name is looked up again at intervals, and at the end of the process. From then on, calls of
-//! the replacement count, too. If the replacement calls the function that it replaces, the two
-//! calls count as one.
+//! The name is looked up again at intervals, and at the end of the process. Once a replacement has been found, its
+//! calls count, too. If the replacement calls the function that it replaces, the two calls count as one.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -129,8 +127,8 @@ fn name_of(function: &Object<'_>) -> Option<String> {
     Some(format!("{module}:{}", name.as_text()?))
 }
 
-/// Handles the audit event for `setattr(object, name, value)`, which CPython raises if a program assigns a function's
-/// `__code__`.
+/// Marks the new code object if the program assigns the `__code__` of a marked function. CPython raises an audit event
+/// with the arguments of `setattr(object, name, value)` for this assignment.
 pub(crate) fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (object, name, value) = (args.next()?, args.next()?, args.next()?);

@@ -219,7 +219,8 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Handles a function that Python code creates from a code object, as cloudpickle does.
+/// Marks a code object as a candidate if it has the name of a requested function. Called when Python code creates a
+/// function from this code object, as cloudpickle does.
 fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let name = name_of(py, code)?;
     let name = name.as_text()?;
@@ -232,8 +233,8 @@ fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Marks a code object as a candidate, because it has the name of a requested function. Its first
-/// call shows if it is the requested function's.
+/// Marks a code object as a candidate, because it has the name of a requested function. The first call of the code
+/// object shows if it belongs to the requested function.
 fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
         mark_candidate(py, code, &target.function);
@@ -289,8 +290,8 @@ impl FileRelation {
         match said {
             Some(said) if said == file => Self::This,
             // The two file names may differ although the module was read from this file. The `__file__` of a frozen
-            // module may be the file from which it was once read. For a module without source, it is the compiled
-            // file.
+            // module may be the file from which it was once read. The `__file__` of a module without source is the
+            // compiled file.
             Some(said) if (file.starts_with('<') || said.ends_with(".pyc")) && !is_main => {
                 Self::Unknown
             }

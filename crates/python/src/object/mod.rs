@@ -214,7 +214,7 @@ impl<'py> Python<'py> {
         unsafe { (self.api.interpreter_id)(self.c().interpreter()) }
     }
 
-    /// Returns the address of the current interpreter.
+    /// Returns the address of the current interpreter. It differs from the addresses of all other running interpreters.
     pub fn interpreter_address(self) -> usize {
         self.c().interpreter().addr()
     }
@@ -333,7 +333,6 @@ impl<'py> Object<'py> {
         self.raw == self.py.api.none
     }
 
-    /// Returns true if the object is a code object.
     pub fn is_code(&self) -> bool {
         self.kind() == self.py.api.code_type
     }
@@ -354,7 +353,6 @@ impl<'py> Object<'py> {
             .map_or(core::ptr::null_mut(), |class| class.raw())
     }
 
-    /// Returns true if the object is a class.
     pub fn is_class(&self) -> bool {
         self.is_a(self.py.api.types.class)
     }
@@ -417,7 +415,7 @@ impl<'py> Object<'py> {
         c.module_dict(self).or_else(|| c.own_dict(self, None))
     }
 
-    /// Returns the code object of a Python function.
+    /// Returns the code object of a Python function; `None` for any other object.
     pub fn code(&self) -> Option<Object<'py>> {
         self.py.c().function_code(self)
     }
@@ -531,7 +529,7 @@ impl<'py> Object<'py> {
         self.py.c().sequence_get(self, index)
     }
 
-    /// Returns the elements of a tuple.
+    /// Returns the elements of a tuple; none for any other object.
     pub fn elements(&self) -> impl Iterator<Item = Object<'py>> {
         let size = self.py.c().tuple_size(self);
         if size < 0 {

@@ -143,7 +143,6 @@ impl RequestedFunction {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the program has replaced the function.
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
@@ -159,7 +158,7 @@ impl RequestedFunction {
         self.is_called_within.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of calls so far.
+    /// Returns the number of calls that have begun so far. A resumed generator or coroutine is not counted again.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -209,9 +208,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Handles a call that begins or resumes, like [`RequestedFunction::enters`], if no slot is free to store the
-    /// call. The call has no range, and its end is handled with [`Entered::unkept`]. If the call begins an iteration,
-    /// this iteration lasts until the next one begins.
+    /// Records that a call begins or resumes, like [`RequestedFunction::enters`], if no slot is free to store the call.
+    /// The call gets no range, and its state at the end is [`Entered::unkept`]. If the call begins an iteration, this
+    /// iteration lasts until the next one begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -284,7 +283,8 @@ impl RequestedFunction {
         Some(iteration)
     }
 
-    /// Handles a thread that ended during the call. The interpreter may have ended, too.
+    /// Ends the call's range and iteration because the thread has ended during the call. The interpreter may have
+    /// ended, too.
     pub(crate) fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
         if let Some(iteration) = entered.iteration

@@ -1,4 +1,4 @@
-//! The mark of a code object whose calls are reported: it states how the library handles these calls.
+//! The mark of a code object whose calls are reported. It contains the receiver of these calls.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,14 +20,14 @@ pub(crate) enum Watch {
 /// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
 /// pending exception.
 pub(crate) trait CallReceiver: Sync {
-    /// Handles a call that begins, or a generator or coroutine that resumes. `first` is the first
-    /// positional argument of a call that begins.
+    /// Called when a call begins, or when a generator or coroutine resumes. `first` is the first positional argument of
+    /// a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
 
-    /// Handles a call that has returned, raised or yielded.
+    /// Called when a call has returned, raised or yielded.
     fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
 
-    /// Handles a thread that ended during a call. The interpreter may have ended, too.
+    /// Called when a thread has ended during a call. The interpreter may have ended, too.
     fn abandons(&self, entered: Entered) {
         drop(entered);
     }
@@ -48,7 +48,7 @@ pub(crate) trait Within {
     fn has_overlaps(&self) -> bool;
 }
 
-/// The mark of a code object: how its calls are handled. A mark is never freed.
+/// The mark of a code object: the receiver of its calls, and data that is needed to report them. A mark is never freed.
 pub(crate) struct Mark {
     code: Held,
     pub watch: Watch,
@@ -126,12 +126,12 @@ impl Mark {
         self.code.addr()
     }
 
-    /// Returns the marked code object.
     pub(crate) fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         self.code.get(py)
     }
 
-    /// Handles a call that begins or resumes. `arguments` returns the call's arguments.
+    /// Reports to the receiver that a call begins or resumes, and records the step's batch. `arguments` returns the
+    /// call's arguments.
     pub(crate) fn enters<'py>(
         &self,
         py: Python<'py>,
@@ -187,8 +187,8 @@ impl Mark {
         }
     }
 
-    /// Handles a call that begins or resumes, like [`Mark::enters`], but for a call that is not stored because no
-    /// slot is free.
+    /// Reports to the receiver that a call begins or resumes, like [`Mark::enters`], if no slot is free to store the
+    /// call.
     pub(crate) fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
@@ -205,7 +205,7 @@ impl Mark {
         }
     }
 
-    /// Handles a thread that ended during a call.
+    /// Reports to the receiver that the thread has ended during a call.
     pub(crate) fn abandons(&self, entered: Entered) {
         match self.watch {
             Watch::Function(function) => function.abandons(entered),

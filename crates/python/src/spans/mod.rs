@@ -1,6 +1,6 @@
 //! The calls of marked functions that a thread is in.
 //!
-//! The [`Mark`] of a call's code object decides how the call is handled.
+//! The [`Mark`] of a call's code object contains the receiver to which the call is reported.
 
 mod function;
 mod mark;
@@ -187,8 +187,8 @@ impl Spans {
 
     /// Records that the calling thread leaves a marked call in `frame`, because the call has ended or yielded.
     ///
-    /// Nothing happens if the start of the call was not recorded, because it was before the code object was marked,
-    /// or in the parent of a fork.
+    /// Nothing happens if the start of the call was not recorded, because the call began before the code object was
+    /// marked, or in the parent of a fork.
     pub(crate) fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
@@ -233,7 +233,7 @@ impl Spans {
         }
     }
 
-    /// Handles the end of the thread during its calls.
+    /// Ends the calls that the thread was in, because the thread has ended.
     pub(crate) fn thread_ends(&self) {
         self.beyond.set(0);
         self.has_overlaps.set(false);

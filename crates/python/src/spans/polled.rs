@@ -59,8 +59,9 @@ impl Polled {
     }
 }
 
-/// Handles the end of a call in which an engine waited for requests. `since` is the call's start in ticks, the
-/// record's unit of time. `polled` is the called function if the engine calls it repeatedly, otherwise `None`.
+/// Counts the time of a call in which an engine waited for requests, at the call's end. `since` is the call's start in
+/// ticks, the record's unit of time. `polled` is the called function if the engine calls it repeatedly, otherwise
+/// `None`.
 pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;

@@ -1,7 +1,8 @@
 //! Finds the Python thread that belongs to a thread of the process, in the interpreter's list of threads.
 //!
-//! The list is read without the GIL, by copies that the kernel makes. If it changes meanwhile, the search may find
-//! nothing, or a thread state that has been freed. [`Walker`](super::Walker) checks each thread state that it reads.
+//! The list is read without the GIL, by copies that the kernel makes. If the list changes meanwhile, the search may
+//! find nothing, or a thread state that has been freed. [`Walker`](super::Walker) checks each thread state that it
+//! reads.
 
 use tllmprof_cpython::ThreadsLayout;
 use tllmprof_platform::ids;
@@ -58,13 +59,13 @@ impl ThreadList {
     }
 }
 
-/// Returns the Python thread of the thread with the kernel's number `number`; `None` if it is not found.
+/// Returns the Python thread that runs on the thread with the kernel's ID `number`; `None` if it is not found.
 pub fn find_thread(ready: &Ready, number: i32) -> Option<Target> {
     ready.threads.as_ref()?.find_thread(&ready.layout, number)
 }
 
-/// Returns the offset of the kernel's number of a thread in the data to which `pthread_self` points, which is found in
-/// the calling thread's own data.
+/// Returns the offset at which the C library's data about a thread contains the thread's kernel ID. `pthread_self`
+/// points to this data. The offset is found in the calling thread's own data.
 fn id_offset() -> Option<usize> {
     // SAFETY: the function takes no arguments.
     let own = unsafe { libc::pthread_self() } as usize;

@@ -91,7 +91,7 @@ fn look(ready: &mut Ready) -> Result<(), Trouble> {
 }
 
 /// Returns true if [`own`], which reads the thread's stack without a copy, finds the functions of the known stack,
-/// too. The current instruction of each must be inside the function's code.
+/// too. The current instruction of each function must be inside the function's code.
 fn are_read_where_they_lie(ready: &Ready, codes: &[usize]) -> bool {
     codes.iter().take(WANTED.len()).all(|wanted| {
         let found = own::read(ready, |code| (code == *wanted).then_some(code));

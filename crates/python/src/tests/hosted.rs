@@ -185,9 +185,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Loads libpython as a program does that runs with the preloaded library: the library is
-    /// started before libpython is loaded, and looks for libpython when the list of modules has
-    /// changed.
+    /// Loads libpython in the same order of events as in a program with the preloaded library: the library is started
+    /// before libpython is loaded, and looks for libpython when the list of modules has changed.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {

@@ -163,8 +163,8 @@ pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option
     }
 }
 
-/// Makes sure that calls of the compiler's functions can be handled: stacks can be read, and `compiled.py` has run.
-/// Returns false if they cannot.
+/// Prepares the reports of calls of the compiler's functions: checks that stacks can be read, and runs `compiled.py`.
+/// Returns false if that fails.
 fn is_prepared(py: Python<'_>) -> bool {
     if NAMES.is_some() {
         return true;
@@ -185,7 +185,7 @@ fn call<'py>(py: Python<'py>, name: &CStr, args: &[&Object<'py>]) -> Option<Obje
     call_for_program(py, &NAMES.get(py)?.item(name)?, args)
 }
 
-/// Handles calls of `compile_fx(graph_module, …)`, which compiles a graph.
+/// The receiver of calls of `compile_fx(graph_module, …)`, which compiles a graph.
 struct Compiles;
 
 impl CallReceiver for Compiles {
@@ -199,8 +199,8 @@ impl CallReceiver for Compiles {
     }
 }
 
-/// Handles calls of `CompiledFxGraph.post_compile(self, …)`. The graph was compiled, or found in a
-/// cache.
+/// The receiver of calls of `CompiledFxGraph.post_compile(self, …)`. CPython calls this method after the graph was
+/// compiled, or was found in a cache.
 struct IsMade;
 
 impl CallReceiver for IsMade {
@@ -249,7 +249,7 @@ fn drop_graph(py: Python<'_>, graph: Option<CompiledGraph>) {
     }
 }
 
-/// Handles calls of `CompiledFxGraph.__call__(self, …)`, which runs a graph.
+/// The receiver of calls of `CompiledFxGraph.__call__(self, …)`, which runs a graph.
 struct Runs;
 
 impl CallReceiver for Runs {
@@ -302,8 +302,8 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     Some(code)
 }
 
-/// Selects one of the possible prefixes of module names: the one that ends in `caller`, which is
-/// the innermost part of the current scope.
+/// Selects one of the possible prefixes of module names: `caller` followed by a dot, where `caller` is the innermost
+/// part of the current scope. If this prefix is not possible but only one is, selects the only one.
 fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
     let alone = || starts.first().filter(|_| starts.len() == 1);

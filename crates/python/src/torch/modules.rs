@@ -122,8 +122,8 @@ impl CallReceiver for ModuleCalls {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        // A call during stream capture launches nothing yet, so it gets no range. If scopes are recorded, it still
-        // gets a name, because the scope applies whenever the graph is replayed.
+        // A call during stream capture launches nothing yet, so it gets no range. If scopes are recorded, the call
+        // still gets a name, because the scope applies whenever the graph is replayed.
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));

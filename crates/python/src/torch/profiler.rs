@@ -1,7 +1,7 @@
 //! Runs the PyTorch profiler in the same windows as the library (`TLLM_TORCH_PROFILE_TRACE`).
 //!
-//! `profiler.py` uses torch, in a namespace of its own. The thread that opens or closes a window
-//! calls it. This thread must hold no lock, because the calls wait for the GIL.
+//! `profiler.py` uses torch, in a namespace of its own. The thread that opens or closes a window calls the functions of
+//! `profiler.py`. This thread must hold no lock, because the calls wait for the GIL.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +102,7 @@ impl AddOn for TorchProfiler {
 
 /// Returns true if the profiler can run in windows that are requested while the program runs, even if the settings do
 /// not request it. This requires that the library has had hooks in the interpreter since the interpreter's start:
-/// otherwise the library would not notice its end.
+/// otherwise the library would not notice the interpreter's end.
 pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }
@@ -171,8 +171,8 @@ fn number(asked: &[IterationRange], window: IterationRange, demand: Option<u64>)
     place.unwrap_or(0) as u64 + 1
 }
 
-/// Returns true if another tool traces CUDA: its path is in `CUDA_INJECTION64_PATH`. CUDA allows
-/// only one.
+/// Returns true if another tool traces CUDA: its path is in `CUDA_INJECTION64_PATH`. CUDA allows only one such tool in
+/// a process.
 fn is_traced(tool: Option<&OsStr>) -> bool {
     tool.is_some_and(|path| !path.is_empty())
 }

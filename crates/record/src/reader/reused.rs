@@ -10,14 +10,15 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// An estimate of the time, in ticks, when a chunk was begun. It is the end of the chunk's first event that a thread
-/// wrote when the event ended. Other events, such as GPU times, are written later and may be seconds older than the
-/// event before them. They are used only in a chunk that has no event of the first sort.
+/// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread when they
+/// end. The estimate is the end of the chunk's first such event. Other events, such as GPU times, are written later,
+/// and may be seconds older than the event before them. They determine the estimate only in a chunk that has no event
+/// of the first kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
     Unknown,
-    /// The start of the first event that has a time. Used as long as no event is found that its thread wrote when the
+    /// The start of the first event that has a time. Used until an event is found that its own thread wrote when the
     /// event ended.
     About(u64),
     /// The end of the first event that its own thread wrote when the event ended.
@@ -122,10 +123,10 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Returns true if the second pass passes this entry on to the caller. It leaves out strings (the first pass has
-    /// passed them on), events outside windows, and events of dropped windows. It also leaves out edges (openings and
-    /// closings of windows) that the first pass did not see: a running process may overwrite an edge with a later
-    /// one.
+    /// Returns true if the second pass passes this entry on to the caller. The second pass leaves out strings (the
+    /// first pass has passed them on), events outside windows, and events of dropped windows. It also leaves out edges
+    /// (openings and closings of windows) that the first pass did not see: a running process may overwrite an edge with
+    /// a later one.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;

@@ -86,7 +86,7 @@ impl Operation {
         ("float8e5m2", 1),
     ];
 
-    /// Returns the name of the data type.
+    /// Returns the name of the data type, such as `int8`. For an unknown data type, returns a phrase for messages.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         let row = Self::TYPES.get(usize::from(self.data_type));

@@ -1,4 +1,4 @@
-//! Writes a ring (the latest steps and NCCL collectives of a process), in the process that it is about.
+//! Writes a ring (the latest steps and NCCL collectives of a process). The process writes its own ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,7 +93,7 @@ impl RingBlock {
         }
     }
 
-    /// Begins a step. Only one thread at a time may call this.
+    /// Begins a step. Only one thread at a time may call this function.
     #[inline]
     pub fn step_begins(&self, number: u64, thread: u32, now_ns: u64) {
         let order = relaxed(&self.steps_begun);
@@ -107,7 +107,7 @@ impl RingBlock {
         self.steps_begun.store(order + 1, Ordering::Release);
     }
 
-    /// Ends the latest step. Only one thread at a time may call this.
+    /// Ends the latest step. Only one thread at a time may call this function.
     #[inline]
     pub fn step_ends(&self, now_ns: u64) {
         if let Some(latest) = relaxed(&self.steps_begun).checked_sub(1) {
@@ -142,8 +142,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // Only the count is cleared. The key stays, because a search for a later entry passes over this one, and
-            // would stop at a free entry.
+            // Only the count is cleared. The key stays, because a search for an entry that was added later passes over
+            // this entry. The search would stop here if the entry were free.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }
@@ -225,7 +225,7 @@ impl RingBlock {
         Some(OpenCall(index as u32 + 1))
     }
 
-    /// Marks a call as ended.
+    /// Stores the time at which a call returned.
     #[inline]
     pub fn call_ends(&self, call: OpenCall, now_ns: u64) {
         if let Some(place) = self.collective_places.get(call.number() - 1) {

@@ -4,10 +4,10 @@
 //! between them is a *span*.
 //!
 //! The last launch is known only after the iteration has ended. If the second event were recorded then, on a stream
-//! that has run out of work, it would include idle time. So it is recorded after the launch that was the last one of
-//! the same span in the previous iteration. If more launches follow, it is recorded again: when the program is about
-//! to wait, while the stream is still busy in most programs, or else at the thread's first call in the next
-//! iteration.
+//! that has run out of work, the measured time would include idle time. So the second event is recorded after the
+//! launch that was the last one of the same span in the previous iteration. If more launches follow, the second event
+//! is recorded again: when the program is about to wait, while the stream is still busy in most programs, or else at
+//! the thread's first call in the next iteration.
 //!
 //! Work after a wait for the stream is a new span. If an iteration has many spans, all but the first are timed with
 //! the host's clock: from the first launch to the end of the wait.
@@ -168,8 +168,9 @@ pub fn make_events() {
     }
 }
 
-/// Begins iteration `n`: GPU work that is launched from here on belongs to it. Also decides if its GPU times are
-/// measured. `excluded` is true if the condition on batches (`TLLMPROF_WHERE`) does not hold for the iteration.
+/// Begins iteration `n`: GPU work that is launched from here on belongs to this iteration. Also decides if the
+/// iteration's GPU times are measured. `excluded` is true if the condition on batches (`TLLMPROF_WHERE`) does not hold
+/// for the iteration.
 pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == SamplingPhase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
@@ -604,8 +605,8 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The legacy default stream is left out, because a CUDA event in it would make other streams wait. Its span ends
-    // at the next launch into it.
+    // The legacy default stream is left out, because a CUDA event in it would make other streams wait. The span of this
+    // stream ends at the next launch into the stream.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

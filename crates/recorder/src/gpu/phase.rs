@@ -25,8 +25,7 @@ pub(crate) enum SamplingPhase {
     Timing,
     /// The window's last times are being read. No other thread may use a CUDA event.
     Reading,
-    /// A thread took too long in the driver, so GPU timing has stopped. The end of the window has not been handled
-    /// yet.
+    /// A thread took too long in the driver, so GPU timing has stopped. [`super::end`] has not been called since then.
     Failing,
     /// GPU timing has stopped for the rest of the process, and the window in which it stopped has closed.
     Over,

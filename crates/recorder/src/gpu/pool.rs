@@ -3,8 +3,8 @@
 //! The worker (a thread of the library) creates events when a window opens. They are reused in later windows until
 //! their context is destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if
 //! other threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
-//! limit, and what is not finished in time is skipped. A span's times are read once the GPU has reached its last
-//! event, without waiting for that.
+//! limit, and what is not finished in time is skipped. A span's times are read once the GPU has reached the span's
+//! last event. No thread waits for the GPU to reach it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;

@@ -2,8 +2,8 @@
 //! step's time, otherwise only some.
 //!
 //! Iterations are measured in blocks of [`BLOCK`] consecutive iterations. One block in every N is measured, starting
-//! with the window's first. Single iterations would not do: work of one iteration may run in the next, and steps of
-//! two kinds may alternate.
+//! with the window's first. Single iterations would not be representative: work of one iteration may run in the next,
+//! and steps of two kinds may alternate.
 //!
 //! Iterations that the condition of `TLLMPROF_WHERE` excludes belong to no block, so that the remaining iterations
 //! are measured as often as without a condition. Excluded iterations are measured only if all iterations are.

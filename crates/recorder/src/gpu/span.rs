@@ -118,8 +118,8 @@ pub(crate) enum Fate {
     Empty,
     /// The span's last CUDA event comes after all of its work, so its time can be read later.
     Whole,
-    /// The span's second CUDA event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
-    /// true if work outside the span may have run before that event.
+    /// The span's second CUDA event has to be recorded now. If the driver refuses to record it, the span is lost. `cut`
+    /// is true if work outside the span may have run before that event.
     GiveLast { cut: bool },
     /// The span's end can no longer be determined, so its time is lost.
     Lost,
@@ -139,7 +139,7 @@ impl Ending {
             return Fate::Whole;
         }
         // More than one iteration has begun since the span's iteration. A CUDA event recorded now would come long
-        // after the span's work, so its time would be of no use.
+        // after the span's work, so the measured time would be much too long.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,

@@ -37,8 +37,8 @@ pub(crate) fn begin(
     });
 }
 
-/// Begins a span without CUDA events, on a stream that has no open span. Returns true if no events are needed: the
-/// iteration is not measured, or the host's clock is used.
+/// Returns true if the stream's next span needs no CUDA events: the iteration is not measured, or the span is timed
+/// with the host's clock. In the latter case, begins the span. The stream must have no open span.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
         // GPU times of this iteration are not measured, so the span does not count as lost.

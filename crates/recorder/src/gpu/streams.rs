@@ -21,9 +21,9 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// The number of spans in an iteration from which on the host's clock is used, because a pair of CUDA events for each
-/// span would cost too much. With that many spans, most end in a wait of the host, so the host's clock is accurate
-/// enough.
+/// If a stream has at least this number of spans in an iteration, its spans are timed with the host's clock, because a
+/// pair of CUDA events for each span would cost too much. With that many spans, most end in a wait of the host, so the
+/// host's clock is accurate enough.
 const TOO_MANY: usize = 4;
 /// The number of changes of the launching thread after which a stream counts as shared among threads. Each new span
 /// halves the number of changes counted so far, so a few changes in each span never reach this number.
@@ -82,7 +82,7 @@ impl StreamArgument {
 }
 
 impl StreamKey {
-    /// Returns the stream's context.
+    /// Returns the stream's context. For a stream that is not a default stream, asks the driver.
     pub fn context(self, driver: Driver) -> usize {
         if self.is_default() {
             self.context

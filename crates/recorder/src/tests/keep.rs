@@ -202,7 +202,7 @@ fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window
 }
 
 /// Tests that chunks are reused even if they became full while another thread held the lock on the list of full
-/// chunks. A thread may hold it for long if the kernel does not schedule the thread.
+/// chunks. A thread may hold the lock for long if the kernel does not schedule the thread.
 #[test]
 fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
     let contents = of_a_child(|| {

@@ -1,8 +1,8 @@
 //! Chunks for strings and data about the process that stay as long as the record, while other chunks are overwritten.
 //! If a name that stays were written into a thread's own chunk, that chunk could never be overwritten.
 //!
-//! If the record drops the oldest windows, the lasting chunks may take only a fraction of it. Strings that no longer
-//! fit are written into the thread's own chunk, and dropped together with the window that is open then.
+//! If the record drops the oldest windows, the lasting chunks may take only a fraction of the record. Strings that no
+//! longer fit are written into the thread's own chunk, and dropped together with the window that is open then.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -15,7 +15,7 @@ use crate::bounded::Bounded;
 use crate::reuse;
 
 /// The maximum time for which a thread waits for the lock on the lasting chunk, which all threads share. After a
-/// time-out it writes into its own chunk.
+/// time-out the thread writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The lasting chunks may take one `SHARE`th of all chunks.

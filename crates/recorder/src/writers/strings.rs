@@ -147,8 +147,8 @@ impl Label {
         }
     }
 
-    /// Returns the text's number, like [`Label::id`], but one that stays valid when a window opens. It is for texts
-    /// to which events outside windows refer as well.
+    /// Returns a number of the text, like [`Label::id`], that stays valid when a window opens. It is for texts to which
+    /// events outside windows refer as well.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -245,8 +245,8 @@ pub fn lasting_id_of(text: &str) -> StringId {
     }
 }
 
-/// Returns the number of a text like [`lasting_id_of`], but [`NO_STRING`] if there is no more room for texts that
-/// stay as long as the record, or if the record overwrites no chunks.
+/// Returns the number of a text that stays as long as the record, like [`lasting_id_of`]. Returns [`NO_STRING`] if
+/// there is no more room for such texts, or if the record overwrites no chunks.
 pub(crate) fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;

@@ -44,7 +44,7 @@ impl Operation {
 
     /// Returns true if the collective synchronizes its ranks, which means that no rank can end
     /// before all ranks have begun. A broadcast does not: its root does not wait for other ranks.
-    /// Nor does a reduce: the ranks that send to the root do not wait.
+    /// A reduce does not, either: the ranks that send to the root do not wait.
     pub(crate) const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }
@@ -190,7 +190,7 @@ impl CollectivePattern {
     }
 }
 
-/// Returns the index of the table's first row that matches a kernel, or `None` if the kernel is no
+/// Returns the index of the table's first row that matches a kernel, or `None` if the kernel is not a
 /// collective. `path` is the kernel's demangled name without template arguments and parameters.
 pub(crate) fn find_row(path: &str) -> Option<u8> {
     ROWS.iter()

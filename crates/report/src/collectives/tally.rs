@@ -82,7 +82,7 @@ pub(crate) struct CollectiveTally<'a> {
     rows: HashMap<StringId, Option<u8>>,
     room: usize,
     raw: Vec<RawCollective>,
-    /// The kernels that are no collectives, by the numbers of the GPUs.
+    /// The kernels that are not collectives, by the numbers of the GPUs.
     work: Vec<Vec<Span>>,
     found: Collectives,
 }
@@ -181,7 +181,7 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The kernels of one GPU that are no collectives. [`Self::until`] computes from them how long the GPU ran other work
+/// The kernels of one GPU that are not collectives. [`Self::until`] computes from them how long the GPU ran other work
 /// before and during a collective.
 #[derive(Debug, Default)]
 struct OtherWork {

@@ -92,7 +92,7 @@ impl Pace {
     }
 }
 
-/// GPU times of a process's iterations. They may be compared only with GPU times measured by the
+/// GPU times of a process's iterations. These GPU times may be compared only with GPU times measured by the
 /// same method (`from`).
 #[derive(Debug)]
 pub(crate) struct Gpu {

@@ -10,13 +10,15 @@ use crate::numbers::bootstrap::{Change, Statistic};
 /// Default for the limit below which a difference counts as equality, as a fraction of the rate.
 pub(crate) const WITHIN: f64 = 0.02;
 /// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. The whole 95 % confidence
-/// interval of the change has to lie beyond it. Equal runs of one program differ by some tenths of a per cent, for
-/// example by the clock rate of the GPU, and the confidence interval only contains the differences that these runs show.
+/// interval of the change has to be at least this far from 0. Two runs of the same program differ by some tenths of a
+/// per cent, for example because of the GPU's clock rate. The confidence interval is computed only from the compared
+/// runs, so it may not contain this variation.
 pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
 /// Half width of a 99.95 % confidence interval divided by the half width of a 95 % interval, for the normal
 /// distribution. The report shows 95 % intervals, but the verdict requires 99.95 %, so it widens them by this factor.
-/// With three runs on each side, the widened interval is only a 99.2 % interval.
+/// For three runs on each side, the intervals come from Student's t distribution with 4 degrees of freedom, for which
+/// the widened interval is only a 99.2 % interval.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
 /// Smallest change that the verdict detects in 8 of 10 cases, divided by the half width of a 95 %
 /// confidence interval.

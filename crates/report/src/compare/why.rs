@@ -1,9 +1,9 @@
 //! Explains why the iteration time differs between two runs: a list of causes whose times do not
-//! overlap. The differences of the causes, and a rest, add up to the measured change.
+//! overlap. The differences of the causes and an unexplained rest add up to the measured change.
 //!
 //! If GPU time was measured, an iteration is divided by the GPU's work and, while the GPU was idle,
 //! by the host's activity. Otherwise it is divided by the activity of the host. Both divisions
-//! cover the same time, so their rows must not be added.
+//! cover the same time, so rows of one division must not be added to rows of the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// Added to the name of a kernel whose time includes the GPU's idle time next to its further runs.
+/// Suffix of the name of a kernel whose time includes idle time of the GPU next to its runs (see [`move_gaps`]).
 const WITH_GAPS: &str = ", with the idle time next to it";
 
 /// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
@@ -269,7 +269,8 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
 }
 
 /// Sets how often each kernel in `parts` ran in an iteration. A kernel that is too small for a row of its own in one
-/// side's ledger is part of that ledger's row for other work, so its time is moved from there to the kernel.
+/// side's ledger is part of the row for other work in that ledger. The kernel's time is moved from that row to the
+/// kernel.
 fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
@@ -294,8 +295,8 @@ fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the kind and the name of a ledger row. A kernel's row is returned as other GPU work; the
-/// caller finds out that it is a kernel.
+/// Returns the kind and the name of a ledger row. For the row of a kernel, the kind is [`RankedCauseKind::Gpu`]; the
+/// caller finds out that the row is a kernel's.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
@@ -352,11 +353,12 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
 }
 
 /// Returns the kernels' time divided by layer, if a layer explains the change of the iteration time better than a
-/// kernel does. That is so if the time of a group of layers changed clearly more than that of any kernel, or if the
-/// time of a single layer of a group changed about as much. The names of a group's layers differ only in numbers.
+/// kernel does. That is so if the time of a group of layers changed clearly more than the time of any kernel, or if
+/// the time of a single layer of a group changed about as much as the time of the kernel that changed most. The names
+/// of a group's layers differ only in numbers.
 ///
 /// Returns `None` otherwise. It also returns `None` if the kernel whose time changed most ran more or less often in
-/// the other run, or if the layers' times exceed the kernels' time.
+/// the other run, or if the sum of the layers' times exceeds the kernels' time.
 fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
@@ -432,10 +434,10 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     Some(rows.collect())
 }
 
-/// Moves idle time of the GPU to the kernels that run more or less often in the other run. Between two kernels the GPU is
-/// idle for a moment while the host already waits, so more kernels also mean more idle time in waits. For each run of such
-/// a kernel, the base's mean idle time for a kernel is moved, on both sides, but not so much that it exceeds the change
-/// of the idle time.
+/// Moves idle time of the GPU from the rows of waits to the kernels that run more or less often in the other run.
+/// Between two kernels the GPU is idle for a moment. If the host already waits then, this moment is in the row of the
+/// wait, so more kernels also mean more idle time in waits. For each run of such a kernel, the function moves the
+/// base's mean idle time per kernel, on both sides. It moves less if that would exceed the change of the idle time.
 fn move_gaps(parts: &mut PartAmounts) {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
@@ -530,9 +532,9 @@ fn what(kind: RankedCauseKind, is_collected: bool, base: Amount, other: Amount) 
     }
 }
 
-/// Joins a kernel that only the base has and a kernel that only the other run has into one renamed
-/// kernel, if both belong to the same family of names and run equally often. A family with several
-/// such kernels is skipped.
+/// Joins a kernel that only the base has and a kernel that only the other run has into one renamed kernel, if both
+/// belong to the same family of names and run equally often. A family is skipped if one of the runs has several such
+/// kernels of the family.
 fn join_renamed(causes: &mut Vec<RankedCause>) {
     let mut families: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, cause) in causes.iter().enumerate() {
@@ -579,8 +581,8 @@ mod tests {
         PartAmounts::from([(key, (name.to_owned(), amounts))])
     }
 
-    /// Returns a loop of 32 long kernels and one small kernel, and the same with `small` of them. The GPU is idle for
-    /// `idle` nanoseconds in the wait.
+    /// Returns the parts of a loop. In the base, an iteration runs 32 long kernels and one small kernel. In the other
+    /// run, it runs 32 long kernels and `small` small kernels, and the GPU is idle for `idle` nanoseconds in the wait.
     fn with_small_kernels(small: f64, idle: f64) -> PartAmounts {
         let wait = "waiting for the GPU: cudaStreamSynchronize";
         let mut parts = part(

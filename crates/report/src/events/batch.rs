@@ -20,13 +20,13 @@ pub(crate) struct InBatch {
     /// The number of tokens among `tokens` that follow prompts (decode).
     #[schemars(extend("unit" = "tokens"))]
     decode_tokens: u32,
-    /// The phase of the batch: whether its tokens are prompt tokens, later ones, or both.
+    /// The phase of the batch: whether its tokens are prompt tokens, tokens that follow prompts, or both.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     phase: Phase,
 }
 
-/// The phase of a batch: whether its tokens are prompt tokens, later ones, or both.
+/// The phase of a batch: whether its tokens are prompt tokens, tokens that follow prompts, or both.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Phase")]
 #[serde(remote = "Phase", rename_all = "lowercase")]

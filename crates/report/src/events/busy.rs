@@ -36,7 +36,7 @@ pub(crate) struct IterationActivity {
 /// A GPU's work in all iterations of a record.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceActivity {
-    /// Number of the GPU.
+    /// The GPU's number in the process, counted from 0.
     pub device: u8,
     /// The GPU's work in each iteration, in the order of the iterations.
     pub parts: Vec<IterationActivity>,
@@ -53,7 +53,7 @@ pub(crate) struct DeviceActivity {
 #[derive(Debug)]
 pub(crate) struct Busy {
     iterations: Vec<Span>,
-    /// The GPUs by number, up to the largest that ran work.
+    /// The GPUs. The index is the GPU's number. The last entry is the GPU with the largest number that ran work.
     devices: Vec<Device>,
 }
 
@@ -113,7 +113,7 @@ impl Busy {
     }
 }
 
-/// Returns the entry of a GPU in a list by the numbers of GPUs. The list grows if it is too short.
+/// Returns the entry of a GPU in a list whose index is the GPU's number. The list grows if it is too short.
 pub(crate) fn get_or_add<T: Default>(devices: &mut Vec<T>, device: u8) -> &mut T {
     let place = usize::from(device);
     if place >= devices.len() {
@@ -169,7 +169,7 @@ impl Device {
         if let Some(new) = self.kernels.new_part(work) {
             let parts = &mut self.did.parts;
             self.kernels.each(iterations, new, |place, ran| {
-                // This work was already counted in the union of all work, which creates an entry for the iteration.
+                // `self.all` was updated first and has created an entry for each iteration in which work ran.
                 if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
                     parts[at].kernels += ran;
                 }
@@ -219,7 +219,7 @@ const fn is_kernel(what: u32) -> bool {
 
 /// Number of kinds of copies. Their numbers begin at 0.
 pub(crate) const KINDS: usize = 11;
-/// Kind that stands for memory sets. Its number follows those of the copies.
+/// Kind that stands for memory sets. Its number follows the numbers of the copies.
 pub(crate) const SET: usize = KINDS;
 
 /// First number that stands for a kind of copy or a memory set. Lower numbers stand for kernels;

@@ -50,7 +50,7 @@ impl<T> ByThread<T> {
         self.threads.iter().map(|(thread, value)| (*thread, value))
     }
 
-    /// Returns the number of threads.
+    /// Returns the number of threads that were looked up so far; at most [`MAX_THREADS`].
     pub(crate) const fn len(&self) -> usize {
         self.threads.len()
     }

@@ -32,8 +32,8 @@ pub(crate) struct Overlap {
     pub ticks: u64,
 }
 
-/// The slowest iterations of a record. Every activity that overlaps one of them is kept. `places`
-/// contains their indexes among all iterations of the record, in ascending order.
+/// The slowest iterations of a record, each with the activities that overlap it. `places` contains
+/// the indexes of these iterations among all iterations of the record, in ascending order.
 #[derive(Debug, Default)]
 pub(crate) struct SlowestIterations {
     places: Vec<usize>,

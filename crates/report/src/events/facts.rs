@@ -69,7 +69,7 @@ pub struct Facts {
     /// CUDA calls of the whole run, summed by name, inside and outside windows.
     #[serde(rename = "calls_counted")]
     pub calls: Vec<CallCount>,
-    /// The names of threads.
+    /// The names of threads, by thread ID. A thread without a recorded name has no entry.
     #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
     /// The boot ID of the process's machine. Records with the same boot ID share one clock.
@@ -107,8 +107,8 @@ pub struct Settings {
     /// The requested windows, in the form of the variable `TLLMPROF_START_STOP`.
     #[serde(rename = "windows_asked")]
     pub windows: String,
-    /// The condition that an iteration of a window must satisfy to count, in the form of the variable `TLLMPROF_WHERE`;
-    /// `null` if there is none.
+    /// The condition that an iteration must satisfy to be included in the figures of windows, in the form of the
+    /// variable `TLLMPROF_WHERE`; `null` if there is none.
     #[serde(rename = "where", serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub condition: String,

@@ -16,8 +16,8 @@ pub(crate) struct GroupPlace {
     /// The number of ranks in the group; `null` if it is not known.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u32>,
-    /// The first member's rank in the whole job. It distinguishes groups that have the same name. `null` if it is not
-    /// known.
+    /// The first member's rank in the whole job. This rank distinguishes groups that have the same name. `null` if it
+    /// is not known.
     first: Option<u64>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct IdleSpans {
 }
 
 impl IdleSpans {
-    /// Adds a piece of work. It must not begin earlier than pieces that were added before.
+    /// Adds a piece of work. It must not begin earlier than the pieces of work that were added before.
     pub(crate) fn work(&mut self, work: Span) {
         if work.start > self.until && self.spans.len() < MAX_SPANS {
             self.spans.push(Span {

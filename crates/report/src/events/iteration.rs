@@ -161,8 +161,8 @@ struct UsedView {
     /// it; `null` if it is not known.
     delayed_ns: Option<u64>,
     /// The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least
-    /// every eighth iteration, so it may include the page faults of up to seven iterations before this one. That
-    /// happens only if those iterations were not longer than others and their thread stayed on a processor.
+    /// every eighth iteration, so it may include the page faults of up to seven earlier iterations. It includes them
+    /// only if these iterations were not longer than others and their thread stayed on a processor.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
 }
@@ -246,8 +246,8 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the report's figures on windows include the iteration. They leave out some iterations, such as
-    /// idle ones.
+    /// Returns true if the report's figures on windows include the iteration. These figures leave out some iterations,
+    /// such as idle ones.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()

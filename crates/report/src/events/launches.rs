@@ -89,7 +89,7 @@ fn window(starts: &[u64], moment: u64) -> Option<usize> {
         .checked_sub(1)
 }
 
-/// The kernels with one correlation number, which one call launched.
+/// All kernels that one call launched. They have the same correlation number.
 #[derive(Clone, Copy, Debug)]
 struct LaunchedKernels {
     correlation: u32,
@@ -279,8 +279,8 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a LaunchCall, &'a LaunchedKernels);
 
-/// Splits the calls and the kernels at the moments at which the GPUs were idle. Between two such
-/// moments, calls and kernels are matched in order, if there are equally many.
+/// Splits the calls and the kernels at the moments at which the GPUs were idle. The calls and the kernels between two
+/// such moments are matched in order, if there are equally many of both.
 fn between_idle<'a>(
     calls: &'a [LaunchCall],
     works: &'a [LaunchedKernels],
@@ -299,8 +299,8 @@ fn between_idle<'a>(
     found
 }
 
-/// Pairs the calls with the launched kernels, in order. Returns `None` if their numbers differ or
-/// if any pair does not fit.
+/// Pairs the calls with the launched kernels, in order. Returns `None` if there are more calls than kernels or the
+/// reverse, or if the kernels of a pair cannot come from its call.
 fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
         work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
@@ -310,16 +310,16 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Finds the calls before which the GPUs were idle. Returns the index of each such call, and the index of the first
-/// kernels that began after the call's start. A call is left out if it began during an earlier call, because the
-/// earlier call may launch its work later.
+/// Finds the calls before which the GPUs were idle. Returns the index of each such call in `calls`, and the index in
+/// `works` of the first kernels that began after the call's start. A call is left out if it began during an earlier
+/// call, because the earlier call may launch its work later.
 fn idle_moments(
     calls: &[LaunchCall],
     works: &[LaunchedKernels],
     busy: &[(u64, u64)],
 ) -> Vec<(usize, usize)> {
-    // `before[i]` is the latest start of the kernels before index i, and `after[i]` is the earliest
-    // start of the kernels from index i on.
+    // `before[i]` is the latest start of the kernels in `works` before index i, and `after[i]` is the earliest start of
+    // the kernels from index i on.
     let mut before = vec![0; works.len() + 1];
     let mut after = vec![u64::MAX; works.len() + 1];
     for (at, work) in works.iter().enumerate() {
@@ -351,8 +351,8 @@ fn idle_moments(
 }
 
 /// Removes pairs of a call and its kernels that may be wrong because calls of several threads overlapped. Such a pair
-/// is kept only if two conditions hold. Its kernels ran on the GPU stream that the kernels of this thread and stream
-/// handle usually use. No overlapping call of another thread has kernels on that GPU stream.
+/// is kept only if two conditions hold. First, its kernels ran on the GPU stream on which kernels of the same thread
+/// and stream handle usually run. Second, no overlapping call of another thread has kernels on that GPU stream.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -485,8 +485,8 @@ mod tests {
     #[test]
     fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
         // In this test each call begins while the GPU is idle, but before the previous call has
-        // launched its kernel. An additional kernel without a call prevents a match over the whole
-        // window.
+        // launched its kernel. An additional kernel without a call makes the numbers of calls and kernels
+        // unequal, so they cannot be matched over the whole window.
         let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| LaunchCall {
             end: (start + 24) * US,
             ..call(thread, start)

@@ -24,7 +24,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Returns the mean time of one event in nanoseconds.
+    /// Returns the mean time of one event in nanoseconds; 0 if there are no events.
     #[must_use]
     pub const fn mean(&self) -> u64 {
         match self.total.checked_div(self.count) {

@@ -61,8 +61,8 @@ impl Origin {
         self.tool.is_empty()
     }
 
-    /// Returns `self` if another profiler than tllmprof recorded the process, otherwise `known`. `known` is the
-    /// origin as the record itself states it.
+    /// Returns `self` if another profiler than tllmprof recorded the process, otherwise `known`. `self` comes from the
+    /// format of the file, and `known` comes from the entries of the record.
     #[must_use]
     pub fn or(self, known: &Self) -> Self {
         if self.is_own() { known.clone() } else { self }

@@ -54,8 +54,8 @@ pub(crate) struct InIteration {
     /// The latest wait for the GPU since the iteration's thread last launched work, as a row in the
     /// table of CUDA calls.
     waited: Option<u8>,
-    /// Number of garbage collections that cover this iteration entirely, minus the same number for
-    /// the previous iteration.
+    /// Number of garbage collections that cover this iteration entirely, minus the number of garbage collections
+    /// that cover the previous iteration entirely.
     collections: i64,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an event of a thread.
+    /// Adds an event of a thread to the totals, and to the sums of the iterations that it affects.
     #[inline]
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         self.totals.events += 1;
@@ -281,8 +281,8 @@ impl<'a> Tally<'a> {
     }
 
     /// Adds an activity of a thread to the first and the last iteration that it overlaps. An iteration of another
-    /// thread is left out. So is an iteration that the activity covers entirely, because the activity does not
-    /// explain its time.
+    /// thread is left out. An iteration that the activity covers entirely is left out, too, because the activity does
+    /// not explain the iteration's time.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -402,7 +402,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// Returns the time span of an event.
+/// Returns the time span of an event, in ticks of the record's clock.
 const fn span(event: &Event) -> Span {
     Span {
         start: event.start,

@@ -65,7 +65,7 @@ struct Empty {
     since: u64,
     /// Index of the iteration in which the wait or the copy was made.
     place: usize,
-    /// Time after `since` that the thread spent on activities that the wait did not cause, in ticks.
+    /// Time after `since` that the thread spent on activities that the wait or the copy did not cause, in ticks.
     held: u64,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Turnarounds {
     launches: HashMap<(u32, u64), u64>,
     /// The latest launches, which were all made by one thread on one stream: the thread, the stream, and the number
     /// of launches. That number is not yet in `launches`. Consecutive launches usually have the same thread and
-    /// stream, so this saves look-ups.
+    /// stream, so this field saves look-ups in `launches`.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }

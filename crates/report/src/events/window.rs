@@ -61,8 +61,8 @@ impl Window {
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// Returns the parts of the window's time span that the report's figures include: without iterations that do not
-    /// qualify, and without gaps where iterations are missing.
+    /// Returns the parts of the window's time span that the report's figures include, as starts and ends in
+    /// nanoseconds. Iterations that do not qualify and gaps where iterations are missing are left out.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
         let mut until = from;

@@ -5,8 +5,8 @@ use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 
 use super::spans::Span;
 
-/// Names of kernels with which the driver copies memory, mostly inside CUDA graphs. They count as copies, as nsys shows
-/// them. Their sizes and directions are not known.
+/// Names of kernels with which the driver copies memory, mostly inside CUDA graphs. These kernels count as copies, as
+/// in nsys. The sizes and directions of these copies are not known.
 const COPYING_KERNELS: [&str; 3] = ["memcpy32", "memcpy32_post", "memcpy128"];
 /// Names of kernels with which the driver sets memory. They count as memory sets.
 const SETTING_KERNELS: [&str; 2] = ["memset32", "memset32_post"];
@@ -70,8 +70,8 @@ impl GpuWork {
         })
     }
 
-    /// Returns the work as the analyses count it: a kernel that the driver runs for a copy or a memory set is that copy
-    /// or memory set.
+    /// Returns the work as the analyses count it. A kernel that the driver runs for a copy or a memory set counts as
+    /// that copy or memory set.
     #[must_use]
     pub(crate) fn as_counted(self, strings: &Strings) -> Self {
         let GpuWorkKind::Kernel { name, .. } = self.what else {

@@ -15,11 +15,13 @@ const MAX_GAP: f64 = 0.25;
 /// sorted by number of launches. A new class begins if the growth exceeds both this limit and [`MAX_GAP`].
 const MAX_GAP_LAUNCHES: u32 = 2;
 
-/// Maximum relative difference between the mean number of launches of a class's iterations with
-/// recorded kernels and that of its iterations without recorded kernels.
+/// Maximum relative difference, as a fraction, between the mean number of launches of a class's iterations with
+/// recorded kernels and the mean number of launches of its iterations without recorded kernels. If the difference is
+/// larger, the recorded kernels do not represent the class.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
-/// At each end of the list of iterations sorted by number of launches, one in this many iterations is ignored.
+/// Inverse of the share of iterations that is ignored at each end of the list of iterations sorted by number of
+/// launches: with 20, the first twentieth and the last twentieth are ignored.
 const ODD_ONE_IN: usize = 20;
 
 /// Classes of iterations. The iterations of a class have the same phase, if it is known, and
@@ -44,7 +46,7 @@ struct WorkClass {
     /// Total time of the iterations without recorded kernels.
     took: u64,
     /// True if the class's iterations with recorded kernels do the same work as its iterations
-    /// without.
+    /// without recorded kernels.
     is_known: bool,
 }
 
@@ -85,8 +87,8 @@ impl WorkClasses {
     }
 
     /// Returns the share of unknown classes in the total time of the iterations without recorded kernels, as a
-    /// fraction. A class is unknown if no recorded kernels represent it. Returns 0 if all iterations have recorded
-    /// kernels.
+    /// fraction. A class is unknown if no recorded kernels represent its iterations. Returns 0 if all iterations have
+    /// recorded kernels.
     pub(crate) fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));
@@ -95,9 +97,9 @@ impl WorkClasses {
         took(&|class| !class.is_known) as f64 / took(&|_| true).max(1) as f64
     }
 
-    /// Estimates the share of time for which the GPU is busy in iterations without recorded
-    /// kernels, as a fraction. Only classes with representative recorded kernels are used; `None`
-    /// if there are none.
+    /// Returns an estimate of the share of time for which the GPU is busy in iterations without recorded
+    /// kernels, as a fraction. Only classes with representative recorded kernels are used. Returns `None`
+    /// if there is no such class.
     pub(crate) fn busy_share(&self) -> Option<f64> {
         let known = self.classes.iter().filter(|class| class.is_known);
         let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
@@ -138,8 +140,8 @@ impl WorkClass {
     }
 }
 
-/// Returns the mean of sorted numbers, without the smallest and the largest ones: a few iterations
-/// in which a graph is captured must not make two groups seem different.
+/// Returns the mean of sorted numbers, without the smallest and the largest numbers. They are left out because a few
+/// iterations in which a graph is captured must not make two groups seem different.
 fn usual(sorted: &[u64]) -> Option<f64> {
     let odd = sorted.len() / ODD_ONE_IN;
     let some = &sorted[odd..sorted.len() - odd];

@@ -20,7 +20,7 @@ pub(crate) enum ClaimRule {
     /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
     /// Rows of GPU idle time during the host's copies; or the rows of copies in the host's ledger,
-    /// if those contain more time.
+    /// if the rows in the host's ledger contain more time.
     Copies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,

@@ -46,7 +46,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         return Judgement::No("no call loads or compiles code after the start".to_owned());
     }
     let all = one.iterations().count();
-    // If most iterations compile, there are too few others to compare them with.
+    // If most iterations compile, there are too few iterations without compilation to compare them with.
     let (share, of_slow, cost) = if steps.len() * 2 > all {
         let share = process.ledger.host_share(LedgerKind::Compilation);
         (share, 0.0, format!("for {} of the time", Share(share)))

@@ -41,8 +41,8 @@ pub struct Rule {
     pub threshold: fn() -> String,
     #[serde(skip)]
     pub advice: &'static str,
-    /// Advice for recording the data that the rule lacks: `to_know` is a sentence, `needs` a word or two. Both are
-    /// empty for data that few programs have.
+    /// Advice for recording the data that the rule lacks. `to_know` is a sentence, and `needs` is one or two words.
+    /// Both are empty for data that few programs have.
     #[serde(skip)]
     pub to_know: &'static str,
     #[serde(skip)]

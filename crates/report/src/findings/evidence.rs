@@ -35,12 +35,12 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 /// the recording.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Limit that two figures must exceed for the conclusion that the GPU always finishes before the host waits for it.
-/// The figures are the mean number per iteration of waits until a stream is empty, and the share of iterations with a
-/// wait, as a fraction.
+/// Limit for two figures. If both figures exceed the limit and the waits are short (see [`MAX_NO_WAIT_SHARE`]), the
+/// GPU always finishes before the host waits for it. The first figure is the mean number, per iteration, of waits
+/// until a stream is empty. The second figure is the share of iterations with a wait, as a fraction.
 const MIN_DRAINED: f64 = 0.9;
-/// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction, for
-/// the conclusion that the GPU always finishes before the host waits for it.
+/// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction. A larger share
+/// contradicts the conclusion that the GPU always finishes before the host waits for it.
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
 /// A process that has iterations, with the figures by which rules are judged.
@@ -92,8 +92,8 @@ pub(crate) struct Metrics {
 }
 
 impl<'a> Evidence<'a> {
-    /// Returns the evidence of each process that has iterations. `names` are the names of all
-    /// processes, in the same order.
+    /// Returns the evidence of each process that has iterations. `names` contains a name for each process in
+    /// `processes`, in the same order.
     pub(crate) fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
         let named = processes.iter().zip(names).enumerate();
         let with = named.filter_map(|(place, (process, name))| {
@@ -267,11 +267,11 @@ impl<'a> Evidence<'a> {
             && self.waits() < MAX_NO_WAIT_SHARE
     }
 
-    /// Returns the time lost to a cause. `part` returns the nanoseconds that the cause takes in a given iteration.
-    /// Time for which the host would wait for the GPU anyway is not lost.
+    /// Returns the time lost to a cause. `part` returns the nanoseconds that the cause takes in a given iteration. In
+    /// each iteration, at most the time outside waits for the GPU counts as lost.
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
-        // Skip iterations in which a graph is captured or code is compiled, because that makes them slow. If
-        // most iterations do so, skip none.
+        // Skip iterations in which a graph is captured or code is compiled, because the capture or the compilation
+        // makes them slow. If this applies to most iterations, skip none.
         let is_slow = |iteration: &Iteration| {
             iteration.preparation.captures > 0 || iteration.preparation.compilations > 0
         };
@@ -291,8 +291,8 @@ impl<'a> Evidence<'a> {
         self.longer(|iteration| iteration.preparation.captures > 0)
     }
 
-    /// Returns the time by which the iterations for which `is_one` returns true exceed the median of the others.
-    /// Iterations with recorded kernels are compared only with each other.
+    /// Returns the time by which the iterations for which `is_one` returns true exceed the median of the other
+    /// iterations. Iterations with recorded kernels are compared only with other iterations with recorded kernels.
     pub(crate) fn longer(&self, is_one: impl Fn(&Iteration) -> bool) -> Lost {
         let usual = |taken: bool| {
             let like = self
@@ -368,7 +368,7 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the share of time in which the GPU is busy. It is computed from recorded kernels or,
+    /// Returns the share of time in which the GPU is busy. The share is computed from recorded kernels or,
     /// without these, from sampled utilization metrics.
     pub(crate) fn busy(&self) -> Option<Busy> {
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);

@@ -1,5 +1,6 @@
-//! Findings that are based on the ledgers, which list the time of iterations by cause. They are about repeated graph
-//! captures, copies, host code for which the GPU waits, waits for a processor, page faults, and waits for requests.
+//! Findings that are based on the ledgers, which list the time of iterations by cause. The findings are about repeated
+//! graph captures, copies, host code for which the GPU waits, waits for a processor, page faults, and waits for
+//! requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
 use tllmprof_record::CallKind;
@@ -57,24 +58,23 @@ pub(crate) const IDLE_RULE: &str = "gpu-idle";
 /// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.
 pub(crate) const MIN_IDLE: f64 = 0.2;
 /// Minimum share of the time, as a fraction, in which the GPU is idle due to one cause, for a finding on that cause.
-/// It applies if the GPU's total idle time is at least [`MIN_IDLE`].
+/// This limit applies if the share of the GPU's total idle time is at least [`MIN_IDLE`].
 pub(crate) const MIN_PART: f64 = 0.1;
 /// Minimum share of the whole time, as a fraction, in which the GPU is idle due to one cause, for a finding on that
 /// cause. The whole time includes waits for requests. The other limits are shares of the time without these waits.
 const MIN_OF_ALL: f64 = 0.05;
 
 /// Minimum share of the time, as a fraction, in which the GPU is idle during host code, for a
-/// finding on that code. It applies if the GPU's total idle time is less than [`MIN_IDLE`].
+/// finding on that code. This limit applies if the share of the GPU's total idle time is less than [`MIN_IDLE`].
 pub(crate) const MIN_CODE: f64 = 0.15;
 
-/// Minimum share of the time, as a fraction, in which the GPU is idle while the host's thread
-/// sleeps or is blocked, for a finding on that. It applies if the GPU's total idle time is less
-/// than [`MIN_IDLE`].
+/// Minimum share of the time, as a fraction, in which the GPU is idle while the host's thread sleeps or is blocked, for
+/// a finding on these sleeps. This limit applies if the share of the GPU's total idle time is less than [`MIN_IDLE`].
 const MIN_BLOCKED: f64 = 0.15;
 
-/// Minimum share of an activity in the host's time, as a fraction, for a finding based on the
-/// host's time. It applies if the GPU always finishes before the host, so that the host's time
-/// decides how long a step takes.
+/// Minimum share of an activity in the host's time, as a fraction, for a finding based on the host's time. This limit
+/// applies if the GPU always finishes before the host waits for it, so that the host's time decides how long a step
+/// takes.
 const MIN_DECIDING: f64 = 0.3;
 
 /// Minimum share of waits for a processor in the time, as a fraction, for the finding `preempted`.
@@ -220,7 +220,7 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// The copies of a process that do not wait for the GPU: number, time and size.
+/// The number, time and size of those copies of a process whose calls do not wait for the GPU.
 struct Copies {
     /// Mean number of copies in an iteration.
     count: f64,
@@ -374,8 +374,8 @@ pub(super) fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns text about the first (largest) causes of time in `rows`. Each cause is shown with its share of `time`,
-/// which is in nanoseconds.
+/// Returns text about the first [`NAMED`] causes in `rows`, which are sorted by time. The text shows each cause with
+/// its share of `time`, which is in nanoseconds.
 fn named(rows: &[(String, u64)], time: u64) -> String {
     let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
         let place = cause.strip_prefix(ASLEEP).unwrap_or(cause).trim_start();
@@ -429,11 +429,12 @@ pub(crate) fn input_when() -> String {
     )
 }
 
-/// Judges the time in which the thread waits for its input, if a thread or a child process of the program prepares it.
+/// Judges the time in which the thread waits for input that another thread or a child process of the program prepares.
 pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if !one.process.stacks.is_there() {
-        // Without samples such a wait is not distinguished from other sleeps. If there are few, there is no such wait.
+        // Without stack samples, a wait for input is part of the sleeps that `blocked` judges. If the GPU is hardly
+        // idle during all sleeps, it is hardly idle during waits for input.
         return match blocked(one) {
             Judgement::No(evidence) => Judgement::No(evidence),
             _ => Judgement::Unknown("stacks were not sampled".to_owned()),
@@ -471,14 +472,14 @@ struct Doing<'a> {
     claim: Claim,
     /// Minimum share of the time, as a fraction, for a finding on this activity.
     least: f64,
-    /// Function that describes this activity in the finding's evidence. It gets the causes within the activity, each
-    /// with its time in nanoseconds.
+    /// Function that describes this activity in the finding's evidence. Its first argument contains the causes within
+    /// the activity, each with its time in nanoseconds.
     detail: &'a Detail<'a>,
 }
 
 impl Doing<'_> {
-    /// Judges the GPU's idle time during this activity. If that is unknown, judges the host's time
-    /// in the activity.
+    /// Judges the GPU's idle time during this activity. If the idle time is unknown, judges the time that the host
+    /// spends in the activity.
     fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
@@ -556,11 +557,12 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
-/// End of the names of functions that ask whether work is done.
+/// End of the names of functions that check whether work is done, such as `cudaStreamQuery`.
 const QUERY: &str = "Query";
 
 /// Returns words about waits in which the GPU is idle, if most of the GPU's idle time lies in them; otherwise an empty
-/// text. The GPU is idle before the wait returns, or between the work that is waited for, as the kernels show.
+/// text. The words say whether the GPU is idle after all work has ended and before the wait returns, or between the
+/// kernels for which the host waits.
 fn idle_waits(one: &Evidence<'_>) -> String {
     let ledger = &one.process.ledger;
     let claims = &ledger.details.claims;

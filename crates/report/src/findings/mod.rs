@@ -76,8 +76,8 @@ pub struct Finding {
     /// Advice in words. If the rule holds, how to fix the problem. If the verdict is `unknown`, how to record the
     /// missing data. Otherwise empty.
     pub advice: String,
-    /// The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two
-    /// findings.
+    /// The share of the iterations' time that a fix would save; `null` if it is not known. No time is counted in the
+    /// losses of two findings.
     #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
     /// The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time,
@@ -123,8 +123,9 @@ impl Judgement {
     }
 }
 
-/// Returns a finding for each rule; no findings if no process has iterations. Findings that hold
-/// come before unknown ones, then causes before symptoms, then greater losses before smaller ones.
+/// Returns a finding for each rule; no findings if no process has iterations. Findings that hold come first, then
+/// unknown findings, then findings that do not hold. Within these groups, causes come before symptoms, and greater
+/// losses before smaller losses.
 pub fn findings(
     processes: &[Process],
     names: &[String],
@@ -198,9 +199,9 @@ fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes waits for a processor from the losses of other findings, because these waits make every activity take
-/// longer. Findings that are based on the ledger (time by cause) are not changed, because the ledger already lists
-/// these waits separately.
+/// Removes waits for a processor from the losses of other findings. These waits make every activity take longer, so
+/// each loss contains a part of them. Findings that are based on the ledger (time by cause) are not changed, because
+/// the ledger already lists these waits separately.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
@@ -231,8 +232,8 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding on host code if there is a finding on waits inside iterations. Without
-/// recorded kernels, or samples that name a function, GPU idle time during host code cannot be
+/// Withdraws the finding on host code if there is a finding on waits for the GPU inside iterations.
+/// Without recorded kernels, or samples that name a function, GPU idle time during host code cannot be
 /// distinguished from idle time after such waits.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
@@ -353,8 +354,8 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Reduces the losses of causes so that their total is at most 1, which is all of the time. Smaller
-/// losses are reduced first.
+/// Reduces the losses of causes so that their total is at most 1, which is all of the time. The losses are counted
+/// from the largest to the smallest, and each loss is cut to the share that is left.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause

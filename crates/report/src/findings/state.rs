@@ -15,8 +15,8 @@ const MIN_OTHER: f64 = 0.02;
 /// finding on NUMA nodes. At least [`MIN_MOVES`] moves of the thread between nodes also give the finding.
 const MIN_FAR: f64 = 0.2;
 const MIN_MOVES: u64 = 3;
-/// The distance that the operating system states from a NUMA node to itself. Larger distances are
-/// those to other nodes.
+/// The distance that the operating system states from a NUMA node to itself. Distances to other
+/// nodes are larger.
 const SAME_NODE: u32 = 10;
 /// Maximum number of other processes that the finding on shared GPUs names.
 const MAX_NAMED: usize = 3;

@@ -15,7 +15,7 @@ const MAX_UNLIKE: f64 = 0.3;
 /// Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
-    /// The number of iterations.
+    /// The number of qualifying iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
     /// The number of iterations per second of `wall_ns`; `null` if `wall_ns` is 0.
@@ -196,13 +196,14 @@ impl Sum {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Returns the share of time for which the GPU is busy, in iterations without recorded kernels. It is estimated
-    /// from iterations with recorded kernels and the same kind of work. Returns `None` if there are too few of these.
+    /// Returns the share of time for which the GPU is busy, in iterations without recorded kernels. The share is
+    /// estimated from iterations with recorded kernels and the same kind of work. Returns `None` if these iterations do
+    /// not represent the iterations without recorded kernels (see [`Self::is_alike`]).
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
     }
 
-    /// Returns the mean number per iteration, from a total number.
+    /// Converts a total number to the mean number per iteration.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
@@ -215,8 +216,8 @@ impl Sum {
     }
 }
 
-/// Returns the lines below a table of several processes. They say on which iterations the shares are based, if not on
-/// all iterations.
+/// Returns the lines below a table of several processes. If the shares in the table are not based on all iterations,
+/// these lines say on which iterations the shares are based.
 pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [

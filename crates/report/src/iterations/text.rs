@@ -29,7 +29,7 @@ pub(crate) struct GpuShares<'a> {
 /// Width of the labels in the table of times, in characters.
 const LABEL_WIDTH: usize = 28;
 
-/// Adds a line for each window.
+/// Adds a line for each window. On a screen, at most [`MAX_WINDOWS`] windows get a line.
 pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
     for window in windows.iter().take(lines.rows(MAX_WINDOWS)) {
         let Some(sum) = Sum::new(std::slice::from_ref(window)) else {

@@ -11,9 +11,9 @@ use crate::numbers::quantiles::Quantiles;
 /// The iterations that the figures of windows leave out.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Others {
-    /// The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`) these are mainly
-    /// the iterations that do not satisfy it. Without one these are the idle iterations, unless all iterations are
-    /// idle. No other figure of windows includes them.
+    /// The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`), these are mainly
+    /// the iterations that do not satisfy the condition. Without a condition, these are the idle iterations, unless all
+    /// iterations are idle. No other figure of windows includes them.
     pub unqualified: Vec<UnqualifiedSum>,
     /// The durations of the iterations outside windows.
     pub outside: Outside,

@@ -34,7 +34,7 @@ pub struct Blocks {
     /// The share of the blocks in the total time of the kernels of the analyzed iterations.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// The kernels of one block, in the order in which they began.
+    /// The kernels of one block, in the order of their starts.
     pub kernels: Vec<BlockKernel>,
     /// The number of kernels after the last block that match the beginning of one more block; `null` if they match
     /// less than half of a block.

@@ -178,8 +178,8 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // If the limit on entries is reached, the times per iteration are incomplete for all kernels, so they
-                // are not used.
+                // If the limit on entries is reached, the times per iteration are incomplete for all kernels, so the
+                // results do not contain them.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));
@@ -217,8 +217,8 @@ impl<'a> KernelTally<'a> {
         *moved = moved.saturating_add(bytes);
     }
 
-    /// Returns the number of windows with recorded kernels that opened periodically (samples), and
-    /// the number of other ones. Returns `None` if there are no samples.
+    /// Returns the number of windows with recorded kernels that opened periodically (samples), and the number of other
+    /// windows with recorded kernels. Returns `None` if there are no samples.
     fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
         let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
         let (mut count, mut others) = (0, 0);

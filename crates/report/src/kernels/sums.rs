@@ -69,14 +69,14 @@ pub struct KernelTotal {
     #[serde(rename = "min_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
-    /// The total time in each iteration in which such a kernel began. The key is the iteration's index among those
-    /// with recorded kernels. `None` if there were too many entries to keep.
+    /// The total time in each iteration in which a kernel with this name began. The key is the iteration's index among
+    /// the iterations with recorded kernels. `None` if there were too many entries to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
 
 impl KernelTotal {
-    /// Returns the mean time of one kernel in nanoseconds.
+    /// Returns the mean time of one kernel in nanoseconds; 0 if the count is 0.
     #[must_use]
     pub const fn mean(&self) -> u64 {
         match self.total.checked_div(self.count) {
@@ -201,7 +201,7 @@ impl KernelSum {
         self.busy.is_some()
     }
 
-    /// Returns the mean number per iteration, from a total number.
+    /// Converts a total number to the mean number per iteration.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64

@@ -53,8 +53,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // The key is a pattern of layer names. The value is the largest share that one pattern directly inside it has in
-    // its time difference.
+    // The key is a pattern of layer names. Each pattern directly inside the key has a share in the key's time
+    // difference; the value is the largest of these shares.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {

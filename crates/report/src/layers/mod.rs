@@ -84,8 +84,8 @@ pub struct Layer {
     /// The share of the layer's kernels in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// Time in each iteration, by the iteration's index among those with recorded kernels; `None` if there were too
-    /// many entries to keep.
+    /// Time in each iteration, by the iteration's index among the iterations with recorded kernels; `None` if there
+    /// were too many entries to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
@@ -149,7 +149,7 @@ pub enum UnknownScope {
 pub struct GraphCode(u8);
 
 impl UnknownScope {
-    /// Returns the reason as text.
+    /// Returns the reason as text, as the report shows it.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

@@ -90,7 +90,7 @@ impl RawLayers {
     }
 
     /// Returns the scope in which a node of an executable graph was captured. `moment` is the kernel's start in
-    /// ticks. It decides which of the graph's states applies.
+    /// ticks. This time decides which of the graph's states applies.
     pub(crate) fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
         let states = self.execs.get(&exec).ok_or(UnknownScope::NoGraph)?;
         let at = states.partition_point(|(until, ..)| *until < moment);

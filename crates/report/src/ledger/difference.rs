@@ -23,7 +23,8 @@ pub(crate) mod cause {
 /// Prefix of the names of causes in which the host waits for the GPU.
 pub(crate) const WAITING: &str = "waiting for the GPU";
 
-/// A cause on which a slow iteration or a late rank spent more or less time than others.
+/// A cause on which a slow iteration spent more or less time than comparable iterations, or a late rank more or less
+/// time than the median rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Difference {
     /// The name of the cause: a `cause` of the ledger, `GPU work` for GPU work that the host waited for, or

@@ -122,8 +122,9 @@ pub(super) fn differences(
     (all, named)
 }
 
-/// Returns a description of how the launches of the slow iteration (`one`) differ from those of the
-/// other iterations, and of a repeated graph capture (`captures`); `None` if there is neither.
+/// Returns a description of how the launches of the slow iteration (`one`) differ from those of the other iterations,
+/// and of a repeated graph capture, if `captures` is true. Returns `None` if the launches do not differ and no graph
+/// is captured.
 fn detail(one: SideSums<'_>, others: SideSums<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;

@@ -1,6 +1,7 @@
 //! Groups of iterations whose times are added up separately. The iterations of a group are in the same window and
-//! have three properties in common: whether the report's figures include them, whether kernels were recorded, and
-//! whether their GPU time is known.
+//! have these properties in common: whether the report's figures include them, whether kernels were recorded,
+//! whether their GPU time is known, and their class (the iterations of a class do the same work). A slow iteration
+//! that is to be explained forms a group of its own.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -392,8 +393,8 @@ impl Groups {
     }
 
     /// Returns the host's time in some groups, by cause. Events of the record explain a part of the time. If there
-    /// are enough samples of stacks, they divide the rest. Otherwise only the time off the processor, which the
-    /// operating system counted, is separated from the rest.
+    /// are enough samples of stacks, the samples divide the remaining time. Otherwise only the time off the processor,
+    /// which the operating system counted, is separated from the remaining time.
     pub(crate) fn spent(
         &self,
         groups: &[usize],

@@ -81,7 +81,7 @@ struct LedgerThread {
     samples: Vec<Sample>,
     /// Index in `iterations` at which the last search ended.
     last: Cell<usize>,
-    /// Number of the thread's sleeps for requests that were already added to `pieces`.
+    /// Number of the thread's sleeps in waits for requests that were already added to `pieces`.
     slept: usize,
     /// Minimum length of the time between two activities, in nanoseconds, to get its own row in the
     /// ledger. A shorter time is added to short code around calls.
@@ -150,8 +150,8 @@ impl HostLedger {
         }
     }
 
-    /// Adds stack samples. They must be added before the first event. Returns the group of the iteration in which
-    /// each sample lies; `None` if the sample lies in no iteration of its thread, or if the thread waited for
+    /// Adds stack samples. The samples must be added before the first event. Returns the group of the iteration in
+    /// which each sample lies; `None` if the sample lies in no iteration of its thread, or if the thread waited for
     /// requests.
     pub(crate) fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
@@ -201,7 +201,7 @@ impl HostLedger {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
-        // Add the thread's sleeps for requests that ended before this event began.
+        // Add the thread's sleeps in waits for requests that ended before this event began.
         while let Some(slept) = asleep.get(thread.slept)
             && slept.end <= event.start
         {

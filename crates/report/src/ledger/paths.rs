@@ -250,8 +250,8 @@ fn is_interpreter(function: &Function) -> bool {
     function.origin == Origin::Interpreter
 }
 
-/// Returns true if a function belongs to the program itself, and not to an installed package. The
-/// top level of a module does not count as a function.
+/// Returns true if a function belongs to the program itself, and not to an installed package. The top level of a
+/// module (`<module>`) is not a function of the program in this sense.
 fn is_own(function: &Function) -> bool {
     let name = &function.name;
     let is_installed = ["/site-packages/", "/dist-packages/"]

@@ -21,9 +21,8 @@ const MAX_UNLIKE_LINES: usize = 2;
 pub(crate) const SLOWEST: &str =
     "slowest iterations, and what took longer in them than in the mean one";
 
-/// Returns the number of rows to show if at most `most` should be shown, and the number of rows
-/// left out. It never leaves out only one row, because the line that says so would take as much
-/// room as the row.
+/// Returns the number of rows to show if at most `most` should be shown, and the number of rows left out. A single
+/// row is never left out, because the line that says so would take as much room as the row.
 fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
     match rows.len().saturating_sub(most) {
         0 | 1 => (rows.len(), 0),

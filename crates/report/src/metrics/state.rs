@@ -266,8 +266,9 @@ fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
     })
 }
 
-/// Finds windows at whose start the SM clock was low although nothing limited it, and rose later.
-/// Returns the longest such time; `None` if there is no such window.
+/// Finds windows at whose start the SM clock was low, although nothing limited it, and in which the clock rose later.
+/// Returns the longest time from the start of such a window until the clock had risen; `None` if there is no such
+/// window.
 fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     let of = |window: &Window| {
         let (from, until) = window.span();

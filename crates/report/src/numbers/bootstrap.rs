@@ -13,7 +13,7 @@ const COVERAGE: f64 = 0.95;
 /// Maximum number of resamples. Long series get fewer, so that [`MAX_DRAWN_VALUES`] is not
 /// exceeded.
 const MAX_RESAMPLES: usize = 2000;
-/// Minimum number of resamples.
+/// Minimum number of resamples. Very long series may therefore exceed [`MAX_DRAWN_VALUES`].
 const MIN_RESAMPLES: usize = 200;
 /// Maximum number of values that are drawn in all resamples together.
 const MAX_DRAWN_VALUES: usize = 20_000_000;

@@ -1,5 +1,5 @@
-//! Detection of a last iteration that was cut off by the end of the process. It is needed for
-//! records that do not mark such an iteration.
+//! Detection of a last iteration that was cut off by the end of the process. The detection is needed
+//! for records that do not mark such an iteration.
 
 use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};

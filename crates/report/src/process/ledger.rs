@@ -100,8 +100,8 @@ pub(crate) fn read(
 }
 
 /// Returns the minimum length of code between two calls, in nanoseconds, for the code to get its
-/// own row in the ledger. It depends on the mean time of a launch, which shows how fast the host
-/// is.
+/// own row in the ledger. This length depends on the mean time of a launch, which shows how fast the
+/// host is.
 fn long(counted: &SecondResults) -> u64 {
     let iterations = counted.windows.iter().flat_map(Window::qualified);
     let launches = iterations.filter(|iteration| iteration.launches > 0);

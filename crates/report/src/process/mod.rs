@@ -69,7 +69,7 @@ pub struct Process {
     pub phases: Vec<PhaseSum>,
     /// The time of the iterations of all windows, divided by cause.
     pub ledger: Ledger,
-    /// The iterations that were slow compared with others like them: at most 10, the longest first.
+    /// The iterations that took longer than comparable iterations or the median: at most 10, the longest first.
     pub slowest: Vec<Slow>,
     /// Stack samples of the threads that ran iterations; `null` if stacks were not recorded.
     #[serde(serialize_with = "stacks::write_any")]
@@ -197,8 +197,8 @@ impl Process {
     }
 
     /// Returns the share of the windows' time that tllmprof's recording took on the program's
-    /// threads, as a fraction; `None` if there are no windows, or if the report lacks some of the windows, because the
-    /// recorder's time is of all of them.
+    /// threads, as a fraction. Returns `None` if there are no windows. Also returns `None` if some windows are missing
+    /// in the record, because the measured time of the recorder covers all windows.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         let has_all = self.windows.len() as u64 >= self.record.windows_opened;

@@ -140,7 +140,7 @@ impl<'a> SecondPass<'a> {
         self.collectives.add_work(&counted);
         if let Some((layers, launches)) = &mut self.layers {
             layers.add_work(thread, &counted, self.kernels.counted(work));
-            // A launch enqueues the kernel, whatever it is for.
+            // Pass the original work: a kernel that counts as a copy or a memory set has a launching call, too.
             launches.add_work(work);
         }
         self.kernels.add_work(thread, &counted);

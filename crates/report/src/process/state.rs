@@ -19,7 +19,7 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the state as a word.
+    /// Returns the state as a word for text and exports, such as `whole`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -38,7 +38,7 @@ pub struct Python {
     pub holds: BTreeMap<u32, u64>,
 }
 
-/// A thread of the process.
+/// A thread of the process, with the time that it held Python's global interpreter lock (GIL).
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Thread {
     /// The ID of the thread.

@@ -98,9 +98,10 @@ impl<'a> Members<'a> {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
-    /// Returns the group in which some processes run collectives together. It is a communicator, if all these
-    /// processes are in the same communicator and in no other. Otherwise, it is a named group with exactly their ranks.
-    /// Returns `None` if the group is not known. `row` is the collectives' row in the table of kernel names.
+    /// Returns the group in which some processes run collectives together. The group is a communicator if all these
+    /// processes are in this communicator and in no other one. Otherwise, the group is a named group with exactly the
+    /// ranks of these processes. Returns `None` if the group is not known. `row` is the collectives' row in the table
+    /// of kernel names.
     pub(crate) fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);

@@ -79,7 +79,7 @@ impl Skew {
 
     /// Returns two times in nanoseconds. The first is the sum, over the common iterations, of the
     /// time of the slowest process. The second is the part of that sum that would be saved if the
-    /// process at the index `place` were as fast as the others.
+    /// process at the index `place` were as fast as the slowest other process.
     #[must_use]
     pub fn saved(&self, place: usize) -> (u64, u64) {
         let steps = self.iterations.iter();

@@ -50,9 +50,9 @@ pub struct ReportView<'a> {
     skew: Option<SkewView<'a>>,
     /// A comparison of the collectives of all processes; `null` if fewer than two processes have collectives.
     collectives: Option<ArrivalsView<'a>>,
-    /// The findings about slow iterations. Findings that hold come first, then those that could not be checked, then
-    /// those that do not hold. Within each group causes come first, and among causes the one with the greatest loss.
-    /// Empty if no process has iterations.
+    /// The findings about slow iterations. Findings that hold come first, then findings that could not be checked, then
+    /// findings that do not hold. Within each group causes come first, and the cause with the greatest loss is the
+    /// first of them. Empty if no process has iterations.
     findings: &'a [Finding],
 }
 

@@ -281,7 +281,7 @@ impl TableSizes {
     }
 
     /// Returns the number of rows to show of each ledger (host and GPU). The other tables get the lines that they
-    /// need first; the ledgers get the rest.
+    /// need first; the ledgers get the remaining lines.
     fn ledger(&self, process: &Process, lines: &Lines) -> usize {
         // The 1 stands for the blank line before the tables.
         let others = 1 + self.others + stacks::LINES * usize::from(process.stacks.is_there());

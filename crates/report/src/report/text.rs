@@ -5,7 +5,7 @@ use crate::findings::text::finding;
 use crate::print::lines::{Lines, Style};
 
 impl Report {
-    /// Returns the report as plain text.
+    /// Returns the report as plain text for a screen of the default size.
     #[must_use]
     pub fn text(&self) -> String {
         self.styled(Style::default())

@@ -53,8 +53,8 @@ struct WindowView<'a> {
 }
 
 impl<'a> ProcessDescription<'a> {
-    /// Creates the JSON view of a process. It includes the single iterations only if `each` is true, because there may
-    /// be a million. `ranks` is the number of processes in the report.
+    /// Creates the JSON view of a process. The view includes the single iterations only if `each` is true, because
+    /// there may be a million. `ranks` is the number of processes in the report.
     pub(crate) fn new(
         process: &'a Process,
         collectives: Vec<CollectiveSum>,

@@ -24,7 +24,7 @@ fn with_batches(
     with_batches_of(&server, condition.map(|(condition, _)| condition), batch)
 }
 
-/// Like [`with_batches`], but for the given server instead of the default one.
+/// Returns the same as [`with_batches`], for the given server instead of the default server.
 fn with_batches_of(
     server: &Server,
     condition: Option<&str>,

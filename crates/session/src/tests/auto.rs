@@ -255,9 +255,9 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     assert!(engines::counted(LaunchKernel.into()).is_none());
 }
 
-/// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the
-/// log lines about the comparison of these calls with the pattern in the CUDA calls, and the number of calls
-/// that had to be examined in the last 100 steps.
+/// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns two values.
+/// The first is the log lines about the comparison of these calls with the pattern in the CUDA calls. The second is the
+/// number of the last 100 steps in which the thread had to report its waits to the learner.
 fn engine_calls(each: impl Fn(u64) -> u64) -> (Vec<String>, u64) {
     let process = Process::new("TLLMPROF_START_STOP=100000");
     call(LaunchKernel);
@@ -300,8 +300,8 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // The engine's function is called once in three steps, but not always before the same one of the three. Otherwise
-    // the learner would recognize the step by the pause that the call causes.
+    // The engine's function is called once in three steps, but before a different one of the three each time. If it
+    // were always called before the same one, the learner would recognize the step by the pause that the call causes.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

@@ -16,9 +16,9 @@ use tllmprof_steps::window::Point;
 use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
-/// Returns a fake process with two channels to its sink. When the sink switches windows at `point`, it sends a
-/// message, and continues only after the test has sent one back. `gil` is true if the switching thread has the GIL
-/// and a thread of the library waits for it.
+/// Returns a fake process with two channels to its sink (profilers and record). When the sink switches windows at
+/// `point`, it sends a message, and continues only after the test has sent one back. `gil` is true if the switching
+/// thread has the GIL and a thread of the library waits for it.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();
@@ -277,7 +277,8 @@ fn our_own_code_gives_a_thread_no_slot() {
     assert_eq!(MADE.orders().edge, None);
 }
 
-/// Returns the numbers of the iterations that began, in the order in which the fake sink was notified.
+/// Returns the numbers of the iterations that began, in the order in which the fake sink (profilers and record) was
+/// notified.
 fn begun(process: &Process) -> Vec<u64> {
     let asked = process.asked_for(&["In(", "passes In("]);
     let number = |line: &String| {
@@ -319,8 +320,7 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // This gives the other threads time to reach their steps, where they have to wait for the
-        // window.
+        // The sleep gives the other threads time to reach their steps, where they have to wait for the window.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -351,7 +351,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // This lets other threads run while the fake sink switches a window.
+                // The yield lets other threads run while the fake sink (profilers and record) switches a window.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };
@@ -434,7 +434,8 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     assert_eq!(edges(&process), ["In(2): open 2"]);
 }
 
-/// Returns the number of times that the fake sink has switched at the beginning of an iteration so far.
+/// Returns the number of times so far that the fake sink (profilers and record) has switched at the beginning of an
+/// iteration.
 fn edges_now() -> usize {
     let asked = lock(&MADE.asked);
     asked.iter().filter(|line| line.starts_with("In(")).count()

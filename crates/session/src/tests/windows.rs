@@ -362,8 +362,8 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    // The steps are repeated if the machine was so busy that enough time passed between the first and the second
-    // split for the second one to be allowed.
+    // On a busy machine, so much time may pass between the first and the second split that the second one is allowed.
+    // The test then repeats the steps.
     let process = loop {
         let process = Process::ordered(variables, RECORD);
         call(StreamSynchronize);
@@ -375,7 +375,8 @@ fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
             break process;
         }
     };
-    // The window may not be split again so soon. So it stays open, and the excluded iteration is marked.
+    // The second split would come too soon after the first one, so the window stays open and the excluded iteration is
+    // marked.
     let expected = [
         "In(1): open 1-5",
         "In(2): close 1",

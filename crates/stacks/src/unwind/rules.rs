@@ -185,8 +185,9 @@ fn cfa(rule: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<Cfa> {
 }
 
 /// Evaluates an expression of the form "frame pointer plus distance", and returns the distance. If `lies_there` is
-/// true, the expression must then read the word at that address. Other forms are not supported: compilers do not
-/// write them for code in which a thread can sleep. They write these two in functions that align their stack.
+/// true, the expression must then read the word at that address. Compilers write these two forms in functions that
+/// align their stack. Other forms are not supported, because compilers do not write them for code in which a thread can
+/// sleep.
 fn from_frame_pointer(
     expression: UnwindExpression<usize>,
     section: &EhFrame<Slice<'_>>,

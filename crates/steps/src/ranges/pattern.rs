@@ -1,8 +1,8 @@
 //! Matches the name of an NVTX range against the regular expression in the step rule.
 //!
-//! This runs for each range that the program opens, so it uses a table of states that is built in advance. The table
-//! needs no allocation and no lock, and only one or two loads per byte. The regex crate's own engine takes a lock and
-//! may allocate. It is used only for an expression with too many states for a table.
+//! The match runs for each range that the program opens, so it uses a table of states that is built in advance. The
+//! table needs no allocation and no lock, and only one or two loads per byte. The regex crate's own engine takes a lock
+//! and may allocate. It is used only for an expression with too many states for a table.
 
 use regex::bytes::Regex;
 use regex_automata::dfa::{Automaton, StartKind, dense};

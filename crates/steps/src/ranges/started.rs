@@ -41,7 +41,8 @@ impl Started {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Handles the end of range `id`. Returns the iteration that ends with the range, if the range was tracked.
+    /// Stops tracking range `id`, which has ended. Returns the iteration that ends with the range, if the range was
+    /// tracked.
     #[inline]
     pub fn ended(&self, id: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {

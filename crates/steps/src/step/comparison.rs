@@ -12,7 +12,7 @@ use super::counted::Counted;
 use super::learned::{Begun, Learned};
 use super::threads::Slot;
 
-/// The number of iterations in a block of the comparison. They are counted by the lower of the two counts.
+/// The number of iterations in a block of the comparison, according to the lower of the two counts.
 const BLOCK: u64 = 32;
 /// The number of successive blocks in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
@@ -67,10 +67,11 @@ pub struct RuleComparison {
     what: Counted,
     /// The number of calls of the engine's function when the comparison began.
     from: u64,
-    /// The number of recurrences of the pattern since the learner was sure of it.
+    /// The number of recurrences of the pattern since the learner (which searches the calls for a pattern) was sure of
+    /// it.
     learnt: u64,
-    /// The counts at the time when the learner became sure of the pattern. `block` has the counts
-    /// at the end of the latest block.
+    /// The counts at the time when the learner (which searches the calls for a pattern) became sure of the pattern.
+    /// `block` has the counts at the end of the latest block.
     sure: Option<Counts>,
     block: Counts,
     /// The factor between the two counts. It has been the same in all blocks so far, and `blocks` is the number of

@@ -33,7 +33,7 @@ impl Counted {
         }
     }
 
-    /// Returns the row of this kind of event: the index of its counter in a thread's slot.
+    /// Returns the row of this kind of event: the index of its counter among the counters of a thread.
     pub const fn row(self) -> usize {
         match self {
             Self::Call(call) => call.index(),

@@ -14,11 +14,11 @@ use tllmprof_sync::Guard;
 /// where it begins.
 const NEAR: u64 = 2;
 
-/// An iteration that begins, with the learner's certainty about it.
+/// An iteration that begins, and a flag for the certainty of the learner (which searches the calls for a pattern).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
-    /// True if the learner is certain that this is an iteration.
+    /// True if the learner (which searches the calls for a pattern) is certain that this is an iteration.
     pub understood: bool,
 }
 
@@ -55,33 +55,34 @@ pub struct Memory {
     pub clock: fn() -> u64,
 }
 
-/// Counts iterations with a rule that the learner finds.
+/// Counts iterations with a rule that the learner finds in the calls.
 pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).
     warmup: u64,
-    /// The last iteration that was reported since the learner has been certain of the pattern; `None` before that.
-    /// The iterations after it get higher numbers, even if the learner chooses another pattern.
+    /// The last iteration that was reported since the learner has been certain of the pattern in the calls; `None`
+    /// before that. The iterations after it get higher numbers, even if the learner chooses another pattern.
     given: Option<u64>,
     /// True if a window will soon open or close, so that each iteration has to be found at the exact call where it
     /// begins. Otherwise only the number of iterations matters.
     near: bool,
-    /// True if the limits of the threads' counters have to be set again, because the learner may have to examine
-    /// other calls now.
+    /// True if the limits of the threads' counters have to be set again, because the learner may have to examine other
+    /// calls now. A thread may count calls up to a limit without reporting them to the learner.
     is_stale: bool,
     /// True if a named function or range counts the iterations. The learnt pattern is then only compared with its
     /// count.
     only_observes: bool,
-    /// The calls that the learner asked to examine when the limits of the threads' counters were last set.
+    /// The calls that the learner asked to examine when the limits of the threads' counters were last set. A thread
+    /// reports a call only if its counter has reached the limit.
     asked: EndingCalls,
     launches_asked: Option<[u32; 2]>,
     launches: Launches,
     pass: Pass,
 }
 
-/// The launch that begins a pass through the program's loop, identified by its position among the thread's
-/// calls of the same kind. If two passes in a row have the same number of these calls, the thread does not
-/// have to report its calls until the next pass is expected to begin.
+/// The launch that begins a pass through the program's loop, identified by its position among the thread's calls of the
+/// same kind. If two passes in a row have the same number of these calls, the next pass is expected after that number
+/// of calls. Until then the thread does not have to report its calls.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     what: Option<Counted>,
@@ -138,8 +139,8 @@ impl Learned {
         learned
     }
 
-    /// Makes a named function or range count the iterations from now on, so that the learner only observes.
-    /// This does not change the counter of the function or range.
+    /// Makes a named function or range count the iterations from now on. The learner then only observes: its pattern is
+    /// compared with the count of the function or range, and does not change this count.
     pub fn only_observe(&mut self) {
         self.only_observes = true;
         self.near = false;
@@ -251,8 +252,9 @@ impl Learned {
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The newest call in the trail is not the call that has returned: the function of the CUDA runtime has
-            // made another driver call than its name suggests. So the learner does not examine this call.
+            // The newest call in the trail (the thread's list of recent calls) is not the call that has returned: the
+            // function of the CUDA runtime has made another driver call than its name suggests. So the learner does not
+            // examine this call.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -306,7 +308,7 @@ impl Learned {
         self.give_way(slots);
     }
 
-    /// Returns the number of graph launches that all threads have made. It wraps around.
+    /// Returns the number of graph launches that all threads have made. After `u32::MAX` it continues at 0.
     pub fn graphs(&self) -> u32 {
         self.memory.trails.graphs()
     }
@@ -321,8 +323,8 @@ impl Learned {
         }
     }
 
-    /// Handles the opening of a window whose iterations the learnt pattern counts. From now on the learner does not
-    /// treat these iterations as parts of longer ones.
+    /// Called when a window opens whose iterations the learnt pattern counts. From now on the learner does not treat
+    /// these iterations as parts of longer ones.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
         self.is_stale = true;
@@ -334,8 +336,8 @@ impl Learned {
         self.given.is_none()
     }
 
-    /// Returns the state of the learner: no pattern, an uncertain one, one that has ended, or one that is
-    /// understood.
+    /// Returns the state of the learner, which searches the calls for a pattern: no pattern, an uncertain one, one that
+    /// has ended, or one that is understood.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         match learner.state() {
@@ -346,7 +348,7 @@ impl Learned {
         }
     }
 
-    /// Returns the learnt rule, if there is one.
+    /// Returns the rule that the learner has found in the calls; `None` if it has found no rule yet.
     pub fn rule(&self) -> Option<LearnedRule> {
         self.memory.learner.rule()
     }

@@ -1,11 +1,11 @@
 //! Numbers the calls of all threads exactly, without a counter that each call has to update.
 //!
-//! The next call that may begin an iteration of interest is called the interesting call. While it is far
-//! away, the calls up to it are handed out to the threads as credit: each thread may count that number of
-//! calls by itself. The total credit never exceeds the distance, so the thread that makes the interesting
-//! call always stops and asks first. A thread that has used up its credit takes back the credit of all
-//! threads, which shows how many calls there were, and hands out the rest again. Close to the interesting
-//! call no thread has credit, and each call is numbered in this module.
+//! The next call that may begin an iteration of interest is called the interesting call. As long as many calls remain
+//! before it, they are handed out to the threads as credit: each thread may count a number of calls by itself. The
+//! total credit never exceeds the number of calls before the interesting call, so the thread that makes the
+//! interesting call always stops and asks first. A thread that has used up its credit takes back the credit of all
+//! threads, which shows the number of calls so far, and hands out the rest again. Close to the interesting call no
+//! thread has credit, and each call is numbered in this module.
 //!
 //! To take back credit, every thread has to see its new limit before its count is read, although threads use
 //! no memory fences. The process-wide barrier [`Fence`] ensures this.
@@ -102,9 +102,10 @@ impl Ledger {
         self.numbered + unnumbered.sum::<u64>()
     }
 
-    /// Gives a number to the call at which the thread of `slot` has stopped, and returns the range of new numbers.
-    /// Also numbers the thread's earlier calls that did not return, such as waits left by an exception. The range is
-    /// empty if the call already has a number: it was made with credit that was taken back afterwards.
+    /// Gives a number to the call at which the thread of `slot` has stopped, and returns the range of new numbers. Also
+    /// numbers the thread's earlier calls that did not return, such as waits left by an exception. The range is empty
+    /// if the call already has a number: the call was made with credit (calls that a thread may count by itself) that
+    /// was taken back afterwards.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.what);

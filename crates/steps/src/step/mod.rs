@@ -76,7 +76,8 @@ pub struct Counter {
 impl Counter {
     /// Returns a counter with the step rule and the warm-up from the settings.
     ///
-    /// `memory` returns the memory of the learner. It is called only if the rule has to be learnt.
+    /// `memory` returns the memory of the learner (which finds a rule in the calls). It is called only if the rule has
+    /// to be learnt.
     pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
@@ -241,7 +242,8 @@ impl Counter {
             }
     }
 
-    /// Returns true if a wait has no effect when a thread enters it, but only when it returns.
+    /// Returns true if a wait has an effect only when it returns, so that a thread need not report that it enters the
+    /// wait.
     pub const fn passes_entered_waits(&self) -> bool {
         let learns = matches!(self.rule, StepRule::Learned(_)) || self.comparison.is_some();
         learns && !self.to_begin
@@ -340,8 +342,8 @@ impl Counter {
         }
     }
 
-    /// Returns the calls at which a window may soon open or close. `iterations` is the distance to the next opening
-    /// or closing. If it is large, no calls are returned.
+    /// Returns the calls at which a window may soon open or close. `iterations` is the number of iterations until then.
+    /// If there are many, no calls are returned.
     pub fn close_calls(&self, iterations: u64) -> CallSet {
         const CLOSE: u64 = 64;
         match &self.rule {
@@ -377,7 +379,7 @@ impl Counter {
         }
     }
 
-    /// Handles the first call of the step function of a known engine, `what`. From now on calls of this function are
+    /// Called at the first call of the step function of a known engine, `what`. From now on calls of this function are
     /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
     /// its work, so captures do not restart the count unless the settings define the warm-up.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
@@ -397,7 +399,7 @@ impl Counter {
         }
     }
 
-    /// Returns the state of the learner, if the rule is learnt.
+    /// Returns the state of the learner, which finds the rule in the calls; `None` if the settings give the rule.
     pub fn learnt(&self) -> Option<Learnt> {
         match &self.rule {
             StepRule::Calls(_) => None,

@@ -42,8 +42,8 @@ pub struct Polls {
     is_polling: AtomicU64,
     /// The event or stream that the queries of the series ask about.
     handle: AtomicU64,
-    /// The number of series in a row without a single query between them that found new work done, up to
-    /// [`SERIES_OF_POLLER`].
+    /// The number of successive series, up to [`SERIES_OF_POLLER`]. A single query that finds new work done resets it
+    /// to 0, unless the thread is already known to poll.
     series: AtomicU64,
     /// The time at which the first query of the series began.
     since: AtomicU64,
@@ -80,12 +80,13 @@ impl Polls {
         self.series.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a query about `handle` that began at `since` and returned `result`. `made` are the calls that the thread has
-    /// made so far.
+    /// Notes a query about `handle` that began at `since` and returned `result`. `made` are the calls that the thread
+    /// has made so far.
     ///
     /// A series of queries asks about one event or stream, and ends when the thread makes another call. A single query
-    /// that finds work done is a wait if the thread has given the GPU work since its latest wait, and is known to poll. The order of work and blocking waits is not known
-    /// here, so a blocking wait since the latest query counts as the wait for all work before this query.
+    /// that finds work done is a wait under two conditions: the thread is known to poll, and it has given the GPU work
+    /// since its latest wait. The order of work and blocking waits is not known here, so a blocking wait since the
+    /// latest query counts as the wait for all work before this query.
     pub fn note(&self, handle: u64, result: QueryResult, since: u64, made: CallsMade) -> Polled {
         let is_series = self.is_polling.load(Ordering::Relaxed) != 0
             && self.handle.load(Ordering::Relaxed) == handle
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(polls.note(EVENT, Done, 2, made(3, 0)), ends);
         assert_eq!(polls.note(EVENT, Done, 3, made(3, 0)), Polled::Nothing);
         assert_eq!(polls.note(EVENT, Done, 4, made(4, 0)), ends);
-        // A blocking wait has come in between, and may have waited for the work.
+        // Between the last query and this one there was a blocking wait, which may have waited for the work.
         assert_eq!(polls.note(EVENT, Done, 5, made(5, 1)), Polled::Nothing);
         assert_eq!(polls.note(EVENT, Done, 6, made(6, 1)), ends);
     }
@@ -191,7 +192,7 @@ mod tests {
     fn an_allocator_that_asks_between_launches_does_not_wait() {
         let polls = Polls::default();
         for step in 0..100 {
-            // It asks about the oldest event of each of two streams, before it gives memory to a kernel.
+            // The allocator asks about the oldest event of each of two streams, before it gives memory to a kernel.
             let before = made(3 * step, 0);
             let first = polls.note(EVENT, NotReady, step, before);
             assert_eq!(first, Polled::Nothing);

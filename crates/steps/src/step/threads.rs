@@ -37,7 +37,7 @@ impl Cell {
         }
     }
 
-    /// Returns the number of calls that have been counted in this cell.
+    /// Returns the number of calls that have been counted in this cell so far, by all threads that have used it.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl Cell {
     }
 }
 
-/// Returns the offset in bytes from a slot's first cell to the cell of `what`.
+/// Returns the offset in bytes from the first cell (counter) of a thread's slot to the cell of `what`.
 pub const fn cell_offset(what: Counted) -> usize {
     what.row() * size_of::<Cell>()
 }
@@ -69,7 +69,8 @@ const WORK_ROWS: [usize; count_rows(false)] = rows_of(false);
 /// The rows of the calls that wait for the GPU.
 const WAIT_ROWS: [usize; count_rows(true)] = rows_of(true);
 
-/// Returns true if calls of this row wait for the GPU (if `waits`), or else if they only give it work.
+/// If `waits` is true, returns true if calls of this row wait for the GPU. Otherwise returns true if they give the GPU
+/// work and do not wait for it.
 const fn belongs(row: usize, waits: bool) -> bool {
     let kind = CALLS[row].kind;
     match waits {
@@ -154,12 +155,12 @@ impl Slot {
         }
     }
 
-    /// Returns the cell in which calls of `what` outside a stream capture are counted.
+    /// Returns the cell (a counter with a limit) in which calls of `what` outside a stream capture are counted.
     pub fn live(&self, what: impl Into<Counted>) -> &Cell {
         &self.live[what.into().row()]
     }
 
-    /// Returns the cell in which `what` is counted, either inside or outside a stream capture.
+    /// Returns the cell (a counter with a limit) in which `what` is counted, either inside or outside a stream capture.
     pub fn cell(&self, what: Counted, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[what.row()]
@@ -168,8 +169,8 @@ impl Slot {
         }
     }
 
-    /// Returns the first of the cells for calls inside or outside a stream capture. The assembly code that
-    /// counts calls starts from this address.
+    /// Returns the first of the cells (counters with a limit) for calls inside or outside a stream capture. The
+    /// assembly code that counts calls starts from this address.
     pub fn cells(&self, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[0]
@@ -202,7 +203,7 @@ impl Slot {
         self.given.store(limit, Ordering::Relaxed);
     }
 
-    /// Returns the index of the slot among the process's slots.
+    /// Returns the index of this slot (a thread's counters of calls) among the slots of the process.
     pub const fn thread(&self) -> u32 {
         self.thread
     }
@@ -248,12 +249,12 @@ impl Slot {
         self.begins.store(begins, Ordering::Release);
     }
 
-    /// Marks the slot as used by a new thread.
+    /// Marks the slot (a thread's counters of calls) as used by a new thread.
     pub fn take(&self) {
         self.taken.store(true, Ordering::Release);
     }
 
-    /// Marks the slot as free for the next new thread.
+    /// Marks the slot (a thread's counters of calls) as free for the next new thread.
     pub fn leave(&self) {
         self.open.clear();
         self.polls.clear();
@@ -261,7 +262,7 @@ impl Slot {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Returns true if a thread uses the slot.
+    /// Returns true if a thread uses the slot (its counters of calls).
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Acquire)
     }

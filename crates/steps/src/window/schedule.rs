@@ -44,7 +44,7 @@ pub struct Schedule {
     /// True if a window that could not open at its first iteration opens late with its full number of iterations. If
     /// false, it opens late with only those of its iterations that are left.
     is_patient: bool,
-    /// True if no window may open until [`Schedule::hold`] allows it again.
+    /// True if no window may open until [`Schedule::hold`] is called with false.
     held: bool,
     /// True if the iteration that begins does not count, so that no window opens with it.
     passes_over: bool,
@@ -85,7 +85,7 @@ impl Schedule {
     }
 
     /// Returns a schedule for a process in which counting begins late. Its windows open late if their beginning was
-    /// missed. No window opens until [`Schedule::hold`] allows it.
+    /// missed. No window opens until [`Schedule::hold`] is called with false.
     pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
@@ -94,12 +94,12 @@ impl Schedule {
         }
     }
 
-    /// Prevents windows from opening if `held` is true; allows it again if `held` is false.
+    /// Prevents windows from opening if `held` is true, and allows them to open if `held` is false.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Prevents windows from opening until [`Schedule::hold`] allows it. A window whose beginning is missed
+    /// Prevents windows from opening until [`Schedule::hold`] is called with false. A window whose beginning is missed
     /// meanwhile opens late.
     pub fn wait(&mut self) {
         self.is_patient = true;
@@ -210,8 +210,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the result of waiting for the time of an iteration to settle; `None` if the window does not
-    /// wait for that or still waits.
+    /// Returns the result of the search for steady iterations; `None` if the window does not wait for steady
+    /// iterations, or still waits for them.
     pub fn verdict(&self) -> Option<Verdict> {
         self.settling.as_ref()?.verdict()
     }
@@ -249,8 +249,8 @@ impl Schedule {
         true
     }
 
-    /// Returns the number of iterations that a window still needs after it was closed for a while; `None` if
-    /// there is no such window or it has no last iteration.
+    /// Returns the number of iterations that a window still needs after it was closed for a while. Returns `None` if no
+    /// window was closed for a while, or if the window has no last iteration.
     pub fn lacks(&self) -> Option<u64> {
         self.rest?.left
     }

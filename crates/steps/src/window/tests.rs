@@ -385,8 +385,8 @@ fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
         (244, false, false, Some(window(24, 243))),
     ];
     assert_eq!(edges, all);
-    // In this test, one iteration in the middle of the window is a pause. Only a little of it
-    // counts towards the window's length.
+    // In this test, one iteration in the middle of the window is a pause of 5 s. It counts towards the window's length
+    // as an iteration of 0.1 s.
     let (edges, _) = run(Some(kernels), 400, |n| if n == 100 { 5000 } else { 10 });
     assert_eq!(edges[1].0, 215);
     let (edges, _) = run(None, 400, |_| 10);

@@ -212,7 +212,8 @@ static void native_request_pipe()
     int ends[2];
     if (pipe(ends) != 0)
         exit(1);
-    // The client is no child of this process, as its parent ends at once. It ends by SIGPIPE.
+    // The client's parent ends at once, so the client is not a child of this process. The client ends by SIGPIPE after
+    // this process has ended.
     pid_t starter = fork();
     if (starter == 0) {
         if (fork() != 0)

@@ -315,8 +315,8 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     );
 }
 
-/// Tests all sequences of up to `length` events. Calls `act` for each event, with the plan before the event, the plan
-/// after it, and the action.
+/// Tests all sequences of up to `length` of the `events`. Calls `act` for each event, with the plan before the event,
+/// the plan after the event, and the action.
 fn walk(
     plan: AttachPlan,
     events: &[PlanEvent],
@@ -371,8 +371,8 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // When the recording of kernels ends, this must be written into the record. Only `Obstructed` ends the
-        // recording without that, because there is no record then.
+        // When the recording of kernels ends, the plan must require that the end is written into the record. The only
+        // exception is `Obstructed`, after which there is no record.
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);

@@ -209,7 +209,8 @@ pub(super) fn begin(
 /// An answer to a request, with the index of the process that gave it. `None` if the process has ended.
 type CaptureAnswer = (usize, io::Result<Option<ControlEvent>>);
 
-/// Sends `request` to the processes in lockstep, or to those that are not. Returns their answers.
+/// Sends `request` to the processes in lockstep if `in_lockstep` is true, otherwise to the processes that are not in
+/// lockstep. Returns their answers.
 fn ask(
     candidates: &mut [CaptureCandidate],
     plan: &Plan,

@@ -90,8 +90,8 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Forwards the messages of one process to `to` until the process's window has closed. Runs on a separate thread for
-/// each process.
+/// Forwards the messages of one process to `to` until the process's window has closed. A separate thread runs this
+/// function for each process.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();

@@ -99,8 +99,8 @@ pub(super) fn read(
     (read, failed)
 }
 
-/// Reports a window of a process that writes no record. Returns true if something else recorded the window: a profiler
-/// in the process.
+/// Reports a window of a process that writes no record. Returns true if a profiler in the process has recorded the
+/// window instead.
 fn report_unrecorded(pid: &str, captured: &Captured, wanted: &CaptureRequest) -> bool {
     if wanted.profiler {
         if let (Some(first), Some(last)) = (captured.first, captured.last) {

@@ -116,7 +116,7 @@ pub(crate) const FAMILIES: [Family; 14] = [
     },
 ];
 
-/// Returns the metrics of these processes and GPUs as text.
+/// Returns the metrics of these processes and GPUs in the Prometheus text format.
 pub(crate) fn text(seen: &[ProcessFigures], gpus: &[GpuEnergy]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {

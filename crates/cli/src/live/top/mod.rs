@@ -31,7 +31,8 @@ use watched::{ProcessRow, WatchedProcesses};
 
 /// Interval at which `top` asks the processes for their state.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// The longest delay until a key or a signal is handled.
+/// Interval at which `top` checks for keys and signals. So it responds to a key or a signal after this time at the
+/// latest.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -83,8 +84,8 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
 /// A message from another thread to the main thread of `top`, which draws the screen.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// An order of the user, a capture or a stop, has been carried out. The value lists the windows that a capture
-    /// has recorded. It is empty after a stop, and if the order failed.
+    /// An order of the user (a capture or a stop) has been carried out. The value lists the windows that a capture has
+    /// recorded. The list is empty after a stop, and after an order that failed.
     Done(Vec<Captured>),
 }
 

@@ -47,7 +47,6 @@ pub(crate) struct Captured {
     pub p50: Option<u64>,
     /// The GPU's working time as a share of the iterations' time. `None` if GPU times were not recorded.
     pub gpu: Option<f64>,
-    /// Number of iterations in the window.
     pub iterations: u64,
     /// Number of iterations in the window whose GPU time is known.
     pub timed: u64,
@@ -158,7 +157,7 @@ impl Orders {
         }));
     }
 
-    /// Handles the completion of the last order (a capture or a stop), so that the next order can begin.
+    /// Allows the next order. Call this when the running order (a capture or a stop) has been carried out.
     pub(crate) fn are_done(&mut self) {
         self.running = None;
     }

@@ -1,10 +1,11 @@
-//! Memory for trampolines, in gaps between existing mappings.
+//! Memory for trampolines (the code to which patched entries jump), in gaps between existing mappings.
 
 use core::ops::Range;
 
 use tllmprof_platform::entry::{Denied, PatchRefusal};
 
-/// Consecutive pages that hold trampolines. The pages are not executable at first.
+/// Consecutive pages that hold trampolines (the code to which patched entries jump). The pages are not executable at
+/// first.
 pub(crate) struct TrampolinePages {
     start: usize,
     size: usize,

@@ -60,21 +60,21 @@ const KERNELS: [(&str, u64); 6] = [
 /// A rank of the simulated engine, and the contents of its record.
 pub(crate) struct Engine {
     pub rank: u64,
-    /// The windows, each as the numbers of its first and its last iteration.
+    /// The windows (recorded intervals), each as the numbers of its first and its last iteration.
     pub windows: Vec<(u64, u64)>,
     /// Number of layers of the rank's model. Each layer launches six kernels.
     pub layers: u64,
-    /// Number of iterations with recorded kernels in each window; 0 if CUPTI could not be attached.
+    /// Number of iterations with recorded kernels in each window (recorded interval); 0 if CUPTI could not be attached.
     pub kernels: u64,
     /// True if one kernel has the name [`HOSTILE`], which would harm a page if it were not escaped.
     pub hostile: bool,
     /// Number of experts in each layer; 0 if the model has none.
     pub experts: u16,
-    /// True if the record says that balanced routers replaced the learned ones inside windows.
+    /// True if the record says that balanced routers replaced the learned ones inside windows (recorded intervals).
     pub replaced: bool,
     /// True if the batches of iterations are known.
     pub batches: bool,
-    /// Rate at which the main thread's stack is sampled inside windows, in Hz; 0 if it is not
+    /// Rate at which the main thread's stack is sampled inside windows (recorded intervals), in Hz; 0 if it is not
     /// sampled.
     pub stacks: u64,
     /// True if the rank waits for requests at the beginning of every tenth iteration.

@@ -73,7 +73,6 @@ impl SampledState {
         matches!(self, Self::Native(_))
     }
 
-    /// Returns true if the thread was asleep.
     pub const fn is_asleep(self) -> bool {
         matches!(self, Self::Asleep(_) | Self::AsleepIn(_))
     }
@@ -249,7 +248,7 @@ impl Sampled {
     }
 }
 
-/// Numbers of stack samples.
+/// The numbers of stack samples in a set of iterations: usable samples, rejected samples, and samples of native stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct SampleCounts {
     /// The number of usable samples, without the samples of native stacks.

@@ -1,8 +1,7 @@
 //! The names of native functions. Records contain a native function as `MODULE+0xOFFSET`.
 //!
 //! The function's name is looked up in the module's file only if the record was made on this
-//! machine since the last boot, because on another machine a file of the same name may be
-//! different.
+//! machine since the last boot. On another machine, a file of the same name may be different.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,9 +1,10 @@
-//! Waits for a thread or a child process of the program that prepares the waiting thread's input.
+//! Waits for a task (a thread or a child process of the program) that prepares the waiting thread's input.
 //!
-//! A wait for a queue looks the same if it ends by a client's request and if it ends by another thread of the program,
-//! which is slow. The two are distinguished by what the other threads and child processes do during the wait. A thread
-//! or process that is on a processor is at work. One that is asleep in a sleep, a file or a lock is at work only if its
-//! wake-ups belong to the ends of waits: it has run between almost every wait and the next, and rarely inside a wait.
+//! A thread may wait for a queue until a client sends a request, or until another task of the program, which is slow,
+//! has prepared input. Both waits look the same on the thread's stack. They are distinguished by the activity of the
+//! tasks during the wait. A task that is on a processor is at work. A task that sleeps for a given time, or waits for
+//! a file or a lock, is at work only if its wake-ups belong to the ends of waits. That is so if the task has run
+//! between almost every wait and the next, and rarely inside a wait.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,25 +17,27 @@ use super::location::Location;
 use super::sleep::{ProducerShare, Sleep, SleepKind};
 use crate::events::facts::{Facts, name};
 
-/// Minimum share of a wait's samples, as a fraction, in which a task must be at work for the wait to be a wait for it.
+/// Minimum share of a wait's samples, as a fraction, in which a task must be at work for the wait to count as a wait
+/// for this task.
 const MIN_AT_WORK: f64 = 0.5;
-/// Minimum share of the samples of all waits in a function, as a fraction, in which a task must be at work. It keeps
-/// short bursts of a task that has nothing to do with the waits from counting.
+/// Minimum share of the samples of all waits in a function, as a fraction, in which a task must be at work. This
+/// minimum excludes a task that has nothing to do with the waits and is at work only in short bursts.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
 /// Minimum number of waits, and of samples inside waits, for a decision whether a sleeping task causes the waits.
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
-/// Minimum share of waits, as a fraction, before which a task that causes them has run.
+/// Minimum share of waits, as a fraction, since whose previous wait a sleeping task must have run to be their cause.
 const MIN_RUNS: f64 = 0.8;
-/// Maximum share of the samples inside waits, as a fraction, since the one before which such a task has run. A task
-/// that runs more often, such as one that polls, does not run because of the waits.
+/// Maximum share of the samples inside waits, as a fraction, at which a sleeping task that causes the waits has run
+/// since the previous sample. A task that runs more often, such as one that polls, does not run because of the waits.
 const MAX_RUNS_INSIDE: f64 = 0.5;
-/// Maximum time in nanoseconds between a sample of a wait and the sample of another thread that belongs to it.
+/// Maximum time in nanoseconds between a sample of a waiting thread and the sample of another thread that shows the
+/// activity of that thread at the same time.
 const MAX_APART_NS: u64 = 5_000_000;
-/// Minimum share of a task's stacks, as a fraction, that contain a function, for the task to be in that function.
+/// Minimum share of a task's stacks, as a fraction, that must contain a function for the report to name the function.
 const MIN_IN_FUNCTION: f64 = 0.5;
 
-/// End of the text for the cause of a wait of which only the system call is known.
+/// End of the text for the cause of a wait if only the system call is known, but no function.
 const UNNAMED_WAIT: &str = ": futex";
 
 /// The state of another thread or a child process at a sample of a wait.
@@ -49,8 +52,8 @@ pub(super) struct Meanwhile {
     pub id: u32,
 }
 
-/// A thread of the program, by its number; or the child processes with a name, because a program may start one for
-/// each step.
+/// A thread of the program, by its id, or all child processes with the same name. Child processes are joined by name
+/// because a program may start a new one for each step.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum TaskKey {
     Thread(u32),
@@ -70,19 +73,19 @@ struct SampledWait {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TaskActivity {
     Busy,
-    /// The task is asleep in a sleep, a file or a lock.
+    /// The task sleeps for a given time, or waits for a file or a lock.
     Asleep(SleepKind),
-    /// The task waits for something itself, or its state is not known.
+    /// The task waits for something else, such as work, or its state is not known.
     Waits,
 }
 
-/// A task at a sample of a wait.
+/// The activity of one task at a sample of a wait.
 #[derive(Clone, Debug)]
 struct TaskSample {
     key: TaskKey,
     activity: TaskActivity,
     has_run: bool,
-    /// The index of the task's own sample, for a thread.
+    /// The index of the thread's own sample nearest in time; `None` for child processes, or if there is none.
     sample: Option<usize>,
 }
 
@@ -100,7 +103,7 @@ struct Produced {
     spans: Vec<(u64, u64)>,
 }
 
-/// The data by which waits are divided. `samples` must be sorted by thread and time.
+/// The data from which the cause of each wait is found. All lists of samples must be sorted by thread and time.
 pub(super) struct Producers<'a> {
     pub meanwhile: &'a HashMap<u64, Vec<Meanwhile>>,
     /// For each sample, true if its thread has not woken since its previous sample.
@@ -110,7 +113,8 @@ pub(super) struct Producers<'a> {
 }
 
 impl Producers<'_> {
-    /// Changes the sleeps of those samples in which a thread waits for a task of the program.
+    /// Finds the samples in which a thread waits for a task of the program, and replaces their sleep by one that names
+    /// the task.
     pub(super) fn name_waits(&self, samples: &mut [StackSample], frames: &mut Frames) {
         if self.meanwhile.is_empty() {
             return;
@@ -150,7 +154,7 @@ impl Producers<'_> {
         }
     }
 
-    /// Returns the waits that may be waits for a task.
+    /// Returns the waits of which a task may be the cause: waits for work, and waits of unknown kind.
     fn waits(&self, samples: &[StackSample], frames: &Frames) -> Vec<SampledWait> {
         let mut waits: Vec<SampledWait> = Vec::new();
         let mut last = None;
@@ -219,7 +223,8 @@ impl Producers<'_> {
         all.map(task).collect()
     }
 
-    /// Returns the sleep of waits for a task.
+    /// Returns the sleep, with its text for the report, that replaces `wait` in the samples of waits for the task
+    /// `key`.
     fn sleep(
         &self,
         wait: &Sleep,
@@ -237,7 +242,8 @@ impl Producers<'_> {
             },
         };
         let (does, location) = produced.does(key, samples, frames);
-        // Threads also wait for each other's locks and semaphores, without a function that says what they wait for.
+        // A wait of unknown kind in a futex may also be a wait for a lock or a semaphore that another thread holds. No
+        // function on the stack shows which of the two it is, so such a wait does not count as a wait for input.
         let may_be_lock = wait.kind == SleepKind::Other
             && matches!(key, TaskKey::Thread(_))
             && wait.cause.ends_with(UNNAMED_WAIT);
@@ -252,7 +258,7 @@ impl Producers<'_> {
         }
     }
 
-    /// Returns the name of a thread, unless it is that of the process.
+    /// Returns the name of a thread; `None` if the thread has no name or only the name of the process.
     fn thread_name(&self, number: u32) -> Option<String> {
         if let Some(known) = self.facts.threads.get(&number) {
             return Some(known.clone());
@@ -274,7 +280,8 @@ impl TaskActivity {
     }
 }
 
-/// Returns the index of the sample of a thread that is nearest to a time, if it is near enough.
+/// Returns the index of the sample of a thread that is nearest to the time `at`; `None` if that sample is more than
+/// [`MAX_APART_NS`] away.
 fn nearest(samples: &[StackSample], thread: u32, at: u64) -> Option<usize> {
     let after = samples.partition_point(|one| (one.thread, one.at) < (thread, at));
     let distance = |index: &usize| samples[*index].at.abs_diff(at);
@@ -288,10 +295,11 @@ fn nearest(samples: &[StackSample], thread: u32, at: u64) -> Option<usize> {
     (distance(&near) <= MAX_APART_NS).then_some(near)
 }
 
-/// The tasks whose wake-ups belong to the ends of a thread's waits.
+/// For each waiting thread and task, true if the wake-ups of the task belong to the ends of the thread's waits.
 struct Linked(HashMap<(u32, TaskKey), bool>);
 
-/// Numbers of waits of a thread, and of samples inside waits, and how often a task has run before them.
+/// Numbers of samples of a thread's waits at which a task has run since the previous sample: at first samples of
+/// waits (`at_start`), and at later samples (`inside`).
 #[derive(Default)]
 struct RunCounts {
     at_start: u64,
@@ -300,7 +308,7 @@ struct RunCounts {
 
 impl Linked {
     fn find(waits: &[SampledWait], tasks: &HashMap<usize, Vec<TaskSample>>) -> Self {
-        // Number of waits of each thread, and number of samples inside them.
+        // For each thread, its number of waits, and the number of samples of these waits without the first ones.
         let mut all: HashMap<u32, (u64, u64)> = HashMap::new();
         let mut runs: HashMap<(u32, TaskKey), RunCounts> = HashMap::new();
         for wait in waits {
@@ -338,7 +346,8 @@ impl Linked {
     }
 }
 
-/// Number of samples of the waits with each sleep, and in how many of them each task was at work.
+/// For each sleep, by its index in `Frames::sleeps`, the number of samples of waits in that sleep (`all`), and the
+/// number of these samples at which each task was at work (`by_task`).
 struct AtWork {
     all: HashMap<u32, u64>,
     by_task: HashMap<(u32, TaskKey), u64>,
@@ -360,7 +369,7 @@ impl AtWork {
         Self { all, by_task }
     }
 
-    /// Returns the task for which a wait is a wait, if there is one.
+    /// Returns the task that is the cause of a wait, if there is one.
     fn producer(
         &self,
         wait: &SampledWait,
@@ -441,7 +450,7 @@ impl Produced {
         }
     }
 
-    /// Returns words for what the task does, and the location of its function.
+    /// Returns words for the task's activity, such as `busy in FUNCTION`, and the location of the function.
     fn does(
         &self,
         key: &TaskKey,
@@ -487,7 +496,7 @@ impl Produced {
             })
     }
 
-    /// Returns the innermost frames of a thread's native stacks during these waits.
+    /// Returns the innermost frames of the native stacks that were sampled from a thread during the waits in `self`.
     fn native<'a>(
         &'a self,
         thread: u32,
@@ -505,10 +514,11 @@ impl Produced {
     }
 }
 
-/// Returns the innermost function of the program that is on most of the stacks with these innermost frames. The
-/// outermost function of a stack, such as a thread's start, is taken only if there is no other.
+/// Returns the innermost function of the program that is on most of the given stacks. `innermost` contains the
+/// innermost frame of each stack. An outermost function of the stacks, such as a thread's start function, is returned
+/// only if no other function is on most of them.
 fn common(innermost: impl Iterator<Item = u32>, frames: &Frames) -> Option<u32> {
-    // For each function, the number of stacks that contain it, and the sum of its depths in them.
+    // For each function, the number of stacks that contain it, and the sum of its depths in these stacks.
     let mut functions: HashMap<u32, (u64, u64)> = HashMap::new();
     let mut stacks = 0;
     for frame in innermost {
@@ -550,7 +560,8 @@ mod tests {
     const MAIN: u32 = 7;
     const OTHER: u32 = 9;
     const CHILD: u32 = 70;
-    /// A step takes 20 ms, of which the thread waits for the second half. A sample is taken each 2 ms.
+    /// Number of steps in a test. A step takes 20 ms, and the thread waits in the second half of the step. A sample is
+    /// taken every 2 ms.
     const STEPS: u64 = 40;
     const MS: u64 = 1_000_000;
 
@@ -591,7 +602,7 @@ mod tests {
         }
     }
 
-    /// The sleep of `MAIN` is the first; those of `OTHER` follow.
+    /// Returns the list of sleeps. The sleep of the thread `MAIN` is the first, and the sleeps of `OTHER` follow.
     fn sleeps(main: SleepKind, called: &str) -> Vec<Sleep> {
         let begins = match main {
             SleepKind::Work => "waiting for work",
@@ -620,8 +631,9 @@ mod tests {
         }
     }
 
-    /// Returns the number of samples of `MAIN` in each sleep, by its cause. `does` returns what a task does at a sample
-    /// of a wait: the number of the step, and that of the sample in its wait.
+    /// Returns the causes of the sleeps of `MAIN`, each with its number of samples. `does` returns the activity of the
+    /// other task at a sample of a wait. Its arguments are the number of the step and the number of the sample in the
+    /// wait.
     fn divided(
         main: SleepKind,
         task: Task,
@@ -630,7 +642,7 @@ mod tests {
         divided_in(main, "queue.get", task, does)
     }
 
-    /// Returns the same for waits in the function `called`.
+    /// Returns the same as [`divided`] for waits in the function `called` instead of `queue.get`.
     fn divided_in(
         main: SleepKind,
         called: &str,
@@ -673,7 +685,7 @@ mod tests {
                         has_run: doing.has_run,
                         call: (!is_thread && !doing.is_busy).then_some(call),
                         name: 0,
-                        // Each step starts another child with the same name.
+                        // Each step starts another child process. All of them have the same name.
                         id: if is_thread {
                             OTHER
                         } else {
@@ -724,19 +736,19 @@ mod tests {
     fn a_wait_while_another_thread_is_busy_is_a_wait_for_it() {
         let found = divided(SleepKind::Work, Task::Thread, |_, _| BUSY);
         assert_eq!(found, all(FOR_BUSY));
-        // So is a wait with a time limit.
+        // A wait with a time limit while another thread is busy is a wait for that thread, too.
         let found = divided(SleepKind::Other, Task::Thread, |_, _| BUSY);
         assert_eq!(found, all(FOR_BUSY));
         let found = divided(SleepKind::Work, Task::Thread, |_, _| IDLE);
         assert_eq!(found, all(FOR_WORK));
-        // A wait for a lock is not divided.
+        // A wait for a lock keeps its cause, although another thread is busy.
         let found = divided(SleepKind::Lock, Task::Thread, |_, _| BUSY);
         assert_eq!(found, all("blocked in take: queue.get"));
     }
 
     #[test]
     fn a_wait_that_may_be_for_a_lock_names_the_other_thread_and_is_no_wait_for_input() {
-        // `divided_in` checks that a sleep has a producer only if it is a wait for one.
+        // `divided_in` asserts that only sleeps of the kind `Producer` have a producer.
         let found = divided_in(SleepKind::Other, "futex", Task::Thread, |_, _| BUSY);
         let expected = all("waiting for another thread (busy) in take: futex");
         assert_eq!(found, expected);
@@ -777,10 +789,10 @@ mod tests {
         let found = divided(SleepKind::Work, Task::Thread, sleeps(SleepKind::File));
         let for_file = "waiting for another thread (waiting for a file) in take: queue.get";
         assert_eq!(found, all(for_file));
-        // A thread that waits for requests itself, and gives them to the waiting thread.
+        // The other thread waits for requests itself, and passes them to the waiting thread.
         let found = divided(SleepKind::Work, Task::Thread, sleeps(SleepKind::Work));
         assert_eq!(found, all(FOR_WORK));
-        // A thread that wakes now and then, as one that looks after the process does.
+        // The other thread wakes only now and then, as a monitoring thread does.
         let found = divided(SleepKind::Work, Task::Thread, |step, order| {
             asleep(SleepKind::Sleep, order == 0 && step % 4 == 0)
         });

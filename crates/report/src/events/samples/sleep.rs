@@ -22,7 +22,7 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in a function of the CUDA driver.
     Gpu,
-    /// A wait with a time limit for an event, or a wait that is none of the kinds above.
+    /// The thread waits for an event with a time limit, or for something that is none of the kinds above.
     Other,
 }
 
@@ -79,8 +79,9 @@ pub struct Sleep {
     pub producer: Option<ProducerShare>,
 }
 
-/// Number of samples of waits for a producer, and at how many of them the producer was at work: on a processor, or
-/// asleep in a sleep, a file or a lock.
+/// Number of samples of waits for a producer (the task that prepares the thread's input), and the number of these
+/// samples at which the producer was at work. The producer is at work if it runs on a processor, sleeps for a given
+/// time, or waits for a file or a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct ProducerShare {
     pub samples: u64,

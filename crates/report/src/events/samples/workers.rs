@@ -1,8 +1,8 @@
 //! Waits for other threads of the process that give work to the GPU during that time.
 //!
-//! A wait on a condition variable looks the same if it ends by a request and if it ends by another thread of the same
-//! step, such as PyTorch's thread for the backward pass. The two are distinguished by the calls of other threads
-//! during the wait.
+//! A wait on a condition variable may end because a request arrives, or because another thread that works on the same
+//! step, such as PyTorch's thread for the backward pass, is done. Both waits look the same on the thread's stack. They
+//! are distinguished by the calls of other threads during the wait.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ const MIN_SAMPLES: u64 = 8;
 /// Minimum share of a wait's samples, as a fraction, in which another thread must be giving work to the GPU.
 const MIN_AT_WORK: f64 = 0.5;
 /// Maximum share of the waiting thread's other samples, as a fraction, in which another thread may be giving work to
-/// the GPU. A thread that does so all the time does not work for the waiting thread.
+/// the GPU. A thread that gives work to the GPU all the time does not work for the waiting thread.
 const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 
 /// The times in which each thread gave work to the GPU, in nanoseconds and in order.
@@ -91,7 +91,7 @@ impl Workers {
     }
 }
 
-/// Number of all samples, and number of those in which another thread gave work to the GPU.
+/// Number of all samples (`all`), and number of the samples in which another thread gave work to the GPU (`at_work`).
 #[derive(Clone, Copy, Debug, Default)]
 struct AtWork {
     all: u64,

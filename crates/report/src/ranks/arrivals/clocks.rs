@@ -51,7 +51,7 @@ pub struct ClockJump {
     /// The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, this is the
     /// index of one process on that host.
     pub process: usize,
-    /// True if the clock of the whole host jumps. False if only the GPU times of one process do.
+    /// True if the clock of the whole host jumps. False if only the GPU times of one process jump.
     pub is_host: bool,
     /// True if only two clocks were compared, so that it is not known which of them jumped.
     #[serde(skip)]
@@ -72,8 +72,8 @@ pub(crate) struct Clocks {
     /// For each host, the index of one of its processes.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// For each process, an offset that is added to the offset of its host. It is 0 unless the times of this
-    /// process jump while those of the other processes on its host do not.
+    /// For each process, an offset that is added to the offset of its host. It differs from 0 only if the times of this
+    /// process jump and the times of the other processes on its host do not.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }

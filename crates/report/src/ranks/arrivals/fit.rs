@@ -4,7 +4,7 @@
 /// Minimum number of points (times of events with their offsets) in a block. Each block is
 /// represented by the median of its points.
 const MIN_BLOCK_POINTS: usize = 8;
-/// Maximum number of blocks.
+/// Maximum number of blocks. If there are many points, each block has more points.
 const MAX_BLOCKS: usize = 64;
 /// Minimum number of blocks for which a drift of the clock is computed.
 const MIN_DRIFT_BLOCKS: usize = 4;
@@ -14,7 +14,7 @@ const MIN_JUMP_NS: f64 = 50_000.0;
 /// Minimum ratio of a jump's size to the noise of the points within blocks.
 const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
-/// Maximum valid offset between two clocks, in nanoseconds.
+/// Maximum absolute offset between two clocks, in nanoseconds. Larger values are cut to this limit.
 const MAX_OFFSET_NS: i64 = 1 << 60;
 
 /// A straight line: the offset between two clocks as a function of time.

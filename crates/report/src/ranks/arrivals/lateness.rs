@@ -30,15 +30,13 @@ const MIN_WORK_RATIO: f64 = 1.1;
 pub struct LatenessCauses {
     pub late: u64,
     host: [u64; HOST_CAUSES],
-    /// Time for which the rank's GPU was busy with other work, minus that time of the median rank.
+    /// Time for which the rank's GPU was busy with other work, minus the same time of the median rank.
     work: u64,
     /// Time for which the GPU was idle, as far as no other cause explains it.
     launch: u64,
-    /// Number of tokens of this rank, and of the median rank. It is set only if the GPU's work is a
-    /// cause.
+    /// Number of tokens of this rank, and of the median rank. Both are 0 unless the GPU's work is a cause.
     tokens: [u64; 2],
-    /// Number of kernels of this rank, and of the median rank. It is set only if the GPU's work is
-    /// a cause.
+    /// Number of kernels of this rank, and of the median rank. Both are 0 unless the GPU's work is a cause.
     kernels: [u64; 2],
 }
 
@@ -172,8 +170,8 @@ pub(crate) fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective, it is not known from which time on the rank must be compared with the others, so
-    // return no causes.
+    // Without a previous collective, it is not known from which time on the rank must be compared with the other ranks,
+    // so return no causes.
     if before.is_none() || !is_work_known {
         return causes;
     }

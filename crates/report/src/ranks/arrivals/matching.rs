@@ -21,7 +21,8 @@ const MAX_SHARED_CLOCK_OFFSET_NS: u64 = 100_000;
 const MAX_ERROR_ON_HOST_NS: i64 = 20_000;
 /// Maximum error between the aligned times of processes on two hosts, in nanoseconds.
 const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
-/// Minimum ratio of a rank's number of iterations to the median number of the group's ranks.
+/// Minimum ratio of a rank's number of iterations to the median number of the group's ranks. A rank with fewer
+/// iterations is left out of the group.
 const MIN_ITERATION_SHARE: f64 = 0.5;
 
 /// The collectives of one operation and library in one process, in order. The lanes of several
@@ -206,8 +207,8 @@ pub(crate) fn matched<'a>(
     found
 }
 
-/// Removes the first lane, and all lanes that have the same collectives, from `lanes`. Returns the
-/// removed lanes. A lane is the collectives of one operation and library in one process.
+/// Removes the first lane from `lanes`, together with all lanes that have the same collectives as the first lane.
+/// Returns the removed lanes. A lane is the collectives of one operation and library in one process.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],

@@ -192,7 +192,7 @@ impl Arrivals {
     }
 
     /// Returns the mean time of the matched iterations in nanoseconds: first as recorded, then as
-    /// estimated for the case that the process arrived at collectives together with the others.
+    /// estimated for the case that the process arrived at collectives together with the other processes.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
         let steps = self.steps.iter();
@@ -203,7 +203,7 @@ impl Arrivals {
     }
 
     /// Returns the share of the matched iterations' time, as a fraction, that would be saved if the
-    /// process arrived at collectives together with the others.
+    /// process arrived at collectives together with the other processes.
     #[must_use]
     pub fn gain(&self, process: usize) -> f64 {
         let (now, then) = self.step_without(process);

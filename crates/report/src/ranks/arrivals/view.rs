@@ -49,11 +49,11 @@ pub(crate) struct ArrivalsView<'a> {
     /// The time that the matched collectives took after the last rank had arrived, summed over ranks.
     transfer_ns: u64,
     /// The time that a rank waits for the last rank in matched collectives, divided by the time of the iterations
-    /// with recorded kernels. It is the mean over ranks.
+    /// with recorded kernels. This share is the mean over ranks.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
     /// The time that the transfers of matched collectives take, divided by the time of the iterations with recorded
-    /// kernels. It is the mean over ranks.
+    /// kernels. This share is the mean over ranks.
     #[schemars(extend("unit" = "part of 1"))]
     transfer_share: f64,
     /// The groups of ranks that take part in the same collectives.

@@ -6,7 +6,7 @@ use tllmprof_report::Outcome;
 use super::{Run, compare, fits, json};
 
 /// Returns a batch with a prompt of 4000 tokens for one in `MANY` iterations, and a batch of 16
-/// decodes for the others.
+/// decodes for the other iterations.
 fn every<const MANY: u64>(n: u64) -> Option<Batch> {
     match n.is_multiple_of(MANY) {
         true => Batch::new(1, 4000, 4000),

@@ -35,7 +35,7 @@ impl Schedule {
     /// iteration once the library knows the step rule, without waiting for step times to settle.
     ///
     /// # Errors
-    /// Returns the conflict if another window is in the way.
+    /// Returns the conflict if another window is open, was requested before, or is planned for the same iterations.
     pub fn demand(&mut self, window: IterationRange) -> Result<(), Conflict> {
         if let Some(open) = &self.open {
             return Err(Conflict::Open(open.window));
