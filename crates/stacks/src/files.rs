@@ -1,8 +1,9 @@
 //! Keeps files of `/proc` about threads and child processes open. Each file is opened once in a window (a recorded
 //! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
-//! host does not expect.
+//! host does not expect. No further file is opened once the host could run short of descriptors.
 
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -27,6 +28,9 @@ pub(crate) const MAX_OTHERS: usize = 24;
 /// The place of the process's main thread among the open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
 const PLACES: usize = MAIN_THREAD + 1;
+/// The part of the process's limit for descriptors (`RLIMIT_NOFILE`) that is left to the host: one of this number. A
+/// file whose descriptor would be among the last ones is closed again.
+const PART_OF_HOST: u64 = 4;
 
 /// A file in `/proc` about a thread or a process.
 #[derive(Clone, Copy)]
@@ -65,6 +69,10 @@ lifecycle::global! {
     /// The folder with the process's threads.
     #[fork(hold)]
     static THREADS: Lock<Option<OwnFile>> = Lock::new(None);
+    /// True once a file has got one of the descriptors that are left to the host. Until [`close_all`] is called, no
+    /// further file is opened.
+    #[fork(reset)]
+    static IS_FULL: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::at_fork! {
@@ -87,6 +95,30 @@ pub(crate) fn close_all() {
     if let Some(mut folder) = THREADS.lock_for(FORK_TIMEOUT) {
         *folder = None;
     }
+    IS_FULL.store(false, Ordering::Relaxed);
+}
+
+/// Opens a file. Returns `None` if this is not possible, or if the host could run short of descriptors.
+fn open(path: &str) -> Option<OwnFile> {
+    if IS_FULL.load(Ordering::Relaxed) {
+        return None;
+    }
+    let file = OwnFile::new(File::open(path).ok()?).ok()?;
+    let number = u64::try_from(file.get()?.as_raw_fd()).ok()?;
+    let is_full = number >= descriptor_limit() / PART_OF_HOST * (PART_OF_HOST - 1);
+    IS_FULL.store(is_full, Ordering::Relaxed);
+    (!is_full).then_some(file)
+}
+
+/// Returns the number of descriptors that the process may have; `u64::MAX` if it is not known.
+fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: u64::MAX,
+        rlim_max: u64::MAX,
+    };
+    // SAFETY: the kernel writes the limits to the local variable. On an error the variable stays as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Closes the files of the thread or process with the index `place`.
@@ -106,7 +138,7 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
             TaskId::Process(number) => format!("/proc/{number}/task/{number}"),
         };
         let path = format!("{folder}/{}", NAMES[of as usize]);
-        *file = OwnFile::new(File::open(path).ok()?).ok();
+        *file = open(&path);
     }
     let length = file.as_ref()?.get()?.read_at(text, 0).ok()?;
     text.get(..length)
@@ -117,7 +149,7 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
 pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Option<()> {
     let mut folder = THREADS.lock_for(FORK_TIMEOUT)?;
     if folder.is_none() {
-        *folder = OwnFile::new(File::open("/proc/self/task").ok()?).ok();
+        *folder = open("/proc/self/task");
     }
     let descriptor = folder.as_ref()?.get()?.as_raw_fd();
     // SAFETY: the call takes only numbers.
@@ -195,6 +227,58 @@ mod tests {
         while listed().contains(&number) {
             std::thread::yield_now();
         }
+        close_all();
+    }
+
+    /// Variable that makes [`the_last_descriptors_are_left_to_the_host`] run its checks in this process.
+    const IS_CHILD: &str = "TLLMPROF_TEST_OF_LIMITS";
+
+    #[test]
+    fn the_last_descriptors_are_left_to_the_host() {
+        // The limit holds for a whole process, so the checks run in a process of their own, without other tests.
+        if std::env::var_os(IS_CHILD).is_some() {
+            return check_the_last_descriptors();
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "files::tests::the_last_descriptors_are_left_to_the_host";
+        child.args(["--exact", name]).env(IS_CHILD, "1");
+        let ended = child.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(
+            ended.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+    }
+
+    fn check_the_last_descriptors() {
+        let task = TaskFiles {
+            place: 0,
+            id: TaskId::Thread(ids::thread()),
+        };
+        let is_read = || read(task, TaskFile::Stat, &mut [0; LENGTH]).is_some();
+        let limit = |soft| {
+            let mut limits = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the kernel writes the limits to the local variable, or reads them from there.
+            unsafe {
+                libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits);
+                limits.rlim_cur = soft;
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits)
+            }
+        };
+        assert_eq!(limit(200), 0);
+        assert!(is_read());
+        close_all();
+        // The program opens most of the descriptors that it may have.
+        let hosts: Vec<_> = (0..160).map(|_| File::open("/dev/null").unwrap()).collect();
+        assert!(!is_read() && !is_open(0));
+        drop(hosts);
+        // Nothing is opened before the window ends, although there are descriptors again.
+        assert!(!is_read());
+        close_all();
+        assert!(is_read());
         close_all();
     }
 
