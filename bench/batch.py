@@ -19,8 +19,8 @@ class Request:
 class Batch:
     def __init__(self, requests):
         self.requests, self.total = requests, len(requests)
-        # A batch of vLLM has this data, too: the ids of its requests, and the number of tokens of
-        # each request, both as a list and by id.
+        # The same data as in a batch of vLLM: the ids of its requests, and the number of tokens of
+        # each request, once as a list and once as a dictionary by id.
         self.ids = [f"request-{number}" for number in range(len(requests))]
         self.given, self.tokens = [1] * len(requests), dict.fromkeys(self.ids, 1)
 

@@ -58,8 +58,9 @@ static const long MOST_CALLS = 20000000;
 // mispredict the indirect call more often than in real programs.
 enum { SITES = 4 };
 #define LOOP(body) for (long i = 0; i < n; i += SITES) { body; body; body; body; }
-// One loop function for each DOOR and CALL. The compiler must make the call in the way of its DOOR:
-// through the PLT for a linked function, or through a pointer that is kept in a register.
+// One loop function for each DOOR (the way to reach the function) and CALL (the function to call). The
+// compiler must make the call in the way of its DOOR: through the PLT for a linked function, or through
+// a pointer that is kept in a register.
 static void plt_launch(long n) { LOOP(cuGraphLaunch(0, 0)) }
 static void plt_wait(long n) { LOOP(cuStreamSynchronize(0)) }
 static void plt_query(long n) { LOOP(cuStreamQuery(0)) }
@@ -203,8 +204,8 @@ int main(int argc, char **argv) {
         if (!strcmp(LOOPS[i].door, door) && !strcmp(LOOPS[i].call, call)) loop = LOOPS[i].loop;
     need(loop != 0, "no such door or call");
     if (!strcmp(call, "step")) calls_a_turn = 2;
-    // A profiler may stay inactive until the process uses CUDA. These two DOORs do not use CUDA, so
-    // one CUDA call is made first.
+    // A profiler may stay inactive until the process uses CUDA. The functions of these two DOORs are not
+    // CUDA functions, so one CUDA call is made first.
     if (!strcmp(door, "nvtx") || !strcmp(door, "named")) cuGraphLaunch(0, 0);
     if (!strcmp(call, "decode") || !strcmp(call, "one") || !strcmp(call, "chaos")) calls_a_turn = DECODE;
     if (!strcmp(call, "waits")) calls_a_turn = WAITS * (LAUNCHES + 1);

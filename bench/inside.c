@@ -6,7 +6,8 @@
 // each call, so that scripts/bench-inside can cut a memory trace of this program into calls. With
 // `evict`, the caches are swept before each call, and each call is timed, both through the profiler
 // and directly in the driver. Prints one JSON object: the address of `marks`, and for each kind of
-// call its number and the median nanoseconds through the profiler and direct.
+// call its index in `marks`, the number of such calls in a step, and the median nanoseconds of a
+// call, both through the profiler and directly in the driver.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

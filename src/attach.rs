@@ -31,7 +31,7 @@ const THREAD_NAME: &CStr = c"tllmprof-attach";
 const DETACH: &[u8] = b"detach";
 
 /// GOT slots are patched twice, with this delay in between. While they are patched the first time, the loader may be
-/// writing the address of a function into some of them.
+/// writing the address of a function into some of them, and may overwrite a patch.
 const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
 /// A reference to the table of jumps (see [`tllmprof_jumps`]), as the type of an exported variable.

@@ -1,7 +1,7 @@
 //! Hooks `prctl` and `syscall`, with which a program can install a filter for system calls.
 //!
 //! Programs call `syscall` on fast paths, for example in their locks. So each hook only compares the first argument
-//! and jumps to the real function, with all arguments and registers unchanged. Only calls that may install a filter
+//! and jumps to libc's function, with all arguments and registers unchanged. Only calls that may install a filter
 //! are examined. A program that executes the system call instruction itself is not noticed.
 
 use core::arch::naked_asm;

@@ -1,9 +1,9 @@
 //! Hooks functions of libc: those that end the process without running destructors, those that unload modules, and
 //! those that redirect file descriptors.
 //!
-//! Each hook calls the real function, which comes next in the search order. The real function is found without
-//! `dlsym`, because some of the hooks may be called in a signal handler, in the child of a fork, or before the host
-//! has initialised anything.
+//! Each hook calls the real function: the next function of its name in the search order, which is usually libc's. The
+//! real function is found without `dlsym`, because some of the hooks may be called in a signal handler, in the child of
+//! a fork, or before the host has initialised anything.
 
 #![allow(
     static_mut_refs,
@@ -23,7 +23,7 @@ use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, lifecycle, log};
 use tllmprof_session as session;
 
-/// The real function that a hook calls: its name, and its address once it is found.
+/// The real function (usually libc's) that a hook calls: its name, and its address once it is found.
 struct Real {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
@@ -37,7 +37,7 @@ impl Real {
         }
     }
 
-    /// Returns the address of the real function of libc; null if there is none.
+    /// Returns the address of the real function; null if no library has it.
     fn find(&self) -> *mut c_void {
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
@@ -109,7 +109,7 @@ hooks! {
     fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// Ends the process at once by calling `next`, which does not return.
+/// Finishes the session, and then ends the process at once by calling `next`, which does not return.
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();

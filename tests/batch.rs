@@ -224,7 +224,7 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
 }
 
 /// While a torch mode is active, torch runs the mode's code (code of the program) for each access to a tensor's
-/// attribute. So the library must not read a tensor's shape then.
+/// attribute. So the library must not read a tensor's shape while a mode is active.
 #[test]
 fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
     for which in pythons() {
@@ -281,8 +281,8 @@ fn a_step_of_several_calls_has_no_batch() {
     assert_eq!(found, truth(&ran));
 }
 
-/// In the mode `mlp-sync`, the stand-in for SGLang also runs batches without requests, while another rank has work.
-/// Iterations with such idle batches count in no figure.
+/// In the mode `mlp-sync`, the stand-in for SGLang also runs batches without requests, while another rank has work. No
+/// figure of the report may include iterations with such idle batches.
 #[test]
 fn idle_batches_are_in_no_figure() {
     for which in pythons() {

@@ -24,7 +24,7 @@ use serde_json::Value;
 /// Time limit of a run, longer than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Duration of a launch with the stand-in for CUDA, in nanoseconds. It is like that on real hardware.
+/// Duration of a launch with the stand-in for CUDA, in nanoseconds. A launch on real hardware takes about as long.
 const LAUNCH_NS: &str = "2000";
 
 /// The name of the finding that threads are often preempted. A busy machine causes this finding, too.

@@ -21,7 +21,7 @@ const RANKS: u32 = 8;
 /// the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
-/// Exit statuses of `tllmprof hang`.
+/// The exit statuses of `tllmprof hang` in these tests.
 const NOT_STUCK: i32 = 0;
 const STUCK: i32 = 3;
 const CANNOT_TELL: i32 = 4;
@@ -134,7 +134,7 @@ impl Run {
             .join(format!("tllmprof-{}", self.name))
     }
 
-    /// Runs `tllmprof hang` once. Returns its exit status, JSON and output.
+    /// Runs `tllmprof hang --json` once. Returns its exit status, the JSON that it printed, and its whole output.
     fn ask(&self) -> (i32, Value, Output) {
         let mut asked = command(tllmprof());
         asked.args(["hang", "--json"]).arg(match self.leader {
@@ -409,7 +409,7 @@ fn a_device_fault_is_read_from_a_copy_of_the_kernel_log() {
     let expected =
         "stuck: the kernel log names rank 2 in Xid 31 (GPU memory page fault) of GPU 0000:4f:00";
     assert!(output.out().starts_with(expected), "{}", output.out());
-    // A fault long before the ranks stopped is not the reason.
+    // The kernel log has only a fault from long before the ranks stopped. This fault is not reported as the reason.
     std::fs::write(&log, fault(stopped - 60)).unwrap();
     let output = asked();
     let expected = "stuck: rank 2 did not enter all_reduce #40";
@@ -546,8 +546,8 @@ fn a_run_that_waits_for_requests_is_watched_without_a_verdict() {
         let (_, json, output) = run.ask();
         let ranks = json["ranks"].as_array().into_iter().flatten();
         let quiet = ranks.filter_map(|rank| rank["quiet_ns"].as_u64());
-        // After 16 s without activity of the ranks, `tllmprof run` has judged them twice: once after 2 s, and once
-        // later.
+        // After 16 s without activity of the ranks, `tllmprof run` has checked the ranks twice: once after 2 s, and
+        // once later.
         if quiet.min() > Some(16_000_000_000) {
             assert_eq!(json["verdict"]["kind"], "idle");
             break;

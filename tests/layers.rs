@@ -195,7 +195,7 @@ fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
 
 #[test]
 fn all_nodes_of_a_graph_have_scopes() {
-    // The graph has three layers. It has eight kernels, and one memset and three copies in each layer.
+    // The graph has three layers. All layers together have eight kernels. Each layer has one memset and three copies.
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
     ran.assert_all_known();

@@ -93,8 +93,8 @@ impl Ran {
     }
 }
 
-/// Asserts that the window opens before its first range is pushed and closes after its last range is popped. Each step
-/// launches twice, once within the range and once after it.
+/// Asserts that the window opens before the range of its first step is pushed, and closes after the range of its last
+/// step is popped. Each step launches twice, once within the range and once after it.
 #[track_caller]
 fn window_is_exact(kind: &str, rule: &str) {
     let program = Program::new("ranges");

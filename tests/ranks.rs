@@ -449,7 +449,7 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
         "each is known by itself: {one:?} {apart:?}"
     );
     // A split makes a communicator out of a parent communicator. If the library does not know the parent, it does not
-    // know the result, either. With color -1, the process takes no part and gets no communicator.
+    // know the result, either. With color -1, the process gets no communicator.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
     // NCCL may still be making the communicator when the call returns. The library knows it only after the program has

@@ -106,7 +106,8 @@ impl Samples {
         let events = record.events.iter();
         let steps = events.filter(|(_, event)| is_iteration(event));
         let steps: BTreeSet<u32> = steps.map(|(thread, _)| *thread).collect();
-        // Other threads are sampled only while a thread that makes steps waits. These samples are left out.
+        // Other threads are sampled only while a thread that makes steps waits. Samples of these other threads are left
+        // out.
         let others: BTreeSet<u32> = record
             .events
             .iter()

@@ -16,8 +16,8 @@ from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
-# The first recorded step. It is not judged, because CUPTI attaches during it at a different time in each rank, so
-# that ranks wait for each other.
+# The first recorded step. The check leaves this step out, because CUPTI attaches during it at a different time in each
+# rank, so that ranks wait for each other.
 FIRST, LAST, STEPS = 12, 32, 40
 # The numbers of ranks with which the check runs. Each rank has its own GPU.
 RANKS = (2, 4)

@@ -31,7 +31,7 @@ BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
 # Share of the GPU's memory that each of two JAX programs may take. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
-# Minimum of steps per second after the last detach, relative to those before the first attach.
+# Minimum number of steps per second after the last detach, as a share of the number before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, and the 95 % interval of the "

@@ -23,7 +23,8 @@ SIZES = ((4, 1), (8, 1), (4, 2))
 CAPTURES, STEPS = 20, 50
 # Seconds of load for the captures, and the time limit of a server with its start.
 LOAD_S, SERVER_S = 90, 500
-# Tokens of each request, requests at once and rounds, for tokens a second.
+# The load with which the tokens per second are measured: REQS requests at once with TOKENS new tokens each, ROUNDS
+# rounds, and WARM tokens of a request for the warm-up.
 SPEED = dict(REQS=32, TOKENS=256, ROUNDS=8, WARM=8)
 TITLE = ("## Four and eight GPUs", "", "vLLM with a model of 8B's shape, under a mixed load; then loops with NCCL.")
 

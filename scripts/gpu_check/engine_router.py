@@ -17,8 +17,8 @@ from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
 from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
-# First and last iteration of the window. It lies in the first round of the load, so all other rounds have learned
-# routers.
+# First and last iteration of the window. It lies in the first round of the load, so in all other rounds the model's
+# own (learned) routers choose the experts.
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}

@@ -31,8 +31,8 @@ WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may 
 # Findings about time in which the GPU is idle. Their cost is measured as a part of that time.
 OF_IDLE_GPU = ("host-bound", "host-blocked")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
-# SECONDS: duration of a program's loop. STARTS, REPORTS: time limits for the program's start and
-# end, and for a report
+# SECONDS: duration of a program's loop in seconds. STARTS: seconds that the program may need in addition, to start and
+# to end. REPORTS: time limit of a report in seconds.
 SECONDS, STARTS, REPORTS = 8, 90, 60
 SHOWN = 160
 TITLE = ("## The first answer", "", "Each program once by `tllmprof run -- PROGRAM`, with no option.")

@@ -29,8 +29,8 @@ FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "
 # Time limit in seconds, in which NCCL and the ranks must have started and the hang must have begun.
 LONGEST_S = 120
 RULE = "py:__main__:step"
-# SERVED_S: seconds for which a healthy server is asked again and again. PAUSE_S: pause between two questions in
-# seconds. START_S: seconds that the server may need in addition, to start and to end.
+# SERVED_S: seconds for which `tllmprof hang` judges a healthy server again and again. PAUSE_S: pause between two
+# verdicts in seconds. START_S: seconds that the server may need in addition, to start and to end.
 SERVED_S, PAUSE_S, START_S = int(os.environ.get("HANG_SECONDS", 480)), 1, 300
 
 

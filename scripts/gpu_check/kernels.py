@@ -23,7 +23,7 @@ OF_STEP = {"graph": 300, "eager": 300, "long": 60}
 # with the measured slowdown. No check uses it, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
-# Number of pairs of runs. Recording has a lasting cost only if every pair shows it.
+# Number of pairs of runs. The check reports a lasting cost of recording only if every pair shows it.
 PAIRS = 3
 GPU_TIME = 0.02
 # Resolution of the GPU's clock in ns. Two tools may read the begin of a kernel one tick apart, and

@@ -60,8 +60,8 @@ def options(doc):
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
     if given.engine or given.records or given.docs:
-        # With these options, only their own checks run. No other check has this text in its name, so --only
-        # excludes all others.
+        # With these options, only their own checks run. `--engine` is not in the name of any other check, so this value
+        # of --only excludes all other checks.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
     return given

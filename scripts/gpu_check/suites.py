@@ -31,8 +31,8 @@ WHOLE = "the whole suite"
 FOUR_GPUS = ("cupy_tests/cuda_tests/test_nccl.py::TestCommSplit",)
 # Options of pytest. Results are written as JUnit files in the format xunit1, in which each test has its file name.
 PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "junit_family=xunit1", f"--timeout={SHORT}")
-# Groups of NVIDIA's CUDA samples. Samples in these groups need no files from outside, end by themselves, and check
-# their results.
+# Groups of NVIDIA's CUDA samples. Samples in these groups need no files that have to be downloaded, end by themselves,
+# and check their results.
 SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
 NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
 NCCL = ("all_reduce_perf", "all_gather_perf", "broadcast_perf", "reduce_scatter_perf", "sendrecv_perf")

@@ -79,16 +79,16 @@ Description: {SUMMARY}
 
 
 def wheel(files, version, architecture, when):
-    # manylinux2014 is the name that older versions of pip know for the first platform. For AArch64, most wheels are
-    # for manylinux_2_28, so this name is added.
+    # manylinux2014 is another name of the first platform, for older versions of pip. For AArch64, most wheels are for
+    # manylinux_2_28, so this name is added.
     platforms = [f"manylinux_{GLIBC.replace('.', '_')}", "manylinux2014", *(["manylinux_2_28"] if architecture == "aarch64" else [])]
     tags = [f"{platform}_{architecture}" for platform in platforms]
     info, data = f"tllmprof-{version}.dist-info", f"tllmprof-{version}.data"
     here = os.path.join(ROOT, "scripts/packages/python")
     inside = {f"tllmprof/{name}": read(os.path.join(here, name)) for name in ("__init__.py", "__main__.py")}
     for path, file in files.items():
-        # In the environment, these files are installed below libexec/ instead of lib/, because `pip install --target`
-        # would leave out a folder named lib.
+        # In the Python environment, these files are installed below libexec/ instead of lib/, because `pip install
+        # --target` would leave out a folder named lib.
         path = path.replace("lib/", "libexec/", 1) if path.startswith("lib/") else path
         inside[f"{data}/scripts/{path[4:]}" if path.startswith("bin/") else f"{data}/data/{path}"] = file
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:

@@ -175,7 +175,7 @@ class Bill(unittest.TestCase):
         content = json.loads(bill.bill("1.2"))
         names = {component["name"] for component in content["components"]}
         self.assertLessEqual({"tllmprof-shim", "tllmprof-cli", "libc", "clap", "rusqlite", "uplot"}, names)
-        # these are used only for tests and by the build
+        # these packages are used only for tests and by the build, so the list must not contain them
         self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})
         references = {component["bom-ref"] for component in content["components"]} | {"tllmprof"}
         self.assertEqual(references, {entry["ref"] for entry in content["dependencies"]})

@@ -19,9 +19,9 @@ MOST_DISK = {"": 256 << 20, "auto": 2 << 20}
 # and 16 more chunks for the child's threads.
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
-# Bytes that the library keeps for each window until it logs the windows at exit (crates/steps/src/window.rs, Taken).
-# The memory is reserved when the list of windows is parsed. But the kernel counts each page only from its first use,
-# so the memory of the process seems to grow.
+# Bytes of memory that the library uses for each window until it logs the windows at exit (crates/steps/src/window.rs,
+# Taken). The memory is reserved when the list of windows is parsed. But the kernel counts each page only from its first
+# use, so the memory of the process seems to grow.
 KEPT = 48
 
 

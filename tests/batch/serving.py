@@ -3,7 +3,8 @@ structures of the engines."""
 
 from collections import namedtuple
 
-# A request's share of a batch: the request, the number of its tokens computed before, and the number computed now.
+# A request's share of a batch: the request, the number of its tokens that earlier batches computed, and the number that
+# this batch computes.
 Part = namedtuple("Part", "request done tokens")
 
 

@@ -87,7 +87,7 @@ impl Fixture {
         self.run_and(|| ()).0
     }
 
-    /// Runs the program. Calls `look` before the files of the run are removed.
+    /// Runs the program. Calls `look` before the files of the run are removed, and returns its result, too.
     pub(crate) fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
         let output = run(&mut self.command, TEST_TIMEOUT);
         let log = read_log(&self.scratch.path("log"));

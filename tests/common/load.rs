@@ -110,7 +110,7 @@ pub(crate) fn windows(process: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Returns the iterations of a process's windows.
+/// Returns the iterations of all windows of a process in the report.
 pub(crate) fn iterations(process: &Value) -> Vec<&Value> {
     let windows = process["windows"].as_array().unwrap().iter();
     windows

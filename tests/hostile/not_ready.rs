@@ -1,6 +1,6 @@
 //! Checks programs in which the library's hooks run before it is safe to make some calls. There are three reasons: the
-//! called function looks up the real function at its first call, a sanitizer is still starting, or a system call filter
-//! forbids the call.
+//! called function belongs to another preload and looks up the C library's function at its first call, a sanitizer is
+//! still starting, or a system call filter forbids the call.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -109,8 +109,8 @@ fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
 }
 
 /// For each function that the library imports, an earlier preload defines a function of the same name, which looks up
-/// the real one with `dlsym` at its first call. The library's hook of `dlsym` must find the real function without
-/// calling the preload's function.
+/// the original function with `dlsym` at its first call. The library's hook of `dlsym` must find the original function
+/// without calling the preload's function.
 #[test]
 fn functions_that_are_looked_up_at_their_first_call() {
     let shop = Workshop::new();

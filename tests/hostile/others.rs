@@ -9,9 +9,9 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program's libraries have functions with CUDA's names. One library looks these names up through another library's
-/// handle, and must get the other library's functions instead of hooks. A look-up without a handle gets the first
-/// library's function.
+/// Some of the program's libraries define functions with CUDA's names. A look-up of such a name through a library's
+/// handle must return that library's function instead of a hook. A look-up without a handle must return the function of
+/// the first library that defines the name.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();

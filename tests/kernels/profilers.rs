@@ -30,7 +30,7 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
             } else {
                 // The other profiler has ended, but has not removed CUPTI from the driver. So the library does not
                 // attach CUPTI again for the second window. The library has finalized CUPTI only once, when the other
-                // profiler came.
+                // profiler began to use CUPTI.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);

@@ -191,7 +191,7 @@ impl Ran {
             .unwrap()
     }
 
-    /// Returns the report's data about the record.
+    /// Returns the process that the report reads from the record.
     pub(crate) fn process(&self) -> Process {
         let reader = Reader::open(&self.file()).unwrap();
         Process::read("record".into(), &reader).unwrap()

@@ -62,7 +62,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let (first, last) = taken[1][0];
     assert_eq!(last - first, 49);
     top.wait_for(&format!("{second}     1  {first}-{last}  "));
-    // Only this rank has captured a window. So only its row shows which share of the window's time the GPU was busy.
+    // Only rank 1 has captured a window. So only its row shows which share of the window's time the GPU was busy.
     let has_share = |rank: usize| {
         let begin = format!("{}     {rank}  armed", ranks[rank].pid());
         let text = top.text();

@@ -84,7 +84,7 @@ other = Mlp()
 learn(other)
 other(x)
 model.layers[1].mlp(x)
-# A module that is added to a model after its first call is named after its class.
+# If a module is added to a model after the model's first call, the module is named after its class.
 model.layers[1].mlp = Mlp()
 model(x)
 # Model calls in a hook, and in a second thread, have ranges, too.

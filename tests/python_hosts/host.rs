@@ -176,7 +176,7 @@ impl Both {
     }
 
     /// Checks that the library recorded holds of the GIL in each process that counted collections. Even a Python
-    /// without a GIL has one while it imports modules.
+    /// without a GIL has a GIL while it imports modules.
     pub(crate) fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");

@@ -60,9 +60,9 @@ pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Returns the number of each round and the delay after which the program is killed in it. There are [`kills`]
-/// rounds. If `is_enough` is still false then, more rounds with longer delays follow: on a busy machine, a program
-/// may need longer to start.
+/// Returns one pair for each round: its number, and the delay after which the program is killed. There are [`kills`]
+/// rounds. If `is_enough` is false after these rounds, more rounds with longer delays follow: on a busy machine, a
+/// program may need longer to start.
 pub(crate) fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());

@@ -132,7 +132,7 @@ impl Read {
         .sum()
     }
 
-    /// Returns the threads that made calls.
+    /// Returns the ids of the threads that made the recorded calls.
     pub(crate) fn threads(&self) -> BTreeSet<u32> {
         let calls = self
             .events

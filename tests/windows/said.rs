@@ -232,7 +232,7 @@ struct Said {
     logged: u64,
     /// Duration of the window in milliseconds, according to the library's message.
     took: f64,
-    /// The rest of the library's message.
+    /// The text that follows the duration in the library's message.
     more: String,
     /// Number of iterations according to the report, including those that its figures leave out.
     all: u64,

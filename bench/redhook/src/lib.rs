@@ -1,4 +1,4 @@
-//! Counts two calls with the `redhook` crate, the way its documentation shows.
+//! Counts graph launches and stream waits with the `redhook` crate, used as the crate's documentation shows.
 
 use libc::{c_int, c_void};
 use std::cell::Cell;

@@ -177,7 +177,7 @@ impl Module {
     fn text(&self, memory: &ProcessMemory, offset: u64) -> Option<String> {
         const DT_STRTAB: u64 = 5;
         let address = self.table(DT_STRTAB)? + offset;
-        // The text is read byte by byte, because it may end right at the end of a mapping.
+        // The text may end right at the end of a mapping, where a longer read would fail. So it is read byte by byte.
         let mut text = Vec::new();
         while text.len() < 4096 {
             match memory.bytes::<1>(address + text.len() as u64)? {
@@ -196,8 +196,9 @@ impl Module {
             .collect()
     }
 
-    /// Returns the newest of the symbol versions that the module defines and whose names are `prefix` followed by two
-    /// numbers, such as `GLIBC_2.34`. With the prefix `GLIBC_`, this version shows how new the C library is.
+    /// Returns the newest symbol version that the module defines with a name of this form: `prefix`, followed by two
+    /// numbers, as in `GLIBC_2.34`. With the prefix `GLIBC_`, this version shows how new the C library is. Returns
+    /// `None` if the module defines no such version.
     pub(crate) fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;

@@ -33,8 +33,8 @@ const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes on a thread's stack that are searched for return addresses.
 const MAX_STACK: u64 = 8 << 20;
-/// Maximum number of bytes that are searched for return addresses on the stack that a thread currently runs on, if
-/// this is not the thread's own stack but, for example, a signal stack.
+/// Maximum number of bytes that are searched for return addresses on the stack that a thread currently runs on. This
+/// limit applies if that stack is not the thread's own one but, for example, a signal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
 /// Maximum number of bytes that are searched for return addresses on a thread's own stack while the thread runs on
 /// another stack. They are the bytes at the highest addresses of the stack, where it begins.
@@ -89,8 +89,8 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // The stop has made the thread's system call return early. The registers are set
-                            // immediately, so that the thread repeats this call even if the command is killed.
+                            // If the stop has made the thread's system call return early, the registers are set
+                            // immediately. So the thread repeats this call even if the command is killed.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -167,9 +167,10 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first, and among
-    /// them, those whose system call the end of a child can cut short come last. Then the threads in `stopping` are
-    /// resumed as soon as they stop, which may take long. Returns how long the first thread was stopped.
+    /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first. Among
+    /// them, those whose system call was cut short come last, because the end of a child process could cut short the
+    /// repeated call again. Then the threads in `stopping` are resumed as soon as they stop, which may take long.
+    /// Returns how long the first thread was stopped.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -183,9 +184,9 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Prepares all threads to run again, and resumes those inside `fork`. The kernel resumes the other threads when
-    /// their tracer ends. So this function must be called from the tracer thread, which must end right afterwards.
-    /// Returns how long the first thread was stopped.
+    /// Resumes the threads inside `fork`, and sets the registers of all other threads so that these can continue. The
+    /// kernel resumes the other threads when their tracer ends. So this function must be called from the tracer
+    /// thread, which must end right afterwards. Returns how long the first thread was stopped.
     pub(crate) fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =

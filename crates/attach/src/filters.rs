@@ -33,8 +33,8 @@ const NEEDED: [libc::c_long; 15] = [
     libc::SYS_accept4,
 ];
 
-/// Returns true if no filter of a stopped thread can end the process, and all of them permit the calls that the
-/// library needs. Returns false if the filters cannot be read.
+/// Returns true if no system call filter of a stopped thread can end the process, and all filters permit the calls that
+/// the library needs. Returns false if the filters cannot be read.
 pub(crate) fn are_harmless(thread: &Stopped) -> bool {
     for index in 0..MAX_FILTERS {
         match thread.filter(index) {
@@ -151,9 +151,9 @@ mod tests {
         }
     }
 
-    /// Returns a filter like those of container runtimes. It ends the process for another architecture. The system
-    /// call `call` gets `answer` if bit 0 of its first argument is set. Otherwise, and for all other calls, the
-    /// result is `others`.
+    /// Returns a filter like those of container runtimes. It ends a process that makes a system call of another
+    /// architecture. The system call `call` gets the result `answer` if bit 0 of its first argument is set. Otherwise,
+    /// and for all other calls, the result is `others`.
     fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),

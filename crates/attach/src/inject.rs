@@ -17,18 +17,20 @@ use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
-/// Maximum time to wait until a thread stops, once it has been asked to stop.
+/// Maximum time to wait until one thread stops, once it has been asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
-/// Maximum time for which the command searches for a thread at a safe point.
+/// Maximum time for which the command searches for a thread at a safe point, where the thread can run injected code.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time during which only threads without children are tried. After this time, all threads are tried, although the
-/// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
+/// Time during which the search for a thread at a safe point leaves out threads with child processes. After this time,
+/// all threads are tried, although the waits of other threads may end early if the child of a stopped thread ends (see
+/// [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time to wait until the stub has run. The stub runs only when the kernel schedules its thread.
+/// Maximum time to wait until the stub (the injected code) has run, once the registers of a thread have been set. The
+/// stub runs only when the kernel schedules this thread.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause between two rounds of the search for a safe point. Each round tries all threads.
+/// Pause between two rounds of the search for a thread at a safe point. Each round tries all threads.
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Data about the process, collected before any of its threads is stopped.
@@ -74,7 +76,7 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
 }
 
 /// Returns the executable mappings of `maps`. A word on a stack is a return address only if it points into one of
-/// them.
+/// these mappings.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -128,8 +130,8 @@ impl ProcessFacts {
         })
     }
 
-    /// Tries one thread after another, repeatedly, until one continues at the stub. Returns the address of the region,
-    /// the memory in which the stub keeps its data.
+    /// Tries one thread after another, repeatedly, until one continues at the stub (the injected code). Returns the
+    /// address of the region, the memory in which the stub keeps its data.
     fn try_all(&self, attached: &mut Attached) -> Result<u64, AttachRefusal> {
         let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
@@ -209,8 +211,8 @@ impl ProcessFacts {
         (tried, stopped.detach())
     }
 
-    /// Makes the stopped thread continue at the stub, if the thread is at a safe point. Otherwise returns the reason
-    /// why it is not.
+    /// Makes the stopped thread continue at the stub (the injected code), if the thread is at a safe point. Otherwise
+    /// returns the reason why it is not.
     fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
         if registers.cs != CODE_64 {
@@ -259,7 +261,7 @@ impl ProcessFacts {
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
         // The code and texts are read back after they were written, because the thread will execute what is really
-        // there. If it is not the same, attaching is refused.
+        // there. If the memory differs from what was to be written, attaching is refused.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -279,8 +281,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns true if the functions that the stub calls, and the code after which the stub is placed, are still
-    /// at the same addresses.
+    /// Returns true if the functions that the stub (the injected code) calls, and the code after which the stub is
+    /// placed, are still at the same addresses.
     fn stays(&self, code: &[Mapping]) -> bool {
         let (stub, _) = self.room;
         let addresses = [
@@ -392,8 +394,9 @@ fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until no other command is loading the library into the process any more. This is the case when the thread
-/// that the other command created there has ended. Otherwise the library could be loaded twice, from two files.
+/// Waits until no other command is loading the library into the process, that is, until the thread that the other
+/// command created there has ended. If two commands loaded it at the same time, it could be loaded twice, from two
+/// files. Returns a refusal if the wait takes longer than [`START_TIMEOUT`].
 fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {

@@ -2,10 +2,10 @@
 //! reach the library. The library, which is loaded in that process, has prepared the jumps.
 //!
 //! All threads of the process are stopped while jumps are written. A jump is written only if no thread is in the middle
-//! of the instructions that it replaces; a thread that is about to execute the first of them does no harm. No function
-//! can return into these instructions, because they contain no call. But a signal handler may return into them, and
-//! its return address is on a stack. So a jump is postponed while any word on a stack could be the address of one of
-//! those instructions.
+//! of the instructions that it replaces. A thread that is about to execute the first of these instructions does no
+//! harm, because it then executes the jump. No function can return into these instructions, because they contain no
+//! call. But a signal handler may return into them, and its return address is on a stack. So a jump is postponed while
+//! any word on a stack could be the address of one of those instructions.
 //!
 //! **Killing the command is harmless.** Each jump is written by one system call and lies within a page, so the kernel
 //! writes the whole jump or none of it. When the command is killed, the kernel resumes the threads. Calls work with any
@@ -141,7 +141,8 @@ impl Entries {
         self.memory.word(self.jumps + offset as u64)
     }
 
-    /// Returns the jumps of the library's table that have not been written yet, ordered by address.
+    /// Returns the jumps of the library's table that have not been written yet, ordered by address. Returns `None` if
+    /// the process's memory cannot be read.
     fn wanted(&self) -> Option<Vec<UnwrittenJump>> {
         let count = self.word(offset_of!(Jumps, count))?.min(MAX_JUMPS as u64);
         let mut wanted = Vec::new();
@@ -162,8 +163,9 @@ impl Entries {
         Some(wanted)
     }
 
-    /// Performs one round: stops all threads, and writes each jump whose replaced instructions no thread executes or
-    /// may return to. Returns the outcome, and how long the threads were stopped.
+    /// Performs one round: stops all threads, and writes each jump that is safe at this moment. A jump is safe if no
+    /// thread executes the instructions that it replaces, and none may return into them. Returns the outcome, and how
+    /// long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
         // Raises the priority of this thread, the tracer, so that the threads do not stay stopped while the tracer waits
         // for a processor. Only root may raise the priority.

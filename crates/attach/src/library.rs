@@ -1,4 +1,4 @@
-//! The data that is needed to attach the library to a process, and the results of attaching it.
+//! The parameters that are needed to attach the library to a process, and the results of attaching it.
 
 use std::path::Path;
 use std::time::Duration;

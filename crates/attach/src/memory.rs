@@ -88,7 +88,8 @@ pub(crate) fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
 }
 
 /// Returns the page-aligned address of at least `size` unmapped bytes. The address is in the middle of the largest
-/// gap between two mappings, because stacks and the heap grow at the edges of gaps.
+/// gap between two mappings, because stacks and the heap grow at the edges of gaps. Returns `None` if no gap is
+/// larger than four times `size`.
 pub(crate) fn free(maps: &[Mapping], size: u64) -> Option<u64> {
     const PAGE: u64 = 4096;
     let gaps = maps

@@ -59,14 +59,15 @@ const WAITS: [&str; 33] = [
     "syscall",
 ];
 
-/// Functions that sanitizers define, and the sanitizers' names.
+/// Functions by which sanitizers are recognized in a process, each with the sanitizer's name. Attaching to a process
+/// with a sanitizer is refused.
 const SANITIZERS: [(&str, &str); 3] = [
     ("__asan_init", "AddressSanitizer"),
     ("__tsan_init", "ThreadSanitizer"),
     ("__msan_init", "MemorySanitizer"),
 ];
 
-/// Addresses of the C library's functions that the stub calls in the process.
+/// Addresses of the C library's functions that the stub (the injected code) calls in the process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Functions {
     pub pthread_create: u64,
@@ -277,7 +278,8 @@ impl Places {
     }
 }
 
-/// Returns an address in the zeros at the end of a range, at least 8 bytes after the last byte that is not 0.
+/// Returns the first address at which a range may be used: at least 8 bytes after its last byte that is not 0, aligned
+/// to 16 bytes. The caller must check that the address is still within the range. `None` if the range cannot be read.
 fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;

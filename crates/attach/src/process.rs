@@ -110,7 +110,7 @@ pub(crate) fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Returns the ids of all threads of the process.
+/// Returns the ids of all threads of the process. The list is empty if the process has ended.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
@@ -254,7 +254,8 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     other_library(&maps, library)
 }
 
-/// Returns the likely reason why the system does not permit tracing or reading another process.
+/// Returns the likely reason why the system does not permit tracing or reading another process: the setting
+/// `ptrace_scope` if it restricts this, otherwise missing rights.
 pub(crate) fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());

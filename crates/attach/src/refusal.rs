@@ -12,8 +12,7 @@ pub enum AttachRefusal {
     /// The process has ended, but its parent has not waited for it yet.
     #[error("the process has ended (it is a zombie)")]
     Zombie,
-    /// The number that the user gave belongs to a thread, not to a process. The value is the id of the thread's
-    /// process.
+    /// The id that the user gave belongs to a thread, not to a process. The value is the id of the thread's process.
     #[error("it is a thread of process {0} (wanted: that number)")]
     Thread(i32),
     #[error("it is a thread of the kernel (wanted: a program)")]
@@ -25,7 +24,7 @@ pub enum AttachRefusal {
     /// Another process already traces the process. The value is the tracer's id; 0 if it is unknown.
     #[error(fmt = traced)]
     Traced(i32),
-    /// The process belongs to another user. The value is the number of that user.
+    /// The process belongs to another user. The value is the id of that user.
     #[error("it is a process of user {0}; only that user and root can attach to it")]
     AnotherUser(u32),
     /// The kernel's setting `kernel.yama.ptrace_scope` forbids the access. The value is the setting's current value.
@@ -95,14 +94,15 @@ pub enum AttachRefusal {
         "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. Restart it"
     )]
     NoRoom,
-    /// No thread was at a safe point in `tries` tries. `why` is the reason why the last thread that was tried was not.
+    /// No thread was at a safe point (where it can run injected code) in `tries` tries. `why` is the reason why the
+    /// last tried thread was not at one.
     #[error(
         "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
     )]
     NeverSafe { tries: u32, why: &'static str },
     #[error("the process ended or became another program meanwhile")]
     Ended,
-    /// The stub has not run in time on the thread whose registers were set to run it.
+    /// The stub (the injected code) has not run in time, although the registers of a thread were set to run it.
     #[error(
         "its thread has not run yet, or could map no memory (RLIMIT_AS): the library is loaded when it can (tllmprof ps \
          shows it then)"

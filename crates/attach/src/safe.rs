@@ -43,7 +43,7 @@ const CALLS: [libc::c_long; 23] = [
     libc::SYS_ioctl,
 ];
 
-/// The reason why a thread is not at a safe point.
+/// The reason why a thread is not at a safe point, where it may create another thread.
 pub(crate) type UnsafeReason = &'static str;
 
 /// Checks that a thread is at a safe point. `frames` are the code addresses of its stack frames, the innermost first.

@@ -33,8 +33,8 @@ pub(crate) const MAX_TEXT: u64 = 512;
 /// Offset, in the region, of a word about the file in memory that the new thread has made for the library: the file's
 /// descriptor plus 1, or a negative error number.
 pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
-/// Offset, in the region, of the word that the command sets when it has written the library into the file in memory
-/// ([`WRITTEN`]), or when it has failed to do this ([`GIVEN_UP`]).
+/// Offset, in the region, of the word with which the command answers: [`WRITTEN`] once it has written the library into
+/// the file in memory, or [`GIVEN_UP`] if it has failed to do this.
 pub(crate) const READY: u64 = FILE + 8;
 /// Offset, in the region, of the path of the file in memory. The command writes the path.
 pub(crate) const PATH: u64 = FILE + 16;

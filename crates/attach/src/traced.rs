@@ -167,7 +167,8 @@ impl Stopped {
         ptrace::getregs(self.thread).ok()
     }
 
-    /// Sets all general registers of the stopped thread at once.
+    /// Sets all general registers of the stopped thread at once. Returns `None` if this fails, for example because the
+    /// thread was killed.
     pub(crate) fn set_registers(&self, registers: Registers) -> Option<()> {
         ptrace::setregs(self.thread, registers).ok()
     }
@@ -184,8 +185,8 @@ impl Stopped {
         Some(())
     }
 
-    /// Returns true if the thread is inside a restartable sequence (rseq). Such a thread is not at a safe point,
-    /// because the kernel would have to restart the sequence when the thread resumes.
+    /// Returns true if the thread is inside a restartable sequence (rseq). Such a thread is not at a safe point (where
+    /// it can run injected code), because the kernel would have to restart the sequence when the thread resumes.
     pub(crate) fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -246,7 +247,8 @@ impl Stopped {
         self.detach()
     }
 
-    /// Prepares the thread to continue as if it had not been stopped. `registers` are its current registers.
+    /// Sets the thread's registers so that it continues as if it had not been stopped: a system call that the stop has
+    /// cut short is repeated. `registers` are the thread's current registers.
     pub(crate) fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {
@@ -310,8 +312,8 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if the thread's system call returned early because a tracer stopped the thread. If a pending signal
-/// may be the cause, the caller has to check this itself.
+/// Returns true if the thread's system call returned early because a tracer stopped the thread. A signal has the same
+/// effect on the registers, so the caller must check for pending signals itself.
 pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())

@@ -44,7 +44,7 @@ pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
 }
 
 /// Adds the code addresses of the thread's stack frames to `frames`, the innermost first, up to the last frame that can
-/// be found. Returns `None` if this is not the outermost frame.
+/// be found. Returns `None` if that last frame is not the outermost one.
 pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -185,7 +185,7 @@ struct FrameEntry {
     /// Offset of the FDE, the entry for the address, in `bytes`.
     fde: usize,
     /// Address at which the parser must assume that `bytes` lie. The FDE contains addresses relative to its own
-    /// position, and with this address they lead to the right places.
+    /// position, and the parser resolves them correctly only with this address.
     address: u64,
 }
 
@@ -230,7 +230,8 @@ impl FrameEntry {
     }
 }
 
-/// Returns the bytes of the unwind table entry at address `at`, including its length field.
+/// Returns the bytes of the unwind table entry at address `at`, including its length field. Returns `None` if the
+/// entry cannot be read, or if its length is not plausible.
 fn whole(memory: &ProcessMemory, at: u64) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(memory.bytes(at)?);
     (8..MAX_ENTRY_BYTES).contains(&length).then_some(())?;

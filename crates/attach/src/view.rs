@@ -59,6 +59,7 @@ impl ProcessView {
     }
 
     /// Returns the address of the exported variable `name`, which is searched for in all modules of the process.
+    /// Returns `None` if no module exports it.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<u64> {
         let mut modules = self.modules.iter();

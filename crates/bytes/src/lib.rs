@@ -2,9 +2,9 @@
 //!
 //! The compiler may insert calls of these functions anywhere, and `core` and `std` call them, too. Through the PLT such
 //! a call would reach the host program's function of that name. That function could belong to a sanitizer that is not
-//! initialised yet. Or it could be an interposer that finds the real function with `dlsym`: this library hooks `dlsym`,
-//! and the hook would call the same function again. So this crate defines the names as hidden symbols: references
-//! within the library are bound to them when it is linked, and the host program never sees them.
+//! initialised yet. Or it could be an interposer that finds the C library's function with `dlsym`: this library hooks
+//! `dlsym`, and the hook would call the interposer again. So this crate defines the names as hidden symbols:
+//! references within the library are bound to them when it is linked, and the host program never sees them.
 //!
 //! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of the
 //! functions themselves. The compiler excludes such a crate from link-time optimization.
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first byte that differs decides. After a conversion to big-endian order, this byte is the most
-                // significant one that differs, so comparing the two numbers compares it.
+                // The first pair of bytes that differ decides. After a conversion to big-endian order, these bytes are
+                // the most significant ones that differ, so comparing the two numbers compares these bytes.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;

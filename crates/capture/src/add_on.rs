@@ -28,8 +28,8 @@ pub trait AddOn: Sync {
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// Called when the process ends. Nothing is recorded after this call. Must neither wait nor allocate memory.
     fn process_ends(&self) {}
-    /// Returns true if the component does something in windows. If it does, a window is reported as used, even if no
-    /// recorder or profiler is active.
+    /// Returns true if the component itself makes use of windows. If no component does so, and no recorder or profiler
+    /// is active, a warning reports that nothing recorded the window.
     fn takes_windows(&self) -> bool {
         false
     }

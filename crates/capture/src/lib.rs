@@ -175,7 +175,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
 /// The worker thread does this work, and this thread waits only for a limited time. One reason is that the device may
-/// hang. Another is that a signal handler, which interrupted a call of the driver, may be ending the process.
+/// hang. Another is that this thread may run a signal handler that ends the process and has interrupted a call of the
+/// driver.
 ///
 /// `drain` is true if the device may be waited for. `here` is true if the calling thread may do the work itself when
 /// there is no worker thread.

@@ -126,13 +126,13 @@ impl RegisteredName {
         are_wanted().then(|| Self::register(text))
     }
 
-    /// Registers a name like [`RegisteredName::new`], for a function whose calls are also kept in the record. Returns
+    /// Registers a name like [`RegisteredName::new`], for a function whose calls are also stored in the record. Returns
     /// `None` if neither an NVTX tool nor the record uses the name.
     pub fn of_function(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Function)
     }
 
-    /// Registers a name like [`RegisteredName::new`], for ranges that are also kept in the record. Returns `None` if
+    /// Registers a name like [`RegisteredName::new`], for ranges that are also stored in the record. Returns `None` if
     /// neither an NVTX tool nor the record uses the name.
     pub fn of_range(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Range)
@@ -152,8 +152,8 @@ impl RegisteredName {
         }
     }
 
-    /// Returns the text under which the record keeps ranges with this name. Returns `None` if the record does not
-    /// keep them.
+    /// Returns the text under which the record stores ranges with this name. Returns `None` if the record does not
+    /// store them.
     pub fn text(&self) -> Option<&'static [u8]> {
         let (MarkKind::Function(label) | MarkKind::Range(label)) = self.kept?;
         Some(label.text())
@@ -190,7 +190,7 @@ impl RegisteredName {
     }
 
     /// Makes the range part of the thread's scope (the path of modules, ranges and functions that the thread is in).
-    /// Does nothing and returns false if scopes are not recorded or the record does not keep the range.
+    /// Does nothing and returns false if scopes are not recorded or the record does not store the range.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {

@@ -1,8 +1,9 @@
 //! NVTX ranges for windows, iterations and batches, in the domain `tllmprof`.
 //!
-//! These ranges are start/end ranges, which belong to the process and not to a thread, because an iteration may end on
-//! another thread than it began on. The domain separates them from the program's ranges. The library makes these ranges
-//! only if an NVTX tool is attached ([`tllmprof_platform::injection`]).
+//! These ranges are start/end ranges, which belong to the process and not to a thread. Push/pop ranges cannot be used,
+//! because an iteration may end on another thread than it began on. The domain separates these ranges from the
+//! program's ranges. The library makes the ranges only if an NVTX tool is attached
+//! ([`tllmprof_platform::injection`]).
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;

@@ -1,5 +1,5 @@
-//! Processes in other containers: their numbers in their own PID namespace, and the paths with which this process can
-//! open their files.
+//! Processes in other containers: their ids in their own PID namespace, and the paths with which this process can open
+//! their files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -23,8 +23,7 @@ fn proc_file(pid: u64, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-/// Returns the number that a process has in its own PID namespace. `pid` is its number in the namespace of this
-/// command.
+/// Returns the id that a process has in its own PID namespace. `pid` is its id in the namespace of this command.
 pub(crate) fn own_number(pid: u64) -> Option<u64> {
     let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status
@@ -98,7 +97,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 /// Finds folders in other containers that may contain control sockets. Only containers with a process that has loaded
 /// the tllmprof library are searched. `control` is the folder that the user named, as a path inside the container. If
-/// `only` is given, only the container of this process is searched.
+/// `only` is given, only the container of the process with that number is searched.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -128,7 +127,7 @@ pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> 
     found
 }
 
-/// Returns the numbers of all processes on this machine that `/proc` shows.
+/// Returns the ids of all processes on this machine that `/proc` shows.
 pub(crate) fn numbers() -> impl Iterator<Item = u64> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

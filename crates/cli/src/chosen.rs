@@ -14,8 +14,8 @@ pub(crate) struct Chosen<R> {
 }
 
 impl<R: Recording> Chosen<R> {
-    /// Creates a view with only those windows whose first iteration is in `firsts`. If `past` is true, a window that
-    /// ends at the iteration right before one of `firsts` is kept too.
+    /// Creates a view that shows only those windows whose first iteration is in `firsts`. If `past` is true, a window
+    /// that ends at the iteration right before one of `firsts` is shown too.
     ///
     /// # Errors
     /// The recording cannot be read.
@@ -121,8 +121,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(of(false, &[20]), [(20, 2)]);
-        // The window of iterations 20 and 21 ends right before 22, so it is kept. The window that begins with 30 is
-        // kept because 30 is its first iteration.
+        // The window of iterations 20 and 21 ends right before 22, so it is shown. The window that begins with 30 is
+        // shown because 30 is its first iteration.
         assert_eq!(of(true, &[22, 30]), [(20, 2), (30, 2)]);
         assert_eq!(of(false, &[22]), []);
     }

@@ -78,7 +78,7 @@ fn parse_runs(text: &str) -> Result<usize, &'static str> {
         .map_err(|_| "wanted: a number of runs, such as 5")
 }
 
-/// Parses a percentage, such as `2%`, into a fraction (0.02).
+/// Parses a percentage, such as `2%`, into a fraction (0.02). The percent sign may be missing.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number
@@ -117,8 +117,8 @@ fn run_with_baseline(
     let new = &arguments.base[..];
     baseline::check_apart(folder, new)?;
     let kept = baseline::runs(folder)?;
-    // The new runs are the first side, where a run counts. So if a new run is also in the folder, it is left out of the
-    // folder's runs and remains a new run.
+    // With `Counting::Once`, a run counts on the first side that contains it, and the new runs are the first side. So
+    // if a new run is also in the folder, it is left out of the folder's runs and remains a new run.
     let Some(read) = read_sides([new, &kept], Counting::Once, wanted)? else {
         return Ok(ExitCode::FAILURE);
     };
@@ -253,8 +253,8 @@ struct ReadSides {
     repeated: Vec<PathBuf>,
 }
 
-/// Reads the runs of two sides. If a run occurs several times, the occurrences that do not count are left out, and one
-/// line reports each. Returns `None` if a file cannot be read; the error has then been logged.
+/// Reads the runs of two sides. If a run occurs several times, the occurrences that do not count are left out, and a
+/// message reports each of them. Returns `None` if a file cannot be read; the error has then been logged.
 fn read_sides(
     sides: [&[PathBuf]; 2],
     counting: Counting,

@@ -166,7 +166,8 @@ impl Demo {
         )
     }
 
-    /// Runs the example, records its windows, and prints the report of the record.
+    /// Runs the example, records its windows, and prints the report of the record. Fails if the record does not contain
+    /// exactly the wanted windows.
     fn record(
         &self,
         scratch: &Scratch,

@@ -25,14 +25,14 @@ static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) };
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables in which a service manager writes the number of the process that it starts. A program obeys the manager's
-/// other variables only if this number is the program's own process number. So if the program runs in a child process,
-/// the child's number is written to these variables.
+/// Variables in which a service manager writes the id of the process that it starts. A program obeys the manager's
+/// other variables only if this id is the program's own process id. So if the program runs in a child process, the
+/// child's id is written to these variables.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
 /// The variable in which systemd names the process that may use the passed sockets, by the inode of that process's
 /// pidfd. The inode of a child's pidfd is not known before the child starts, so a child does not get this variable.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
-/// Bytes for the largest process number in decimal, with the terminating zero.
+/// Number of bytes of the largest process id in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
 
 const TIMERS: [libc::c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
@@ -163,8 +163,8 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     }
                 }
                 libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
-                // This process cannot pass SIGKILL on to the program. So if this process is killed with SIGKILL, the
-                // kernel kills the program too.
+                // A SIGKILL of the command cannot be passed on to the program. So this setting makes the kernel kill
+                // the program when the command is killed.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != wrapper {
                     libc::_exit(128 | libc::SIGKILL);
@@ -265,7 +265,7 @@ struct ProgramImage {
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
-    /// Addresses inside the strings of the variables. The child process writes its own process number to each of these
+    /// Addresses inside the strings of the variables. The child process writes its own process id to each of these
     /// addresses.
     numbers: Vec<*mut libc::c_char>,
     /// The strings to which the pointers in the other fields point.
@@ -326,7 +326,7 @@ impl ProgramImage {
             if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
                 let start = [name, b"="].concat();
                 let at = start.len();
-                // Blanks reserve the space for a process number, because a `CString` cannot contain zeros.
+                // Blanks reserve the space for a process id, because a `CString` cannot contain zeros.
                 let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
                 variables.push(place.cast_const());
                 numbers.push(place.wrapping_add(at));
@@ -410,7 +410,7 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();
-    // `SYSTEMD_EXEC_PID` is the process that the manager started. If it is the number of another process, this process
+    // `SYSTEMD_EXEC_PID` is the process that the manager started. If it is the id of another process, this process
     // inherited the variables from an ancestor.
     let other = std::env::var_os("SYSTEMD_EXEC_PID").map(OsString::into_vec);
     is_set("NOTIFY_SOCKET") && other.is_none_or(|process| process == own)

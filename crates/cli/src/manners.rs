@@ -55,7 +55,8 @@ pub(crate) fn is_verbose() -> bool {
     manners().verbose
 }
 
-/// Returns the log level for the preloaded library, if `--quiet` or `--verbose` chooses one.
+/// Returns the log level for the preloaded library, if `--quiet` or `--verbose` chooses one. `None` if neither was
+/// given.
 pub(crate) fn log() -> Option<&'static str> {
     match manners() {
         Manners { quiet: true, .. } => Some("warn"),
@@ -64,7 +65,8 @@ pub(crate) fn log() -> Option<&'static str> {
     }
 }
 
-/// Returns the style of text for a stream: standard output or standard error.
+/// Returns the style of text for a stream (standard output or standard error): with colours or without, and shortened
+/// for a terminal or whole for a pipe or file.
 pub(crate) fn style(stream: &impl IsTerminal) -> Style {
     let is_terminal = stream.is_terminal();
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -102,8 +104,8 @@ pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorCho
 
 const COLOUR: &str = "--color";
 
-/// Describes an invalid value of `--color`. If the user forgot the value, the invalid value may be the subcommand
-/// that follows the option. Returns `None` if the value is valid.
+/// Returns the error message for an invalid value of `--color`, or `None` if the value is valid. If the user forgot
+/// the value, the invalid value may be the subcommand that follows the option.
 pub(crate) fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()

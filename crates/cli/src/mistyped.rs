@@ -39,8 +39,8 @@ fn value_name(argument: &Arg) -> String {
     names.first().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Describes the first option or argument with an empty value. A value may be empty because it came from a shell
-/// variable that is not set.
+/// Returns the error message about the first option or argument with an empty value. Returns `None` if there is none.
+/// A value may be empty because it came from a shell variable that is not set.
 pub(crate) fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
     let problem = command.get_arguments().find_map(|argument| {
         let id = argument.get_id().as_str();
@@ -104,13 +104,13 @@ pub(crate) fn refuse(error: &clap::Error, command: &Command) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// Describes in one line the error that clap found in `words`, the words of the command line.
+/// Returns one line that describes the error that clap found in `words`, the words of the command line.
 pub(crate) fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
     in_context(error, command, words).unwrap_or_else(|| line(error))
 }
 
-/// Describes an error for which clap suggests the correct word, or which is about a value without its option. Returns
-/// `None` for other errors.
+/// Returns the message for an error for which clap suggests the correct word, or which is about a value without its
+/// option. Returns `None` for other errors.
 fn in_context(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => manners::bad_colour(words),
@@ -257,7 +257,7 @@ fn line(error: &clap::Error) -> String {
     }
 }
 
-/// Describes an argument that is given twice, or that is given together with arguments that exclude it.
+/// Returns the message about an argument that is given twice, or that is given together with arguments that exclude it.
 fn conflict(error: &clap::Error, argument: &str) -> String {
     let option = name(argument);
     let prior = error.get(ContextKind::PriorArg).map(ToString::to_string);

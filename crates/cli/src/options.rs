@@ -373,8 +373,8 @@ impl Options {
         Ok(settings)
     }
 
-    /// Returns the name of this process's task in a launcher's job, which consists of host and rank. Returns `None` if
-    /// the run's identifier is not that of a job: there is no identifier, or the user set it.
+    /// Returns the name of this process's task in a launcher's job. The name consists of host and rank. Returns `None`
+    /// if the run's identifier is not that of a job: there is no identifier, or the user set it.
     pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -384,9 +384,9 @@ impl Options {
         Some(format!("{host}-{rank}"))
     }
 
-    /// Some options take a value only after an equals sign, such as `--stacks=100`. If the user typed `--stacks 100`,
-    /// the value `100` was taken for the program's name. This function returns the option that the user probably meant
-    /// in this case.
+    /// Returns the option that the user probably meant to give the value `name`, which was taken for the program's
+    /// name. This happens because some options take a value only after an equals sign: the user typed `--stacks 100`
+    /// instead of `--stacks=100`. Returns `None` if no such option was typed.
     pub(crate) fn meant(&self, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {

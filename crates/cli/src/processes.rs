@@ -61,9 +61,9 @@ pub(crate) fn step(text: &str) -> Result<Step, Problem> {
     Step::parse(text)
 }
 
-/// Reads the processes of some files, and logs each file that cannot be read. Also returns true if any file failed. The
-/// record of a process that was killed before it recorded anything is logged too, but counts as a failure only if no
-/// other file has a process.
+/// Reads the processes of some files, and logs each file that cannot be read. Also returns true if any file failed. A
+/// process that was killed before it recorded anything leaves an empty record. This record is logged too, but it counts
+/// as a failure only if no other file has a process.
 pub(crate) fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
     reading: ReadOptions<'_>,
@@ -185,8 +185,8 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns a name for the type of a file: a record, or a trace of some profiler. `None` if the file is neither. The
-/// type is determined from the first bytes. If these are not known, it is determined from the extension, so that a
-/// damaged file is still listed; it is then reported when it is read.
+/// type is determined from the file's first bytes. If these show no known type, it is determined from the extension, so
+/// that a damaged file is still listed. The damage is then reported when the file is read.
 pub(crate) fn kind(file: &Path) -> Option<&'static str> {
     const RECORD: &str = "tllmprof record";
     const EXPORT: &str = "nsys export";

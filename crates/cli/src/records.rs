@@ -191,7 +191,7 @@ impl Records {
         check_can_create((by, typed), &reach(&folder), is_same, &reach(&name))
     }
 
-    /// Returns the path of the record of a process with this number and rank, on this machine.
+    /// Returns the path of the record of a process with this process id and rank, on this machine.
     fn path_of_process(&self, pid: u32, rank: u64) -> PathBuf {
         let system = rustix::system::uname();
         let place = Placeholders {
@@ -246,7 +246,7 @@ impl Records {
         found
     }
 
-    /// Returns the records of the run that were begun by these processes.
+    /// Returns the records of the run that were begun by the processes with these ids.
     pub(crate) fn written_by(&self, numbers: impl Iterator<Item = u64>) -> Vec<PathBuf> {
         let numbers: Vec<_> = numbers.collect();
         let is_of_them = |path: &PathBuf| {
@@ -284,9 +284,9 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template
-    /// is already taken, the library appends the process's number to the stem, and if necessary a counter. So up to
-    /// two numbers are removed from the name before it is compared with the template.
+    /// Returns true if a process of the run may have chosen this name for its record. If the name from the template is
+    /// already taken, the library appends the process id to the stem, and if that name is taken too, a counter. So up
+    /// to two numbers are removed from the name before it is compared with the template.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));

@@ -155,8 +155,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             sampler.begin();
         }
         stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
-        // The processes of nsys or ncu load the driver without the library. The watch would report them as processes
-        // that are not recorded, so it is not started for such runs.
+        // The processes of nsys or ncu load the driver without the library. The watch (the search for processes
+        // without the library) would report them, so it is not started for such runs.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }
@@ -197,9 +197,10 @@ const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     }
 }
 
-/// Checks that a condition on `stuck` can be judged, which requires the ring files of the processes. Returns an error
-/// if such a condition was given, but the processes of `command` would write no ring file. This is the case if the user
-/// chose a path for the records and none for the ring files, or switched off the ring files or the records.
+/// Checks that a condition on `stuck` can be evaluated. This requires the ring files of the processes, which contain
+/// their latest steps and collectives. Returns an error if the user gave such a condition, but the processes of
+/// `command` would write no ring file. They write none if the user chose a path for the records but none for the ring
+/// files, or switched off the ring files or the records.
 fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
     let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
     let has_chosen = env::var_os(variable::trace).is_some()
@@ -363,8 +364,8 @@ fn start_sampler(
     Sampler::start(&folder, run, settings.trace_max, settings.log, sampled)
 }
 
-/// Removes the record of the GPUs' state if no process of the program wrote a record, because the state is only useful
-/// together with such a record. Returns true if the state is kept.
+/// Removes the record of the GPUs' state if no process of the program wrote a record. The state is only useful together
+/// with the record of a process. Returns true if the state is kept.
 fn keep_state(path: &Path, records: Option<&Records>) -> bool {
     let is_alone = records.is_some_and(|records| records.written().is_empty());
     if is_alone {

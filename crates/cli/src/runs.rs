@@ -16,7 +16,7 @@ use crate::{output, processes};
 /// Prefix of the name of a run's folder. The run's identifier follows.
 const PREFIX: &str = "tllmprof-";
 
-/// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes the
+/// Returns a new identifier: the UTC time, the id of this process, and a random number. The random number makes the
 /// identifier unique if several hosts begin a run at the same time.
 ///
 /// # Errors
@@ -50,7 +50,8 @@ pub(crate) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the folder of the run in `here` that was modified last.
+/// Returns the folder of the run in `here` whose records were modified last. Fails if there is no folder of a run with
+/// records.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -124,7 +125,7 @@ pub(crate) fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     vec![groups.into_iter().flatten().collect()]
 }
 
-/// Returns the command of the first process of a run.
+/// Returns the command of the first process of a run; empty if the run has only GPU metrics.
 fn command(run: &[Process]) -> &str {
     let mut programs = run.iter().filter(|process| !process.is_metrics_alone());
     programs.next().map_or("", |first| &first.facts.command)
@@ -223,7 +224,8 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
     ))
 }
 
-/// Returns the identifier of the run to which these processes belong, for messages.
+/// Returns the identifier of the run to which these processes belong, or a text for a run without an identifier. The
+/// result is for messages.
 pub(crate) fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }

@@ -120,7 +120,7 @@ struct Unreached {
 /// The processes of the program that were found by searches so far.
 #[derive(Default)]
 struct Processes {
-    /// The running processes, by number. The flag is true if the library is loaded in the process.
+    /// The running processes, by process id. The flag is true if the library is loaded in the process.
     running: HashMap<u64, (Image, bool)>,
     unreached: Vec<Unreached>,
 }

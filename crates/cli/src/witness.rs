@@ -97,7 +97,7 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` store its process number for the witness before the exec. After the exec
+    /// Makes the child that becomes `program` store its process id for the witness before the exec. After the exec
     /// would be too late, because a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
@@ -110,8 +110,8 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has started, and that from now on the command itself watches when the program stops and
-    /// continues.
+    /// Stores for the witness that the program has started, and that from now on the command itself watches when the
+    /// program stops and continues.
     pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
@@ -219,8 +219,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             send(program, libc::SIGCONT);
         }
         let is_apart = is_stopped && runs(program);
-        // The witness acts only after two checks in a row, because a sender that continues both the command and the
-        // program does so one after the other.
+        // The witness acts only after two checks in a row. A sender that continues both the command and the program
+        // does so one after the other, so the first check may see only one of them running.
         wait = match (is_apart, wait) {
             (false, _) => 1,
             (true, 0) => join(shared, command, program),
@@ -234,8 +234,9 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     }
 }
 
-/// Brings the command and the program into the same state, if the command was stopped and the program was not. Returns
-/// the number of further checks after which the program should be in this state.
+/// Called when the command is stopped but the program runs. If both were stopped together before, continues the
+/// command, because another process has continued the program; otherwise stops the program. Returns the number of
+/// further checks after which both should be in the same state.
 fn join(shared: &SharedPages, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);

@@ -1,6 +1,7 @@
 //! Tests that a program behaves in the same way under `tllmprof run` as without it. Each row of the tables below is a
-//! duty of `tllmprof run` towards the program. The program must see and do the same when it is started directly, as a
-//! child of `tllmprof run`, and in place of the command (`run --no-trace`).
+//! duty: a property of the environment that `tllmprof run` must not change for the program. The program must see and
+//! do the same when it is started directly, as a child of `tllmprof run`, and in place of the command
+//! (`run --no-trace`).
 
 mod common;
 
@@ -231,8 +232,8 @@ const INHERITED: &[Inherited] = &[
     ("arguments", || (), "arguments", "arguments\n"),
 ];
 
-/// A row of the table of duties that concern variables: the duty, the set of variables with which the program starts
-/// (see `become` in `probe.c`), the name of a part of the probe, and a part of its output.
+/// A row of the table of duties that concern variables. The four texts are the duty, the set of variables with which
+/// the program starts (see `become` in `probe.c`), the name of a part of the probe, and a part of its output.
 type WithVariables = (&'static str, &'static str, &'static str, &'static str);
 
 const WITH_VARIABLES: &[WithVariables] = &[
@@ -297,8 +298,8 @@ fn the_program_inherits_what_the_command_did() {
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// The program's process number. With `Way::Run` this is not the number of the started process, because that
-    /// process is the command `tllmprof`.
+    /// The process id of the program. With `Way::Run` this is not the id of the started process, because that process
+    /// is the command `tllmprof`.
     program: i32,
 }
 
@@ -395,8 +396,8 @@ fn own_group() {
     unsafe { libc::setpgid(0, 0) };
 }
 
-/// A row of the table of signals: the duty, a preparation of the program's process group, the name of a part of the
-/// probe, the signals to send (a negative number goes to the whole group), and the expected output.
+/// A row of the table of signals: the duty, a preparation of the program's process group, and the name of a part of the
+/// probe. Then follow the signals to send (a negative number goes to the whole group), and the expected output.
 type Sent = (
     &'static str,
     fn(),
@@ -897,8 +898,8 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     }
 }
 
-/// The command's helper processes have other names than the program. So a signal that is sent to all processes of a
-/// name reaches the program only once.
+/// The command's helper processes do not have the command's name or command line. So a signal that is sent to all
+/// processes with that name does not reach the helpers too, and the program gets the signal only once.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

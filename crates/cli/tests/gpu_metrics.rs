@@ -35,7 +35,7 @@ const PROGRAM: &str = "#!/bin/sh\n\
     shift 2\n\
     eval \"$@\"\n";
 
-/// Returns the folder with the stand-in for NVML. Compiles it if it is not there yet.
+/// Returns the folder with the stand-in for NVML. Compiles the stand-in if it is not there yet.
 fn nvml_folder(scratch: &Scratch) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/standin/nvml.c");
     let source = fs::read_to_string(source).unwrap();
@@ -464,7 +464,7 @@ impl Drop for MetricsServer {
     }
 }
 
-/// Returns what a scrape says about the GPUs' energy.
+/// Requests the metrics from the server at `address`. Returns the lines about the GPUs' energy.
 fn scraped_energy(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();

@@ -154,7 +154,7 @@ fn doctor_knows_what_a_dynamic_linker_on_the_command_line_runs() {
     );
 }
 
-/// Returns this machine's dynamic linker.
+/// Returns the path of this machine's dynamic linker.
 fn loader() -> &'static str {
     let all = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     all.into_iter()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Scratch, wait};
 
-/// A C program that loads the library in its first argument, prints its process number, and ends when its input ends.
+/// A C program that loads the library in its first argument, prints its process id, and ends when its input ends.
 const HOST: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ fn await_a_look(child: &Child) {
 }
 
 /// Runs the program [`HOST`] under `tllmprof run` with the options `arguments`. `words` are the command that starts
-/// `HOST`, and `loads` is the library that `HOST` loads. Returns the process number of `HOST`, and the messages of
+/// `HOST`, and `loads` is the library that `HOST` loads. Returns the process id of `HOST`, and the messages of
 /// `tllmprof run`.
 fn run(scratch: &Scratch, arguments: &[&str], words: &[&str], loads: &str) -> (String, String) {
     let mut run: Command = scratch.tllmprof();

@@ -268,8 +268,8 @@ impl Condition {
         Ok(condition)
     }
 
-    /// Returns true if the condition holds for a process that has been stuck for this time, in nanoseconds, whatever
-    /// its iterations are like.
+    /// Returns true if the condition holds for a process that has been stuck for this time, in nanoseconds, regardless
+    /// of its iterations.
     #[must_use]
     pub fn holds_if_stuck(&self, ns: u64) -> bool {
         let times = IterationDurations {

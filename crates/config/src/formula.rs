@@ -25,7 +25,7 @@ pub const VARIABLES: usize = 4;
 /// Maximum depth of formulas inside other formulas.
 const DEPTH: usize = 32;
 /// Maximum number of operators, attributes and items in a formula. Without this limit, the formula's tree could become
-/// too deep, because each of them can make it deeper by one level.
+/// too deep, because each operator, attribute or item can make the tree deeper by one level.
 const LINKS: usize = 64;
 
 /// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].

@@ -36,8 +36,8 @@ const OTHERS: &[&str] = &[
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
 /// Words in the names of options and variables. If a name of [`LIKELY`] contains such a word at any place, its value is
-/// probably not a secret but, for example, a number of tokens or a special token of a model. A name with a part from
-/// [`SECRET`] is not affected.
+/// probably not a secret. It may be, for example, a number of tokens or a special token of a model. A name with a part
+/// from [`SECRET`] is not affected.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",

@@ -37,9 +37,9 @@ pub enum RankSource {
     Variable(&'static str),
     /// The rank comes from the process group `WORLD` of `torch.distributed`.
     Torch,
-    /// The rank is computed from the process's rank in the process group `WORLD` of `torch.distributed`, and from the
-    /// number of the engine's replica to which the process belongs. Both are needed if each replica has a separate
-    /// `WORLD`. The text is the engine's name.
+    /// The rank is computed from two numbers: the process's rank in the process group `WORLD` of `torch.distributed`,
+    /// and the number of the engine's replica (copy) to which the process belongs. Both are needed if each replica has
+    /// a separate `WORLD`. The text is the engine's name.
     TorchInReplica(&'static str),
     /// The rank comes from an engine, which has assigned it to this worker process. The text is the engine's name.
     Engine(&'static str),

@@ -253,8 +253,8 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
     // Unicode is disabled: symbol names are bytes, and the tables for Unicode classes would make up most of the
     // library's size.
     RegexBuilder::new(pattern)
-        // The nesting depth of a regex is limited, because the regex is compiled recursively, on the stack of a
-        // thread of the program, whose size is unknown.
+        // The nesting depth of a regex is limited, because compiling a regex is recursive. It needs stack of a thread
+        // of the program, and the size of that stack is unknown.
         .nest_limit(NESTED)
         .unicode(false)
         .build()

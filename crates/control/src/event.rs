@@ -19,10 +19,10 @@ pub enum ControlEvent {
     Closed(Closed),
     Refused {
         why: String,
-        /// The number of the next step, if the requested one has already begun.
+        /// The number of the next step, if the first step of the requested window has already begun.
         next: Option<u64>,
-        /// The last step of the window that is in the way of the requested one; `None` if it is not known, or if no
-        /// window is in the way.
+        /// The last step of the other window that prevents the requested one. `None` if that step is not known, or if
+        /// no other window prevents the requested one.
         ends: Option<u64>,
     },
 }

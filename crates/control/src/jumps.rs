@@ -21,8 +21,8 @@ pub const WRITTEN: usize = 8;
 pub struct Jump {
     /// The address of the driver's function.
     pub function: AtomicU64,
-    /// The address of a copy of the function's first instructions. After them, the copy continues in the
-    /// function.
+    /// The address of a copy of the function's first instructions. After these instructions, the copy jumps back into
+    /// the function.
     pub original: AtomicU64,
     /// The address at which the jump is written. The jump must not be written while a thread is inside the
     /// instructions that the jump replaces, except at the first one.

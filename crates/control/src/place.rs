@@ -47,8 +47,8 @@ pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     format!("{host}-{namespace}-{pid}.{EXTENSION}")
 }
 
-/// Returns the path at which a socket is created. It gets its final name only once it listens, because a client assumes
-/// that a process has ended if the socket with that name refuses connections.
+/// Returns the path at which a socket is created. The socket gets its final name only once it listens. A client assumes
+/// that a process has ended if the socket with the final name refuses connections.
 pub fn begun(socket: &Path) -> PathBuf {
     socket.with_extension(BIND_EXTENSION)
 }

@@ -393,9 +393,10 @@ pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
 
 /// Returns all step functions that are Python functions, as `MODULE:QUALNAME`, with their engines.
 ///
-/// [`known`] cannot choose the right one: an engine may import runners that it does not use, and a model may override
-/// a function. So all of these functions that exist are watched, and the first one that is called is the step. Two
-/// names can refer to the same function, because a package may import functions from its own modules.
+/// The signs that [`known`] checks do not show which of these functions makes the steps: an engine may import runners
+/// that it does not use, and a model may override a function. So all of these functions that exist are watched, and the
+/// first one that is called is the step. Two names can refer to the same function, because a package may import
+/// functions from its own modules.
 pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
     ENGINES
         .iter()

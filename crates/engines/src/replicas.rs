@@ -119,8 +119,8 @@ mod tests {
                     "{place}"
                 );
             }
-            // A row with the rank of a process that has no world must also have the size of a replica, because the
-            // rank in the job is computed from both.
+            // If a process has no world, its rank in the job is computed from its rank in the replica and from the size
+            // of the replica. So a row with that rank must also have the size.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
             // A row must have the number of replicas or their size. Without either, it is unknown if the world
             // contains only one replica.

@@ -33,7 +33,7 @@ impl SharedText {
 }
 
 /// An item of a record, such as a call or a kernel, in the form in which a trace shows it. Times are on the common
-/// clock.
+/// clock, which all records of the trace share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     pub item: Item,
@@ -49,7 +49,7 @@ pub(crate) struct Activity {
 }
 
 /// One point of an arrow. An arrow leads from a launch call to the first kernel that the call launched, and from each
-/// of its kernels to the next.
+/// kernel of that launch to the next kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
     /// Number of the launch, which no other launch in the same record has.
@@ -95,8 +95,8 @@ pub(crate) struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Returns a converter for a record. `shift` is the number of nanoseconds that must be added to the
-    /// record's clock to get the common clock.
+    /// Returns a converter for a record. `shift` is the number of nanoseconds that must be added to a time on the
+    /// record's clock to get the time on the common clock, which all records of the trace share.
     pub(crate) fn new(record: &'a Record, shift: u64) -> Self {
         Self {
             record,
@@ -142,8 +142,9 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Converts a start and a duration to the common clock. Perfetto reads only 63 bits of a time. Later times occur only
-/// in damaged records, and are moved to the last time that has 63 bits.
+/// Converts a start and a duration to the common clock, which is `shift` nanoseconds ahead of the record's clock.
+/// Perfetto reads only 63 bits of a time. Later times occur only in damaged records, and are moved to the last time
+/// that has 63 bits.
 fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
     const LAST: u64 = i64::MAX as u64;
     let start = start.saturating_add(shift).min(LAST);

@@ -22,7 +22,7 @@ pub(crate) struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
-    /// Cache of the JSON form of texts of arguments in the current record.
+    /// Cache of the JSON form of the argument texts of the current record.
     texts: HashMap<SharedText, String>,
     /// Number of records whose output has begun. It makes the ids of arrows unique.
     records: u64,

@@ -8,7 +8,7 @@ use crate::record::Record;
 ///
 /// Records from the same boot of a machine share `CLOCK_MONOTONIC`, so the distances between their times stay exact.
 /// Records of different machines are aligned by the time of day, so they are only as well aligned as the machines'
-/// clocks. The common clock is that of the machine that was started first, so that no time is negative.
+/// clocks. The common clock is the clock of the machine that was started first, so that no time is negative.
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,

@@ -2,7 +2,7 @@
 //! share a line if they are nested or do not overlap.
 //!
 //! A thread's events arrive in the order of their ends, so a parent comes after its children. For each line, only the
-//! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a
+//! outermost spans are stored: a parent replaces its children. These spans do not overlap. If it is unknown whether a
 //! span is nested, the span goes to another line, so a track may get one line more than necessary.
 
 /// Maximum number of lines to which the events of one track are distributed.
@@ -37,8 +37,8 @@ struct Line {
 }
 
 impl Lanes {
-    /// Returns the index of a line that can take a span. Returns `None` if no line can take the span and no further
-    /// line is allowed.
+    /// Adds a span to the first line that can take the span, or to a further line, and returns the index of that line.
+    /// Returns `None` if no line can take the span and no further line is allowed.
     ///
     /// `batch` is the number of the batch (the events that are sorted and written together) that contains the span.
     /// Spans arrive in the order of their ends. The events of one batch are written in the order of their starts, and

@@ -187,7 +187,8 @@ impl Drop for Output {
 }
 
 /// Creates a file without a name in the folder that contains `path`. Only the file's owner may read it. Returns `None`
-/// if the file system or the kernel does not support such files, or if the file could not be given a name later.
+/// if the file system or the kernel does not support such files. Also returns `None` if `/proc` has no link to the
+/// file, because the file is later given a name through this link.
 fn unnamed_beside(path: &Path) -> Option<File> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -205,7 +206,7 @@ fn own_link(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Returns a temporary, hidden name in the folder that contains `target`.
+/// Returns a temporary, hidden name in the folder that contains `target`. The name ends with the process id and `what`.
 fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     let Some(name) = target.file_name() else {
         return Err(OutputError::Exists);

@@ -2,8 +2,8 @@
 //! count.
 //!
 //! Both formats separate the threads of each process. Native stacks are sampled separately and are kept apart from
-//! Python stacks. If a thread did not run, the thread's state is appended as the innermost part of the stack. Samples
-//! are left out if they were rejected, because the stack changed while it was read.
+//! Python stacks. If a thread did not run, the thread's state is appended as the innermost part of the stack. A sample
+//! is rejected if the stack changed while it was read. Rejected samples are left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};

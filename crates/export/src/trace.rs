@@ -269,7 +269,8 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         Ok(())
     }
 
-    /// Returns the index of the line for a span of a track. Returns `None` if another line would exceed the limits.
+    /// Returns the index of the line for a span of a track. Returns `None` if the span needs another line and the
+    /// maximum number of lines is reached.
     fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
         let index = match self.last {
             Some((last, index)) if last == track => index,
@@ -300,7 +301,7 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         }
     }
 
-    /// Adds another line to a track, and returns its index.
+    /// Adds another line to a track. Returns the line's index in [`Page::lines`].
     fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {

@@ -49,7 +49,6 @@ fn is_near(found: &Value, wanted: f64) -> bool {
     (found.as_f64().unwrap() - wanted).abs() <= wanted.abs() * 1e-9
 }
 
-/// Returns the records of two runs with two ranks each.
 fn of_two_runs() -> Vec<Record> {
     let runs = ["evening", "morning"].into_iter();
     runs.flat_map(|run| [0, 1].map(|rank| of_run(run, rank)))

@@ -9,8 +9,8 @@ use tllmprof_record::CopyKind;
 use crate::calls::{Meaning, kernel_of};
 use crate::{Call, Iteration, Moment, Work};
 
-/// Maximum number of calls to keep; the same maximum applies to pieces of GPU work. Further calls
-/// are only counted.
+/// Maximum number of calls that are stored; the same maximum applies to pieces of GPU work. Further calls are only
+/// counted.
 const MAX_CALLS: usize = 1 << 24;
 /// Maximum number of function names for which the meaning of the function (the purpose of its calls) is cached.
 const MAX_NAMES: usize = u16::MAX as usize;
@@ -21,7 +21,7 @@ const COPIES: u32 = UNKNOWN - 0x100;
 /// The number that stands for GPU work that the trace does not contain.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A call that is kept for the learner, which finds iterations by a repeating pattern of calls.
+/// A call that is stored for the learner, which finds iterations by a repeating pattern of calls.
 #[derive(Clone, Copy, Debug)]
 struct HeldCall {
     moment: Moment,
@@ -100,8 +100,7 @@ impl TraceCalls {
     /// Adds a piece of GPU work. `correlation` is the number that the work shares with the call that launched the
     /// work.
     pub(crate) fn add_work(&mut self, correlation: u32, work: Work) {
-        // All work that one graph launch started has the same correlation number, so keep only the
-        // first piece.
+        // All work that one graph launch started has the same correlation number, so only the first piece is stored.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
             self.works.push((correlation, number_of(work)));

@@ -1,5 +1,5 @@
-//! The NVTX and profiler ranges that inference engines and profilers open for each step, and the
-//! data about the batch in the names of these ranges.
+//! The NVTX and profiler ranges that inference engines and profilers open for each step, and the descriptions of
+//! batches that the names of these ranges contain.
 
 use tllmprof_record::Batch;
 
@@ -55,7 +55,7 @@ impl Family {
     }
 }
 
-/// Returns true if a range has a name that known engines or profilers give to a step.
+/// Returns true if `name` is a name that vLLM, SGLang or the PyTorch profiler gives to the range of a step.
 #[must_use]
 pub fn is_step_range(name: &str) -> bool {
     Family::from_name(name).is_some()
@@ -67,7 +67,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Returns the batch of a step, if the range's name describes it.
+/// Returns the batch of a step, or `None` if the range's name does not describe a batch.
 pub(crate) fn batch(name: &str) -> Option<Batch> {
     match Family::from_name(name)? {
         Family::Profiler => None,
@@ -76,9 +76,9 @@ pub(crate) fn batch(name: &str) -> Option<Batch> {
     }
 }
 
-/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a
-/// number and `_`: 1 request with 7 tokens in prefill, and 4 requests with 4 tokens in decode. In
-/// the other form, `context_0(sq0sk0…)`, the number of tokens follows `sq`.
+/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a number and `_`: 1
+/// request with 7 tokens in prefill, and 4 requests with 4 tokens in decode. In the other form, `context_0(sq0sk0…)`,
+/// the number of tokens follows `sq`. Returns `None` if the name has neither form.
 fn execute(name: &str) -> Option<Batch> {
     let start = name.find("context_")?;
     let (context, generation) = name.get(start..)?.split_once(")_generation_")?;
@@ -100,8 +100,8 @@ fn pair(text: &str) -> Option<(i64, i64)> {
     Some((requests.parse().ok()?, tokens.parse().ok()?))
 }
 
-/// Returns the batch from a text such as `DECODE bs=32` or `EXTEND bs=4 toks=900`. If the text for
-/// a decode step has no number of tokens, each request has one token.
+/// Returns the batch from a text such as `DECODE bs=32` or `EXTEND bs=4 toks=900`. If the text for a decode step has
+/// no number of tokens, each request has one token. Returns `None` if the text does not describe a batch completely.
 fn sglang(text: &str) -> Option<Batch> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next()?;

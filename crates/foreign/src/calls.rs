@@ -19,8 +19,8 @@ pub(crate) fn plain_name(name: &str) -> &str {
     let Some((stem, version)) = name.rsplit_once("_v") else {
         return name;
     };
-    // Only suffixes of at least three digits are versions to remove. Suffixes of the driver's own
-    // functions, such as `_v2`, have one digit and are part of the name.
+    // Only suffixes of at least four digits are versions to remove. Suffixes of the driver's own functions, such as
+    // `_v2`, have one digit and are part of the name.
     let is_version = version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit());
     if is_version { stem } else { name }
 }

@@ -14,8 +14,7 @@ use crate::{
     python, range_name,
 };
 
-/// Maximum number of calls to keep that match the user's rule for iterations (`--step`). Further calls are only
-/// counted.
+/// Maximum number of stored calls that match the user's rule for iterations (`--step`). Further calls are only counted.
 const MAX_COUNTED: usize = 1 << 20;
 /// Maximum number of different range names to count. The names are listed in the message that no range matches the
 /// rule for iterations (`--step`).
@@ -43,8 +42,8 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Creates a finder without data. `asked` is the rule for iterations that the user typed, if
-    /// there is one.
+    /// Creates a finder that has received no ranges, calls or work yet. `asked` is the rule for iterations that the
+    /// user typed, if there is one.
     #[must_use]
     pub fn new(asked: Option<Step>) -> Self {
         Self {
@@ -53,8 +52,8 @@ impl Finder {
         }
     }
 
-    /// Returns true if a range may be an iteration. Readers may skip other ranges, and may cache
-    /// the answer by name.
+    /// Returns true if a range may be an iteration. Code that reads a trace may skip all ranges for which this function
+    /// returns false, and may cache the answer by the range's name.
     #[must_use]
     pub fn is_candidate(&self, source: RangeSource, name: &str, domain: Option<&str>) -> bool {
         self.is_asked(source, name, domain) || Family::from_name(name).is_some()
@@ -86,8 +85,8 @@ impl Finder {
         }
     }
 
-    /// Counts `count` ranges that are no candidates for iterations. If no range matches the user's
-    /// rule, the message lists the most frequent names.
+    /// Counts `count` ranges with the name `name` that are no candidates for iterations. If no range matches the user's
+    /// rule, the error message lists the most frequent names.
     pub fn other_ranges(&mut self, name: &str, count: u64) {
         let is_by_name = matches!(self.asked, Some(Step::Nvtx { .. } | Step::Python { .. }));
         let name = range_name(name);
@@ -327,8 +326,8 @@ fn not_found(step: &Step, why: String) -> NotFound {
     }
 }
 
-/// Returns a note for the report on ranges that were left out: ranges of other threads that overlap
-/// the chosen ranges.
+/// Returns a note for the report with the number of ranges that were left out because they belong to other threads and
+/// overlap the chosen ranges. Returns `None` if there are no such ranges.
 fn overlapping(chosen: &Chosen) -> Option<String> {
     let Chosen { others, .. } = chosen;
     (*others > 0)

@@ -1,4 +1,4 @@
-//! The reasons why events of a trace are left out, and their numbers.
+//! The reasons why events of a trace are left out, and the number of events for each reason.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,8 @@ pub enum LeftOutReason {
 }
 
 impl LeftOutReason {
-    /// Returns a clause that completes "events that" for one event and for several.
+    /// Returns the words between "1 event" or "3 events" and "left out" in a message: first the words for one event,
+    /// then those for several events.
     const fn clause(self) -> [&'static str; 2] {
         match self {
             Self::NoTime => ["without a time is", "without a time are"],
@@ -87,7 +88,7 @@ impl LeftOut {
         }
     }
 
-    /// Adds the numbers of `other`.
+    /// Adds the events that `other` has counted.
     pub fn merge(&mut self, other: &Self) {
         for (reason, events) in &other.0 {
             self.add_all(*reason, *events);

@@ -104,7 +104,7 @@ pub struct Span {
     pub end: Moment,
 }
 
-/// Data about a process's trace, other than its events.
+/// Properties of a process's trace: its time span and its main thread.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
     /// The time from the start of the first CUDA call or GPU work to the end of the last.
@@ -123,7 +123,8 @@ pub struct Iteration {
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The moment at which the next iteration begins. For the last iteration, the end of its range or of the trace.
+    /// The moment at which the next iteration begins. The last iteration ends with the trace, or with its own range if
+    /// it would become far longer than the other iterations.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
@@ -184,7 +185,8 @@ pub fn range_name(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Returns the rank that the name of a file contains, as `rank_3`, `rank-3` or `rank3`.
+/// Returns the rank that the name of a file contains, as `rank_3`, `rank-3` or `rank3`. Returns `None` if the name
+/// contains no rank.
 #[must_use]
 pub fn rank_of_file(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();

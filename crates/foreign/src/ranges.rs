@@ -8,7 +8,7 @@ use tllmprof_record::Batch;
 use crate::batch::{self, Family};
 use crate::{Iteration, Moment, Range, Trace};
 
-/// Maximum number of ranges to keep. Further ranges are only counted.
+/// Maximum number of ranges that are stored. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
 /// Maximum length of the last iteration if it lasts to the end of the trace, as a multiple of the median length of

@@ -36,7 +36,7 @@ pub struct Hook {
 impl Hook {
     /// Returns a hook that replaces `name` with this library's function of that name. The address comes from the
     /// library's own symbol table: a look-up by name would find the C library's function, because an attached library
-    /// comes late in load order.
+    /// comes late in load order. Returns `None` if the symbol table has no function `name`.
     pub fn own(name: &'static CStr, real: usize) -> Option<Self> {
         let us = elf::containing(attach as *const () as usize)?;
         let ours = us.defines(name, None)?.addr();
@@ -217,9 +217,10 @@ impl Slots {
         is_complete
     }
 
-    /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. Reads
-    /// the memory mappings only if a module has such a slot: some processes load hundreds of modules, and few of them
-    /// look up functions.
+    /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. Returns
+    /// false if a module with such a slot was left out because the loader has not yet relocated it. Reads the memory
+    /// mappings only if a module has such a slot: some processes load hundreds of modules, and few of them look up
+    /// functions.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;

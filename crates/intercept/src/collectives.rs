@@ -25,8 +25,9 @@ impl CollectiveArguments {
     /// Returns the collective and argument positions for `call`, or `None` if `call` starts no collective, send or
     /// receive.
     pub(crate) const fn find(call: NcclCall) -> Option<Self> {
-        // The functions take one or two buffers, `count, datatype`, then an operator, a peer (or root rank), both or
-        // neither, and last `comm, stream`. The numbers are the positions of `count`, of the peer and of `comm`.
+        // The functions take one or two buffers, and then `count, datatype`. Some functions then take an operator, a
+        // peer (or root rank), or both. The last arguments are `comm, stream`. The numbers are the positions of
+        // `count`, of the peer and of `comm`.
         let (collective, first, peer, communicator) = match call {
             NcclCall::AllReduce => (Collective::AllReduce, 2, None, 5),
             NcclCall::Broadcast => (Collective::Broadcast, 2, Some(4), 5),

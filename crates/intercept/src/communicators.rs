@@ -22,8 +22,9 @@ type AskNccl = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
 /// Largest number of `ncclUniqueId`s that are read for one communicator. `ncclCommInitRankScalable` takes several.
 const MAX_IDENTIFIERS: usize = 16;
 
-/// Handles a call that creates, splits, queries or destroys a communicator. Returns true if the library must see the
-/// call return. Ignores calls that NCCL makes itself, because the program's own call has already been handled.
+/// Records the rank and the communicator of a call that creates, splits, queries or destroys a communicator. Runs
+/// before the call. Returns true if the library must see the call return. Ignores calls that NCCL makes itself, because
+/// the program's own call has already been handled.
 pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
         return false; // no split is unfinished, and programs make this query often

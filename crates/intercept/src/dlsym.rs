@@ -116,8 +116,9 @@ fn real_dlvsym() -> Option<Dlvsym> {
     unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
-/// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if `version` is given. The real
-/// function takes this library to be the caller, not the module of the program that made the look-up.
+/// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if `version` is given. Returns null if
+/// the look-up finds nothing, or if the process does not have the real function. The real function takes this library
+/// to be the caller, not the module of the program that made the look-up.
 ///
 /// # Safety
 /// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is given.
@@ -218,12 +219,12 @@ pub(crate) unsafe extern "C" fn lookup_version(
 /// Returns the address that the program gets for a look-up that found `found`. This is the address of this library's
 /// stub (code that passes calls through this library), or `found` itself if the function is not intercepted.
 ///
-/// If the look-up found nothing, the result is null, and `dlerror` keeps its message.
+/// If the look-up found nothing, the result is null, and the message of `dlerror` does not change.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     #[cfg(test)]
     crate::made::panic_if_asked();
     // The following code calls functions of the C library, which may call `dlsym` again. If this look-up comes from
-    // such a call, return the real result.
+    // such a call, return the address that the real `dlsym` found.
     let Some(_looking_up) = LookingUp::enter() else {
         return found;
     };

@@ -1,9 +1,9 @@
-//! Handles a call before its real function runs. The slow path counts the call and decides whether the library must
-//! see it return. For the handler `record`, this module only prepares the recording of the call.
+//! Code that runs before the real function of an intercepted call. The slow path counts the call and decides whether
+//! the library must see it return. For the handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
-//! frame. Some arguments and states must be read before the call, for example for GPU times. This module reads them
-//! only while a part of the library needs them ([`recorder::LOOKS`]).
+//! frame. Some arguments, and the states of some streams, must be read before the call, for example for GPU times. This
+//! module reads them only while a part of the library needs them ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -141,10 +141,10 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
 /// Handles a call of a function that calls the driver: a CUDA runtime's function, or a front (a function of another
 /// library with a driver function's name). If the driver calls of that library reach this library, this library counts
 /// the driver calls, and this call is passed through at no cost. Otherwise this call is counted, and the driver calls
-/// that it makes are part of it.
+/// that it makes are part of it. Returns true if the library must see the call return.
 ///
 /// Close to the start or end of a window (a recorded interval), this call is always counted: a profiler that is
-/// switched between two calls of the program must see each of them as a whole.
+/// switched on or off between two calls of the program must see each of them as a whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     if is_nested(frame) {
         return false;
@@ -209,9 +209,10 @@ pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     })
 }
 
-/// Handles a call before it is recorded: updates the data about scopes (to which GPU work is attributed) and graphs,
-/// and stores the call's role in the measurement of GPU times. The handler `record` calls this function only if one of
-/// these steps is needed, just before it reads the time and calls the real function.
+/// Called before the real function of a call that the handler `record` records. Notes launches, graph nodes and
+/// destroyed graphs for the scopes (to which GPU work is attributed), and stores the call's role in the measurement of
+/// GPU times. The handler `record` calls this function only if one of these steps is needed, just before it reads the
+/// time and calls the real function.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -229,8 +230,8 @@ pub(crate) extern "C" fn recorded(frame: &CallFrame) {
     }
 }
 
-/// Reports a recorded call to the measurement of GPU times. If the call is a wait for the GPU, also
-/// reports it to the parts of the library that handle waits.
+/// Reports a recorded call to the measurement of GPU times. If the call is a wait for the GPU, also notes that a wait
+/// begins ([`wait_begins`]).
 #[inline(always)]
 fn read(frame: &CallFrame) {
     let thunk = frame.thunk;
@@ -301,7 +302,8 @@ fn read_other(frame: &CallFrame) {
     });
 }
 
-/// Notes that a call is about to wait for the GPU. Returns true if the library must see the call return.
+/// Called before a call waits for the GPU. Notes in the recorder that a wait begins. Returns true if the library must
+/// see the call return.
 #[inline(always)]
 fn wait_begins() -> bool {
     let is_asked = recorder::is_keeping() && recorder::wait_begins();

@@ -1,8 +1,9 @@
 //! The exported functions, to which the loader binds callers that are linked against CUDA.
 //!
-//! The real function to call depends on the caller's module. Each export remembers four bindings: modules and the
-//! thunk for each. The stub compares the caller with the first binding, other assembly code compares it with the
-//! remaining three, and [`bind`] makes a new binding.
+//! The real function to call depends on the caller's module. Each export remembers four bindings. A binding is a module
+//! with a thunk, which describes the real function for callers in that module. The stub compares the caller with the
+//! first binding, and other assembly code compares it with the remaining three. If none of them matches, [`bind`] makes
+//! a new binding.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;

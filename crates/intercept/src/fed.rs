@@ -16,8 +16,8 @@ lifecycle::global! {
         [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; MAX_RUNTIMES];
 }
 
-/// Remembers that the module that contains `caller` got its driver function for `call` through this library. Its
-/// runtime functions need not be counted, because the driver functions that they call are counted.
+/// Remembers that the module that contains `caller` got its driver function for `call` through this library. The
+/// module's runtime functions need not be counted, because the driver functions that they call are counted.
 pub(crate) fn feed(caller: usize, call: Call) {
     let Some(module) = elf::containing(caller) else {
         return;

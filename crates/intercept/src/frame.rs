@@ -59,11 +59,11 @@ impl TimingRole {
 }
 
 /// The state of a call that the handler `slow` or `record` saved on the stack. The fields are in order of their
-/// addresses. Only Rust code writes the `Cell` fields, except `since` and the first value of `work`.
+/// addresses. Rust code writes the `Cell` fields. Assembly code also writes `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub(crate) struct CallFrame {
-    /// Describes the real function that was called.
+    /// The thunk through which the call came. It describes the real function.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
@@ -72,7 +72,7 @@ pub(crate) struct CallFrame {
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple), so that `thunk` does not contain
     /// the position of the stream among the arguments. 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The call's role in the measurement of GPU times, if it is recorded.
+    /// The call's role in the measurement of GPU times, if the call is recorded.
     pub work: Cell<TimingRole>,
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
@@ -87,7 +87,7 @@ pub struct CallFrame {
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
-    /// Describes the real function that was called.
+    /// The thunk through which the call came. It describes the real function.
     pub thunk: &'static Thunk,
     /// Address at which the real function stores a result that does not fit in registers (`x8`).
     result: usize,
@@ -99,7 +99,7 @@ pub struct CallFrame {
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple), so that `thunk` does not contain
     /// the position of the stream among the arguments. 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The call's role in the measurement of GPU times, if it is recorded.
+    /// The call's role in the measurement of GPU times, if the call is recorded.
     pub work: Cell<TimingRole>,
     spare: usize,
 }
@@ -126,7 +126,7 @@ impl CallFrame {
 }
 
 // The frame-pointer register points to the start of the frame. The assembly code stores `thunk` and `result` with one
-// instruction, so they are adjacent.
+// instruction, so the two fields must be adjacent.
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(
     offset_of!(CallFrame, frame_pointer) == 0
@@ -203,8 +203,9 @@ impl CallFrame {
     }
 }
 
-/// Returns true if the stack address `place` of a running call lies below `outer`, and that call's return address is
-/// still where it was. Returns false if there is no outer call.
+/// Returns true if the stack address `place` of a running call lies below that of `outer`, and the return address of
+/// `outer` is still at its stack address. The running call is then nested in `outer`. Returns false if there is no
+/// outer call.
 pub(crate) fn is_below(place: usize, outer: Outer) -> bool {
     place < outer.place && above(outer.place) == outer.return_address
 }

@@ -17,7 +17,7 @@ pub(crate) struct Handlers {
     pub count: Handler,
     pub record: Handler,
     pub missing: Handler,
-    /// The handler of calls that ask whether work is done.
+    /// The handler of calls that ask whether GPU work has finished, such as `cuEventQuery`.
     pub query: Handler,
     pub first_argument: Noting,
     pub second_argument: Noting,

@@ -76,7 +76,8 @@ struct Form {
 }
 
 /// Prepares the jumps, if the process has loaded the driver. From then on [`original`] returns the functions' moved
-/// instructions. Must run before the library looks up any driver function.
+/// instructions. Must run before the library looks up any driver function, so that the library's own calls bypass the
+/// jumps.
 pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
@@ -96,7 +97,7 @@ pub fn prepare() {
 /// Prepares a jump for each driver function and returns the functions that have one.
 ///
 /// # Errors
-/// The reason why no function gets a jump.
+/// Returns the reason why no function gets a jump.
 fn prepared(driver: &ElfModule) -> Result<Vec<Patched>, String> {
     let forms = forms(driver);
     JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
@@ -141,7 +142,7 @@ fn prepared(driver: &ElfModule) -> Result<Vec<Patched>, String> {
 /// Returns the driver if the process has loaded it, and prevents it from being unloaded.
 ///
 /// # Errors
-/// The process has loaded the driver, but its module is not found.
+/// Returns an error if the process has loaded the driver, but the driver's module is not found.
 fn driver() -> Result<Option<ElfModule>, String> {
     let name = libcuda::NAME.to_str().unwrap_or_default();
     // SAFETY: the library is loaded already, or the call fails: no constructor runs.
@@ -305,7 +306,8 @@ fn entries(
     entries
 }
 
-/// Publishes the jumps for the `tllmprof` command, and writes those that can be written while threads run.
+/// Publishes the jumps for the `tllmprof` command, and writes those that can be written while threads run. Returns the
+/// functions that have a jump.
 fn publish(ready: Vec<(Form, PatchableEntry, [u8; JUMP], usize)>) -> Vec<Patched> {
     let mut patched = Vec::new();
     for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {

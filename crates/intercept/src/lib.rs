@@ -60,7 +60,8 @@ fn record_calls() {
     }
 }
 
-/// Forgets data about modules that may have been unloaded.
+/// Called when modules may have been unloaded. Forgets the real functions that were found for exports in those modules,
+/// and the named functions and patches of those modules.
 pub fn modules_have_gone() {
     if tllmprof_platform::lifecycle::is_filtered() {
         return;
@@ -127,7 +128,8 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| record_calls(),
 }
 
-/// Prepares the interception of calls. Called when the library is loaded.
+/// Called when the library is loaded. Stores which modules were loaded at start, and finds the real `dlsym` and
+/// `dlvsym`.
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();

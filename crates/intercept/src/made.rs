@@ -33,7 +33,7 @@ fn cross(what: &str) -> Option<String> {
 /// calls of a process together. Returns the standard error of that process. In that process itself, returns `None`.
 ///
 /// # Panics
-/// If the test fails in the separate process.
+/// Panics if the test fails in the separate process.
 pub(crate) fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     let test = path.split_once("::").unwrap().1;
@@ -256,8 +256,8 @@ fn set_errno(errno: i32) {
 }
 
 /// Calls [`real`] through `entry`, and checks that the library does not change the call: arguments in registers and on
-/// the stack, floating-point arguments if the path preserves them (`numbers`), the result, and `errno` before and
-/// after.
+/// the stack, the result, and `errno` before and after. Floating-point arguments are checked only if `numbers` is true,
+/// because not every path through the library preserves them.
 pub(crate) fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     let mut seen = MadeCall::default();
     // SAFETY: the entry leads to `real`, which has this type.

@@ -26,12 +26,12 @@ const NOT_READY: u32 = 600;
 /// Value of `CUDA_ERROR_NOT_INITIALIZED` and `cudaErrorInitializationError`.
 const NOT_INITIALIZED: usize = 3;
 
-/// Type of the functions that ask whether work is done.
+/// Type of the functions that ask whether GPU work has finished.
 type Query = unsafe extern "C-unwind" fn(usize) -> usize;
 
 /// Chooses the handler for the thunk of a runtime's function, or of a front (a function of another library with a
-/// driver function's name). If that library's driver calls reach this library, its own function is passed through.
-/// Until the driver is loaded, nothing is chosen.
+/// driver function's name). If the driver calls of the runtime or front reach this library, the function is passed
+/// through and not watched. Chooses nothing until the driver is loaded.
 pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
     if !driver::is_loaded() {
         return;
@@ -43,8 +43,8 @@ pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
     }
 }
 
-/// Calls the function of `thunk`, which asks whether the work of `handle` is done, and returns its result. `place` is
-/// an address on the stack: the return address of the program's call lies at this address or above.
+/// Calls the function of `thunk`, which asks whether the work of `handle` has finished, and returns its result. `place`
+/// is an address on the stack: the return address of the program's call lies at this address or above.
 pub(crate) unsafe extern "C-unwind" fn queried(
     handle: usize,
     thunk: &'static Thunk,
@@ -59,14 +59,15 @@ pub(crate) unsafe extern "C-unwind" fn queried(
     let since = if is_timed { recorder::ticks() } else { 0 };
     // SAFETY: the argument is the caller's.
     let result = unsafe { real(handle) };
-    // No panic: this only compares and stores numbers. `begins` and `ends` catch panics of the rest.
+    // No panic: this only compares and stores numbers. `begins` and `ends` catch the panics of the other code.
     if !is_below(place, thread::outer()) {
         note(handle, thunk, since, result);
     }
     result
 }
 
-/// Notes the result of a query that the program made.
+/// Notes the result of a query that the program made. If a wait by polling ends with this query, counts and records the
+/// wait.
 #[inline]
 fn note(handle: usize, thunk: &'static Thunk, since: u64, result: usize) {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.
@@ -106,7 +107,8 @@ fn begin_thread() {
     });
 }
 
-/// Returns the call of `thunk`'s function, and the work about which the function asks.
+/// Returns the call of `thunk`'s function, the work about which the function asks, and the stream argument. Returns
+/// `None` if the function does not ask about work.
 fn asked(handle: usize, thunk: &Thunk) -> Option<(Call, gpu::Wait, StreamArgument)> {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = thunk.role() else {
         return None;

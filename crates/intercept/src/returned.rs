@@ -1,5 +1,5 @@
-//! Handles a call after its real function has returned: records the call, and notifies the session (the part of the
-//! library that opens and closes windows) if an iteration may end with the call.
+//! Code that runs after the real function of an intercepted call has returned: it records the call, and notifies the
+//! session (the part of the library that opens and closes windows) if an iteration may end with the call.
 
 use tllmprof_calls::{CallPurpose, NcclCall};
 
@@ -66,7 +66,7 @@ fn came_back(frame: &CallFrame, result: usize) {
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn recorded(frame: &CallFrame, result: usize, until: u64) -> usize {
-    // No panic: this only compares and stores numbers. `recorded_with_care` catches panics of the rest.
+    // No panic: this only compares and stores numbers. `recorded_with_care` catches the panics of the other code.
     match is_recorded_at_once(frame, result, until) {
         true => result,
         false => recorded_with_care(frame, result, until),

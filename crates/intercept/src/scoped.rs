@@ -28,8 +28,8 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     }
 }
 
-/// Updates the data about scopes (to which GPU work is attributed) and graphs, before the real function of a call
-/// runs.
+/// Called before the real function of a call runs. Notes the launches and the destroyed graphs, for the scopes (to
+/// which GPU work is attributed).
 #[cold]
 pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -48,8 +48,8 @@ pub(crate) fn enters(frame: &CallFrame) {
     }
 }
 
-/// Updates the data about scopes (to which GPU work is attributed) and graphs, after the real function of a call has
-/// returned.
+/// Called after the real function of a call has returned. Notes the graph nodes and graphs that the call made, for the
+/// scopes (to which GPU work is attributed).
 #[cold]
 pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -149,7 +149,7 @@ fn configuration(frame: &CallFrame) -> Option<*const u8> {
     (!configuration.is_null()).then_some(configuration)
 }
 
-/// Returns the kernel and the grid of a launch call.
+/// Returns the kernel and the grid of a launch call, or `None` if the launch configuration is null.
 fn launch(call: Call, is_driver: bool, frame: &CallFrame) -> Option<LaunchNode> {
     let words = frame.args;
     let is_configured = matches!(

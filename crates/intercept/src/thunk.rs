@@ -31,8 +31,8 @@ pub(crate) const THUNK_SIZE: usize = size_of::<Thunk>();
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool of thunks (descriptions of real functions). Entries below [`USED`] are complete; of these only the
-    /// handler changes.
+    /// The pool of thunks (descriptions of real functions). The entries with an index below [`USED`] are complete: from
+    /// then on only the handler of such an entry changes.
     #[fork(keep = "pointers to thunks were handed out")]
     #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
@@ -275,8 +275,9 @@ impl Thunk {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
-    /// Makes the runtime's functions for `calls`, and those that replace driver functions, take the slow path again.
-    /// The slow path then decides for each function whether its calls may jump directly to the real function.
+    /// Makes the runtime's functions for `calls`, and the functions of other libraries that replace driver functions,
+    /// take the slow path again. The slow path then decides for each function whether its calls may jump directly to
+    /// the real function.
     pub(crate) fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -301,8 +302,8 @@ impl Thunk {
         }
     }
 
-    /// Makes the stub of this thunk (the code that callers got) jump to the handler of calls that ask whether work is
-    /// done.
+    /// Makes the stub of this thunk (the code that callers got) jump to the handler of calls that ask whether GPU work
+    /// has finished.
     pub(crate) fn watch_queries(&self) {
         let handler = handlers().query as *mut c_void;
         self.handler.store(handler, Ordering::Release);

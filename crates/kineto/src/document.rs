@@ -44,7 +44,7 @@ pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
     }
 }
 
-/// The state while a trace's JSON document is read.
+/// Reads a trace's JSON document and stores its content in `trace`.
 struct Document<'a> {
     trace: &'a mut Trace,
     budget: &'a Budget,

@@ -8,9 +8,9 @@ use tllmprof_foreign::rank_of_file;
 /// Maximum number of GPUs whose names are kept: the number that tllmprof's data format can distinguish.
 const GPUS: usize = 256;
 
-/// Maximum number of process groups to keep.
+/// Maximum number of process groups that are stored.
 const GROUPS: usize = 256;
-/// Maximum number of ranks of a process group to keep.
+/// Maximum number of ranks of a process group that are stored.
 const RANKS: usize = 1 << 16;
 
 /// The values at the top level of a trace that are used; the events are not among them.
@@ -42,7 +42,7 @@ pub struct ProcessGroup {
     pub ranks: Vec<u64>,
 }
 
-/// Top-level keys of a trace whose values [`Metadata`] keeps.
+/// Top-level keys of a trace whose values [`Metadata`] stores.
 pub(crate) const KEYS: &[&str] = &[
     "baseTimeNanoseconds",
     "host_name",

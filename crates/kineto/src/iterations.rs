@@ -217,8 +217,8 @@ fn add_calls(finder: &mut Finder, trace: &Trace) {
     }
 }
 
-/// Returns the time from the earliest start to the latest end of all calls and GPU work. If there
-/// are neither, returns the time from the first to the last host event.
+/// Returns the time from the earliest start to the latest end of all calls and GPU work. If there are neither, returns
+/// the time from the first to the last host event, or `None` if there are no host events.
 fn span(trace: &Trace) -> Option<Span> {
     let work = trace.gpu.iter().map(|work| (work.start, work.end()));
     let calls = trace
@@ -239,7 +239,7 @@ fn enclosing(mut spans: impl Iterator<Item = (i64, i64)>) -> Option<Span> {
     }))
 }
 
-/// Returns the thread that has the most host events.
+/// Returns the thread that has the most host events, or `None` if the trace has no host events.
 fn main_thread(trace: &Trace) -> Option<u64> {
     let mut counts: HashMap<u32, u64> = HashMap::new();
     for event in &trace.host {

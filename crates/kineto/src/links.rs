@@ -8,8 +8,8 @@ use tllmprof_record::{NO_STRING, StringId};
 
 use crate::trace::{HostEvent, HostKind, Trace};
 
-/// Maximum number of scopes (operators, modules and ranges) to keep. A scope is identified by its name and its parent
-/// scope.
+/// Maximum number of scopes (operators, modules and ranges) that are stored. A scope is identified by its name and its
+/// parent scope.
 const SCOPES: usize = 1 << 18;
 /// Maximum number of scopes (operators, modules and ranges) that may be open at once on a thread. Further scopes are
 /// ignored.
@@ -70,7 +70,8 @@ impl Links {
         links
     }
 
-    /// Visits a thread's next event in order of time. Returns true if the event should be kept.
+    /// Visits a thread's next event in order of time. Returns false for a call within another call, which is then
+    /// removed.
     fn visit(&mut self, open: &mut Open, event: &HostEvent, is_scope: bool) -> bool {
         while open
             .scopes

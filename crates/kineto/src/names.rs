@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of texts to keep. Further texts become empty.
+/// Maximum number of texts that are stored. Further texts become empty.
 const COUNT: usize = 1 << 20;
-/// Maximum total length of the kept texts, in bytes.
+/// Maximum total length of the stored texts, in bytes.
 const BYTES: usize = 128 << 20;
 
 /// Different texts, numbered from 1 in the order of their first use. The trace is converted to the form of a tllmprof
@@ -40,7 +40,7 @@ impl StringTable {
         at.and_then(|at| self.texts.get(at)).map_or("", |text| text)
     }
 
-    /// Returns all texts with their numbers.
+    /// Returns all texts with their numbers, of which the first is 1.
     pub fn all(&self) -> impl Iterator<Item = (StringId, &str)> {
         (1..).zip(self.texts.iter().map(|text| &**text))
     }

@@ -81,8 +81,8 @@ impl TraceProcess {
         new
     }
 
-    /// Returns the approximate number of entries that one call of [`Recording::read`] passes to its
-    /// caller.
+    /// Returns the approximate number of entries (strings and events) that one call of [`Recording::read`] passes to
+    /// its caller.
     #[must_use]
     pub fn entries(&self) -> u64 {
         (self.trace.host.len() + 2 * self.trace.gpu.len()) as u64

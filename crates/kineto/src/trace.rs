@@ -14,7 +14,7 @@ use crate::facts::Metadata;
 use crate::names::StringTable;
 use crate::own::{self, Own};
 
-/// Maximum number of host events to keep; the same maximum applies to GPU events.
+/// Maximum number of host events that are stored; the same maximum applies to GPU events.
 const LIMIT: usize = 6 << 20;
 
 /// Maximum number of processes to distinguish; the same maximum applies to threads.
@@ -99,7 +99,7 @@ pub struct Trace {
     pub process_names: HashMap<Scalar, StringId>,
     /// Names of threads, by process and thread.
     pub thread_names: HashMap<(Scalar, u32), StringId>,
-    /// Number of host events that were dropped because only one process is kept.
+    /// Number of host events that were dropped because they belong to another process than the one that is reported.
     pub of_others: u64,
     threads: HashMap<Scalar, u32>,
     streams: StreamNumbers<Scalar>,
@@ -118,8 +118,8 @@ enum Category {
 }
 
 impl Category {
-    /// Returns the category of an event in a trace that tllmprof exported. `text` is the event's
-    /// `cat`.
+    /// Returns the category of an event in a trace that tllmprof exported, or `None` if tllmprof does not use that
+    /// category. `text` is the event's `cat`.
     fn of_own(text: &str) -> Option<Self> {
         Some(match text {
             "iteration" => Self::Iteration,
@@ -134,8 +134,8 @@ impl Category {
         })
     }
 
-    /// Returns the category of an event that the PyTorch profiler wrote. `text` is the event's
-    /// `cat`; older versions write `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset`.
+    /// Returns the category of an event that the PyTorch profiler wrote, or `None` if the category is unknown. `text`
+    /// is the event's `cat`; older versions write `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset`.
     fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "cuda_runtime" | "cuda_driver" | "hip_runtime" | "Runtime" => {
@@ -162,7 +162,7 @@ impl Category {
 const MODULE: &str = "nn.Module: ";
 
 impl Trace {
-    /// Adds an event of the trace: keeps those of its values that reports use.
+    /// Adds an event of the trace: stores those of its values that reports use.
     pub fn take(&mut self, raw: &RawEvent) {
         if raw.phase == b'M' {
             return self.describe(raw);

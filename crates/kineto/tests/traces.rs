@@ -387,8 +387,8 @@ fn ranks_are_aligned_by_their_collectives() {
     let report = reported(vec![rank(0, 10.0, 0.0), rank(1, 7000.0, 250_000.0)]);
     let found = &report["collectives"];
     assert_eq!(found["notes"], json!([]));
-    // Of 32 collectives, the first of each trace is not matched, because the traces do not show how
-    // long it waited for the other rank.
+    // Of 32 collectives, the first of each trace is not matched, because the traces do not show how long that
+    // collective waited for the other rank.
     assert_eq!(found["matched"], 30);
     assert_eq!(found["groups"][0]["processes"], json!([0, 1]));
     assert_eq!(found["wait_ns"], 0);
@@ -411,7 +411,7 @@ fn each_gpu_has_its_own_times() {
     let mut events = two_steps()["traceEvents"].as_array().unwrap().clone();
     events.push(work("kernel", "other", 3, (1010.0, 20.0), 99));
     events.push(work("gpu_memset", "Memset (Device)", 3, (1025.0, 10.0), 98));
-    // GPUs are kept apart whatever their numbers are.
+    // Work of GPUs with any numbers must be reported separately for each GPU.
     events.push(work("kernel", "far", 19, (1030.0, 7.0), 97));
     events.push(work("kernel", "last", 255, (1030.0, 5.0), 96));
     let report = reported(vec![read_json(&document(events))]);

@@ -14,8 +14,8 @@ pub enum Call {
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// The return of a wait. The wait itself is already in the thread's trail (list of recent calls), from
-    /// the time when it was entered.
+    /// The return of a wait. The thread's trail (list of recent calls) has contained the wait since the thread began to
+    /// wait.
     Returned(Wait),
     /// The begin of a stream capture on this thread. The thread's calls during the capture are ignored,
     /// because they run nothing on the GPU.

@@ -7,8 +7,8 @@ use crate::trail::{THREADS, Threads};
 /// Number of the latest history entries in which a thread must have launched work. Otherwise the thread counts as
 /// having stopped.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// A thread counts as taking turns with other threads if their waits find at most one in this number of the thread's
-/// launches unfinished.
+/// A thread counts as taking turns with other threads if at most one in this number of the thread's launches is
+/// unfinished when another thread waits.
 const MAX_STRAY_DIVISOR: u32 = 8;
 /// Size, in bits, of the hash set that holds the call sites of a thread.
 const SITE_BITS: usize = 2048;

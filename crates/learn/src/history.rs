@@ -84,7 +84,6 @@ impl History {
         }
     }
 
-    /// Returns the number of times that entries were dropped.
     pub(crate) const fn drops(&self) -> u32 {
         self.drops
     }
@@ -115,7 +114,7 @@ impl History {
         self.keep(0);
     }
 
-    /// Returns the entries from number `first` on.
+    /// Returns the entries from index `first` on. The result is empty if there are no such entries.
     pub(crate) fn since(&self, first: usize) -> &[HistoryEntry] {
         self.entries().get(first..).unwrap_or(&[])
     }

@@ -8,12 +8,12 @@
 //! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls that its thread
 //!   made just before. Sizes and graph handles are left out, because they change with the batch size. A thread that
 //!   launches nothing itself (a copy thread, an output thread) is identified only by its calls.
-//! - An occurrence of a site ends no iteration if nothing was launched since the previous one. This excludes idle
-//!   polling and second reads of the same results.
+//! - An occurrence of a site ends no iteration if nothing was launched since the previous occurrence. This rule
+//!   excludes idle polling and second reads of the same results.
 //! - An *engine* is a group of threads that launch for the same loop. All intervals are measured in the *work* of an
-//!   engine: the number of its launches. A thread that launches and never waits (PyTorch's backward pass) is a
-//!   *hand*: it works for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread
-//!   for each request) are one engine. Threads that wait while other threads have unfinished work are separate
+//!   engine: the number of its launches. A thread that launches and never waits (PyTorch's backward pass) is a *hand*:
+//!   it works for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread for each
+//!   request) are one engine. If threads wait while other threads have unfinished work, the two groups are separate
 //!   engines ([`engine`]). The learner follows the engine that launches most work.
 //! - The learner begins with the most frequent site. It moves outward to a rarer site if that site explains why the
 //!   work between occurrences varies ([`choose`]). So the loop over passes of the target model replaces the loop over

@@ -6,8 +6,8 @@ use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
 use crate::trail::{DEPTH, ThreadLaunches, Threads};
 
-/// The rule for iterations: the call site (a wait or a copy) at which they end, or the launch with which they
-/// begin.
+/// The rule for iterations: the call site (a wait or a copy) at which iterations end, or the launch with which
+/// iterations begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnedRule {
     /// The type of the call at the call site that ends iterations. `None` before a call site is
@@ -92,8 +92,8 @@ impl LearnedRule {
         u32::from(self.thread)
     }
 
-    /// Returns the number of threads outside the engine (the followed threads) that launch at least half as
-    /// much. Such threads may belong to further engines in the process.
+    /// Returns the number of threads outside the engine (the followed threads) that launch at least half as much as the
+    /// thread that [`thread`](Self::thread) returns. Such threads may belong to further engines in the process.
     #[must_use]
     pub fn other_engines(&self) -> u32 {
         u32::from(self.others)

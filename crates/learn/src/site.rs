@@ -64,9 +64,10 @@ fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often form a
-/// pool: at level 0 (without this hash) the pool is one call site, and at the other levels each thread is one. For
-/// threads that launch, the key does not include the thread, because the learner tracks which of them to follow.
+/// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often form a pool.
+/// At level 0, whose key does not use this hash, the whole pool is one call site. At the other levels, each thread of
+/// the pool is a separate call site. For threads that launch, the key does not include the thread, because the learner
+/// tracks which of them to follow.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

@@ -93,14 +93,14 @@ impl Trail {
     /// Offset in bytes of the count of graph launches in a trail (a thread's recent calls), for the assembly code.
     /// The count has 32 bits and wraps around.
     pub const GRAPHS: usize = core::mem::offset_of!(Self, graphs);
-    /// The token of a graph launch.
+    /// The token (the number that stands for a call in a trail) of a graph launch.
     pub const GRAPH: u64 = token::GRAPH;
     /// The token of a copy to the host that may return before it is done.
     pub const COPY_TO_HOST: u64 = token::COPY_TO_HOST;
     /// The token of a copy to the device.
     pub const COPY_TO_DEVICE: u64 = token::COPY_TO_DEVICE;
 
-    /// Returns the token of a wait.
+    /// Returns the token (the number that stands for a call in a trail) of a wait of this kind.
     #[must_use]
     pub const fn wait(wait: Wait) -> u64 {
         token::WAIT + wait as u64
@@ -140,7 +140,7 @@ impl Trail {
         add(&self.graphs);
     }
 
-    /// Returns the token of the thread's latest call.
+    /// Returns the token (the number that stands for a call) of the thread's latest call, or 0 if there was no call.
     #[must_use]
     pub fn newest(&self) -> u64 {
         let calls = self.calls.load(Relaxed);

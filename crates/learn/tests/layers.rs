@@ -31,7 +31,7 @@ fn iterations(name: &str) -> (Records, Vec<Records>) {
 }
 
 /// Splits an iteration into layers: cuts it after each wait that follows the router. Returns the records up to the
-/// first such wait, those of each layer between two waits, and those after the last.
+/// first such wait, the records of each layer, and the records after the last such wait.
 fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     let mut parts = vec![Records::new()];
     let mut routed = false;

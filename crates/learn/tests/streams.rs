@@ -185,8 +185,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model. The learner opens windows
-/// (recorded intervals) later in these streams.
+/// Streams with so little work in an iteration that the iteration could be a layer of a model. The learner opens
+/// windows (recorded intervals) later in these streams.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",

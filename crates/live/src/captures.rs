@@ -73,12 +73,13 @@ impl WindowWait {
         }
     }
 
-    /// Returns true if `client` waits for the window.
+    /// Returns true if `client` waits for an answer about the window: it requested the window, or asked to stop it.
     pub(crate) fn waits(&self, client: u64) -> bool {
         self.waiting().any(|other| other == client)
     }
 
-    /// Returns the clients that wait for the window.
+    /// Returns the clients that wait for an answer about the window: the client that requested it, if any, and those
+    /// that asked to stop it.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
         self.owner.into_iter().chain(self.stoppers.iter().copied())
     }
@@ -134,8 +135,8 @@ mod tests {
     use DemandProgress::{Closed, Open, Waits};
     use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
-    /// Passes each progress in `events` at its time (in milliseconds), and checks that the given task
-    /// results.
+    /// Passes each progress in `events` at its time (in milliseconds), and checks that the window's next task is the
+    /// task in `events`.
     fn drive(mut watch: WindowWait, events: &[(u64, DemandProgress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {

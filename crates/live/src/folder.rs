@@ -36,7 +36,7 @@ impl fmt::Display for FolderRefusal {
     }
 }
 
-/// Returns the path for this process's control socket. Creates the socket's folder if needed.
+/// Returns the path for this process's control socket. Creates the socket's folder if it does not exist.
 ///
 /// # Errors
 /// Returns the reason why no folder can be used.

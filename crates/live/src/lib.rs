@@ -7,11 +7,11 @@
 //!
 //! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the program's
 //! signal handlers, holds none of the program's locks, and delays the end of the process by a second at most.
-//! While no client is connected, it sleeps in one system call without a time-out. Clients are limited in the
-//! length of a line, in number and in time.
+//! While no client is connected, it sleeps in one system call without a time-out. The number of clients, the length
+//! of a line, and the time for which a client may be silent are limited.
 //!
 //! [`socket`] manages the descriptors, [`folder`] chooses the socket's folder, [`clients`] reads and writes
-//! lines, and [`captures`] follows a window from its request to its end.
+//! lines, and [`captures`] follows a window (a range of iterations to capture) from its request to its end.
 
 mod captures;
 mod clients;
@@ -42,7 +42,8 @@ lifecycle::global! {
     /// True if the listening thread has been started.
     #[fork(reset)]
     static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-    /// Data about the process that the listening thread needs.
+    /// The settings, the variable `XDG_RUNTIME_DIR` and the host's name, for the listening thread. The thread must not
+    /// look them up itself, because another thread may change the environment at any time.
     #[fork(reset)]
     static SURROUNDINGS: Published<Surroundings> = Published::none();
 }

@@ -135,7 +135,8 @@ impl Server {
         }
     }
 
-    /// Handles the next line of the client at index `place`. Returns true if there was a line.
+    /// Reads the next line of the client at index `place`, carries out the request in it, and answers the client.
+    /// Returns true if there was a line.
     fn serve_client(&mut self, place: usize) -> bool {
         let client = &mut self.clients[place];
         client.write();
@@ -293,7 +294,8 @@ impl Server {
         }
     }
 
-    /// Stops the open window (the recorded interval). The client gets its answer once the window has closed.
+    /// Stops the open window (the recorded interval). Returns the refusal if no window is open and none was asked for.
+    /// Otherwise returns `None`, and the client gets its answer once the window has closed.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         if !live::stop() {
             return Some(ControlEvent::refused("no window is open or was asked for"));

@@ -182,7 +182,7 @@ impl Socket {
         }
         // SAFETY: the strings end with a zero byte, and the address is passed with the length of its type.
         let failed = unsafe {
-            // `bind` gives the socket's file the permissions of the descriptor, so they are set
+            // `bind` gives the socket's file the permissions of the descriptor, so the descriptor's permissions are set
             // first.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
@@ -309,8 +309,9 @@ fn moved(result: isize) -> Moved {
     }
 }
 
-/// Waits, for at most `patience`, until one of the sockets has data to read, or accepts data if its flag is
-/// true. Returns the ready sockets as bits (bit n for socket n), and true if the first socket was shut down.
+/// Waits, for at most `patience`, until one of the sockets is ready: it has data to read or, if its flag is true,
+/// accepts data to write. Returns the ready sockets as bits (bit n for socket n), and true if the first socket was shut
+/// down.
 pub(crate) fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,

@@ -208,7 +208,8 @@ impl Database {
         found.ok().flatten().map_or(0, i64::unsigned_abs)
     }
 
-    /// Returns the text that has the number `id` in nsys's table of strings.
+    /// Returns the text that has the number `id` in nsys's table of strings, or `None` if the text is missing or cannot
+    /// be read.
     pub fn string(&self, id: i64) -> Option<String> {
         self.limited(|connection| {
             let mut statement = connection

@@ -104,7 +104,7 @@ impl ExportFacts {
         Ok(facts)
     }
 
-    /// Keeps an environment variable if tllmprof uses this variable, or if the value of this variable may be the
+    /// Stores an environment variable if tllmprof uses this variable, or if the value of this variable may be the
     /// rank. `setting` has the form `NAME=value` or `NAME="value"`.
     fn variable(&mut self, setting: &str) {
         let Some((name, value)) = setting.split_once('=') else {
@@ -130,8 +130,8 @@ impl ExportFacts {
         self.threads.get(&process).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the rank that the environment of the program contains. The program is the one that
-    /// nsys started.
+    /// Returns the rank that the environment of the program contains, or `None` if it contains none. The program is the
+    /// one that nsys started.
     pub fn rank(&self) -> Option<u64> {
         let ranked = Ranked::by_variables(&|name| {
             self.variables

@@ -35,7 +35,7 @@ pub(crate) fn find(
             return;
         }
         let domain = domains.name(&range);
-        // There are many ranges but few different names, so the result for each name is kept.
+        // There are many ranges but few different names, so the result for each name is cached.
         let is_candidate = match range.text.number() {
             Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
                 finder.is_candidate(RangeSource::Nvtx, &range.text.get(database), domain)
@@ -106,8 +106,8 @@ pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
-/// Returns the time from the start of the earliest NVTX range to the end of the latest, for the
-/// process with the number `of`.
+/// Returns the time from the start of the earliest NVTX range to the end of the latest, for the process with the
+/// number `of`. Ranges without an end are not used. Returns `None` if no range remains.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
     // If the ranges cannot be read, the process is treated as having none.

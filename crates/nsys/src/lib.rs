@@ -3,8 +3,8 @@
 //! [`open`] returns the processes that used CUDA, each as a [`Recording`](tllmprof_report::Recording). Windows and
 //! iterations come from the ranges of tllmprof's NVTX domain, or else `tllmprof_foreign` finds them. Calls, kernels
 //! and copies come from nsys's CUDA trace. Calls and GPU work are kept in memory, about ten bytes each. Missing tables
-//! and columns are treated as empty, and rows with invalid times are counted. The reader was checked with exports of
-//! nsys 2023.4 to 2026.2.
+//! and columns are treated as empty. Rows with invalid times are left out and counted. The reader was checked with
+//! exports of nsys 2023.4 to 2026.2.
 //!
 //! Times are nanoseconds since nsys started, not `CLOCK_MONOTONIC`. They cannot be compared with times in other files.
 

@@ -16,8 +16,8 @@ use crate::rows::{CallRow, WorkKind, WorkRow};
 /// The tables that contain CUDA calls.
 pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
-/// Maximum number of CUDA calls to keep; the same maximum applies to pieces of GPU work. At the
-/// maximum, the calls and the work together take about 500 MB. Further rows are only counted.
+/// Maximum number of CUDA calls that are stored; the same maximum applies to pieces of GPU work. At the maximum, the
+/// calls and the work together take about 500 MB. Further rows are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
 /// Maximum length of the list `IndexedNames::listed`. Its entries belong to the numbers that nsys gives to names.
@@ -236,8 +236,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             .add(reason);
     }
 
-    /// Counts a row of `process`. Returns true if the row may be kept, and false if the maximum number of rows
-    /// is reached.
+    /// Counts a row of `process`. Returns true if the row may be stored, and false if the maximum number of rows is
+    /// reached.
     fn has_room(&mut self, process: i64) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
@@ -343,7 +343,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         (self.is_wanted)(process, start).then_some((start, took))
     }
 
-    /// Returns the number of the GPU and the stream of a row.
+    /// Returns the number of the GPU on which a row's work ran, and the number of its stream in a tllmprof record.
     ///
     /// # Errors
     /// Returns the reason why the work cannot be converted to the form of a tllmprof record.

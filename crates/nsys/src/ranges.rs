@@ -192,8 +192,8 @@ impl Range {
         self.end == OPEN
     }
 
-    /// Returns the meaning of a range in tllmprof's own domain. `text` is the range's text; the
-    /// payload is used too.
+    /// Returns the meaning of a range in tllmprof's own domain. `text` is the range's text. The meaning also depends on
+    /// the range's payload.
     pub fn own(&self, text: &str) -> Own {
         let generation = text
             .strip_prefix("Python GC gen")

@@ -39,7 +39,8 @@ impl Ids {
         id
     }
 
-    /// Returns the id of a text.
+    /// Returns the id of a text. A text that has no id yet gets the next one. Once [`LIMIT`] ids are in use, the result
+    /// for a new text is [`NO_STRING`].
     pub(crate) fn of_text(&mut self, text: &str) -> StringId {
         if let Some(id) = self.by_text.get(text) {
             return *id;

@@ -3,9 +3,9 @@
 use libc::c_int;
 use tllmprof_sync::kernel;
 
-/// Runs a memory barrier on every thread of the process. Each thread's earlier stores become visible, and its
-/// later loads return current values. So threads can count calls without memory fences of their own. Returns
-/// false if the kernel does not support this.
+/// Runs a memory barrier on every thread of the process. Each thread's earlier stores become visible, and its later
+/// loads return current values. So threads can count calls without memory fences of their own. Returns false if the
+/// kernel does not support such barriers.
 pub fn process_wide() -> bool {
     const PRIVATE_EXPEDITED: c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;

@@ -186,7 +186,7 @@ impl Inside {
         (was_inside == 0).then(|| Self(()))
     }
 
-    /// Keeps the mark set after this value is gone, until [`Inside::leave`].
+    /// Leaves the mark set when this value goes out of scope. [`Inside::leave`] removes the mark.
     pub fn stay(self) {
         core::mem::forget(self);
     }

@@ -23,7 +23,7 @@ impl OwnFile {
     /// Takes over an open file, and moves it to a high descriptor number.
     ///
     /// # Errors
-    /// The status of the file cannot be read.
+    /// Returns an error if the status of the file cannot be read.
     pub fn new(file: File) -> io::Result<Self> {
         let file = move_up(file);
         let identity = identity_of(&file)?;
@@ -33,8 +33,8 @@ impl OwnFile {
         })
     }
 
-    /// Returns the file, or `None` if its descriptor no longer belongs to it (the program has closed or
-    /// reused the number).
+    /// Returns the file, or `None` if the descriptor no longer belongs to the file, because the program has closed or
+    /// reused the number.
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }
@@ -44,7 +44,7 @@ impl OwnFile {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
 
-    /// Replaces the file by `file`, after the program has closed its descriptor. Returns false if `file` is a
+    /// Replaces the file by `file`, after the program has closed the old descriptor. Returns false if `file` is a
     /// different file on disk.
     pub fn reopen(&mut self, file: File) -> bool {
         let is_same = self.is(&file);

@@ -123,7 +123,7 @@ impl Driver {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {
             let driver = DRIVER.publish(known, Self::load()?);
-            // The old value is kept and not freed, because other threads may still be using it.
+            // The old value is not freed, because other threads may still be using it.
             attic::put(known);
             driver
         })
@@ -179,13 +179,14 @@ impl Driver {
         }
     }
 
-    /// Returns the newest CUDA version that the driver supports, as 1000 × major + 10 × minor.
+    /// Returns the newest CUDA version that the driver supports, as 1000 × major + 10 × minor; `None` if the query
+    /// fails.
     pub fn version(&self) -> Option<c_int> {
         let mut version = 0;
         (self.driver_get_version?(&mut version) == 0).then_some(version)
     }
 
-    /// Returns the number of free bytes of GPU memory, for the calling thread's context.
+    /// Returns the number of free bytes of GPU memory, for the calling thread's context; `None` if the query fails.
     pub fn free_memory(&self) -> Option<usize> {
         let (mut free, mut total) = (0, 0);
         (self.mem_get_info?(&mut free, &mut total) == 0).then_some(free)
@@ -195,8 +196,9 @@ impl Driver {
     pub const NAME_LENGTH: usize = 60;
 
     /// Returns the mangled name of the kernel that a program launches by `handle`, cut to [`Self::NAME_LENGTH`].
-    /// Drivers since 12.3 provide names. There are two functions because a program can launch a `CUfunction` or a
-    /// `CUkernel`; each function rejects the handles of the other (error 400 with driver 580).
+    /// Returns `None` if the driver provides no name (drivers do since 12.3), or if the name is empty or not UTF-8. The
+    /// driver has two functions for names, `cuFuncGetName` and `cuKernelGetName`, because a program can launch a
+    /// `CUfunction` or a `CUkernel`. Each of them rejects the handles of the other (error 400 with driver 580).
     pub fn kernel_name<'a>(
         &self,
         handle: u64,
@@ -212,8 +214,8 @@ impl Driver {
             .filter(|name| !name.is_empty())
     }
 
-    /// Calls `take` with the whole mangled name of the kernel that a program launches by `handle`, and returns its
-    /// result.
+    /// Calls `take` with the whole mangled name of the kernel that a program launches by `handle`, and returns the
+    /// result of `take`. Returns `None` if the driver provides no name.
     pub fn with_kernel_name<T>(&self, handle: u64, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
         let mut place = core::ptr::null();

@@ -195,14 +195,14 @@ impl ElfModule {
         (tables.symbols != 0 && tables.strings != 0).then_some(module)
     }
 
-    /// Returns the address of the table that leads to the unwind entries (`.eh_frame_hdr`).
+    /// Returns the address of the table that leads to the unwind entries (`.eh_frame_hdr`), or `None` if the module has
+    /// no such table.
     pub fn unwind_table(&self) -> Option<usize> {
         let mut headers = self.memory.headers().iter();
         let table = headers.find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
         Some(self.memory.address(table.p_vaddr))
     }
 
-    /// Returns true if `address` lies in the module.
     pub const fn contains(&self, address: usize) -> bool {
         address >= self.start && address < self.end
     }
@@ -225,7 +225,7 @@ impl ElfModule {
             .string(self.tables.strings.wrapping_add(offset), most)
     }
 
-    /// Returns entry `index` of the symbol table.
+    /// Returns entry `index` of the symbol table, or `None` if the entry is not in a readable segment.
     fn symbol(&self, index: usize) -> Option<ElfSymbol> {
         const SIZE: usize = size_of::<Elf64_Sym>();
         let at = self.tables.symbols.checked_add(index.checked_mul(SIZE)?)?;
@@ -259,7 +259,7 @@ impl ElfModule {
             .unwrap_or_default()
     }
 
-    /// Returns the module's soname: the name under which other modules require it.
+    /// Returns the module's soname: the name under which other modules require it. Returns `None` if it has none.
     pub fn soname(&self) -> Option<&CStr> {
         let mut name = None;
         self.each_dynamic(|tag, value| {
@@ -281,9 +281,9 @@ impl ElfModule {
         });
     }
 
-    /// Returns the address of the function that the module defines under `name`; `None` for an IFUNC. If the
-    /// module has symbol versions, the function must have the version `version` or, if that is `None`, be the
-    /// default version.
+    /// Returns the address of the function that the module defines under `name`, or `None` if there is none or if it is
+    /// an IFUNC. If the module has symbol versions, the function must have the version `version` or, if that is `None`,
+    /// be the default version.
     pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
         let found = self.definition(name, version)?;
         (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
@@ -441,7 +441,7 @@ impl ElfModule {
         runs_early
     }
 
-    /// Returns the symbol index of the undefined symbol `name`.
+    /// Returns the index in the symbol table of the undefined symbol `name`, or `None` if there is no such symbol.
     fn undefined(&self, name: &CStr) -> Option<usize> {
         // The search ends at the end of the segment, because a damaged table may claim a larger
         // size.

@@ -102,7 +102,8 @@ pub fn start(wanted: bool) {
     }
 }
 
-/// Returns true if this library was loaded before the C library when the process started, and not later.
+/// Returns true if this library was preloaded: the C library then comes after it in load order. Returns false if it was
+/// loaded later.
 pub fn is_preloaded() -> bool {
     resolve::next(c"setenv").is_some()
 }

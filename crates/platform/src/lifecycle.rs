@@ -11,8 +11,9 @@
 //!   library. A value that a reset replaces is forgotten, not dropped, because the allocator may be in any state.
 //! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value that a reset
 //!   replaces is forgotten here as well, because it may belong to the old interpreter.
-//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session finishes pending work in its exit
-//!   handler. `#[exit = "..."]` marks a static that exit affects.
+//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session (the part of the library that
+//!   opens and closes windows) finishes pending work in its exit handler. `#[exit = "..."]` marks a static that exit
+//!   affects.
 //! - **Exec.** All state is lost, regardless of the declarations: the new program's copy of the library begins with the
 //!   initial values. Environment variables and descriptors that are not closed survive. `#[exec = "..."]` marks a
 //!   static that represents such a variable or descriptor.

@@ -27,8 +27,8 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-    /// Device and inode number of the file that was standard error when the library was loaded; 0 if standard
-    /// error was closed.
+    /// Device and inode number of the file that is the program's standard error; both 0 if standard error was
+    /// closed. Stored when the library is loaded, and again when the program redirects descriptor 2.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]
@@ -61,11 +61,12 @@ pub fn start() {
     }
 }
 
-/// Called when the program has redirected descriptor `new`. Ignored in a child that shares its parent's memory until it
-/// runs another program (`vfork`), because the child has separate descriptors.
+/// Called after the program has redirected descriptor `new`. If this is descriptor 2, stores the identity of the new
+/// standard error. Does nothing in a child that shares its parent's memory until it runs another program (`vfork`),
+/// because the child's descriptors are not those of the parent.
 pub fn redirected(new: i32) {
-    // If the library has not written a line and will not write one, the identity of standard error is not needed, and
-    // no system call is made.
+    // If no line has been written, or no line may be written because the process has a seccomp filter, the identity of
+    // standard error is not needed. Then this function makes no system call.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -95,7 +96,8 @@ pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
-/// Writes `tllmprof: ` and the message as one line.
+/// Writes `tllmprof: ` and the message as one line to standard error. Warnings and errors are also passed to the
+/// function that [`keep`] has registered. Does nothing if a seccomp filter may end the process for a system call.
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
     if lifecycle::is_filtered() {
         return;
@@ -118,8 +120,8 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     write_quietly(text.line());
 }
 
-/// Writes a line like [`line`], but makes no system call other than `write`. Used if the process has a filter
-/// (seccomp) that may end it for other calls.
+/// Writes a line like [`line`], but makes no system call other than `write`. Used if the process has a seccomp filter
+/// that may kill the process at any other system call.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
     if is_logged(level) {
         let text = LineText::format(message);

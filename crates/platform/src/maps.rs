@@ -78,8 +78,8 @@ impl Maps {
     #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
         const PAGE: usize = 4096;
-        // Search from 64 KiB on, because the first pages cannot be mapped, and only up to the last mapping, because
-        // the addresses after it belong to the kernel.
+        // The first pages cannot be mapped, so the search begins at 64 KiB. It ends at the last mapping, because the
+        // addresses after the last mapping belong to the kernel.
         let (lowest, highest) = (address.saturating_sub(reach), address.saturating_add(reach));
         let mut from = 0x1_0000;
         let mut gaps = Vec::new();

@@ -68,7 +68,7 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
 }
 
 /// Returns true if the loader has finished the module's relocations. The loader's last action is to make the RELRO
-/// pages read-only. A module without such pages counts as finished, because writing to it cannot fault.
+/// pages read-only. A module without such pages counts as finished, because its pages stay writable.
 pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);
     relro.is_empty()
@@ -140,7 +140,7 @@ pub fn has_stack() -> bool {
     const NEEDED: usize = 512 * 1024;
     let here = stack::here();
     // The stack pointer may lie outside these bounds: a coroutine or a signal handler may run on
-    // another stack, whose size is unknown.
+    // another stack, whose size is unknown. Then this function returns false.
     stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
 }
 
@@ -154,7 +154,8 @@ pub fn is_left_alone(module: &ElfModule) -> bool {
         })
 }
 
-/// Reads memory of any module. Returns false if no module is loaded at the address any more.
+/// Copies the memory at `address` to `buffer`, if the address lies in a loaded module. Returns false if it does not,
+/// for example because the module was unloaded.
 pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
     let mut found = false;
     elf::walk(|module| {
@@ -175,8 +176,8 @@ lifecycle::global! {
     /// symbol look-ups read this flag.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// The function to call when modules were loaded or unloaded. The search for native functions by name does not use
-    /// it.
+    /// The function to call after modules were loaded or unloaded; empty until [`watch`] is called. The search for
+    /// native functions by name (`sym:` rules) sets only [`ARE_WATCHED`].
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
     /// Value of [`elf::changes`] when the watcher was last called.

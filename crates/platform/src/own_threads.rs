@@ -1,12 +1,12 @@
 //! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
 //! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then on, each
-//! of the library's threads regularly checks whether only the library's threads are left. If so, it ends. Until the
-//! main thread leaves, an idle thread sleeps in one system call, without a time limit. When the main thread leaves, it
-//! wakes the library's threads ([`main_thread_leaves`]).
+//! of the library's threads regularly checks if only the library's threads are left. The thread ends if this is
+//! so. Until the main thread leaves, an idle thread of the library sleeps in one system call, without a time limit.
+//! When the main thread leaves, it wakes the library's threads ([`main_thread_leaves`]).
 //!
-//! When the process exits, the threads are asked to end and awaited for a limited time ([`await_end`]),
-//! because destructors that run afterwards may free data that the threads use.
+//! When the process exits, it requests the end of the library's threads, and waits for this end for a limited time
+//! ([`await_end`]). Destructors that run afterwards may free data that the threads use.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -92,7 +92,8 @@ impl Drop for OwnThread {
     }
 }
 
-/// Starts the thread of this type. Returns true on success. The thread runs no signal handlers of the program.
+/// Starts the thread of this type, with a stack of `stack` bytes. Returns true on success. All signals are blocked in
+/// the new thread, so it runs no signal handlers of the program.
 pub fn start(
     kind: ThreadKind,
     stack: usize,
@@ -108,13 +109,14 @@ pub fn start(
     is_started
 }
 
-/// Returns true if `number` is the kernel's ID of the latest thread of one of the library's types of threads.
+/// Returns true if `number` is the thread ID of one of the library's threads. An ended thread still counts until the
+/// next thread of its type starts.
 pub fn is_one(number: i32) -> bool {
     let mut numbers = NUMBERS.iter();
     numbers.any(|known| known.load(Ordering::Acquire) == number)
 }
 
-/// Notes that the thread of this type is about to end, so that [`await_end`] waits for it.
+/// Stores that the thread of this type was asked to end, so that [`await_end`] waits for it.
 pub fn ends(kind: ThreadKind) {
     END[kind as usize].store(true, Ordering::Release);
 }
@@ -153,7 +155,8 @@ pub fn watch_main_thread() {
     }
 }
 
-/// Runs in the child of a fork, whose main thread is the thread that has forked.
+/// Runs in the child of a fork, where the thread that forked is the main thread. Watches this thread's end if the
+/// parent's main thread was watched.
 fn in_child(_: &OnlyThread) {
     if MAIN_THREAD_IS_WATCHED.swap(false, Ordering::Relaxed) {
         watch_main_thread();
@@ -183,8 +186,9 @@ pub fn has_memory_for_thread_locals() -> bool {
 
 /// Returns the time that an idle thread may sleep until it must call [`are_alone`]; `None` means no limit.
 ///
-/// There is no limit while the main thread runs, if the library is sure to notice that thread's end. The library is
-/// not sure if it was attached to the process and the main thread has made no intercepted call since.
+/// The result is `closely` after the main thread has left. There is no limit while the main thread runs and the
+/// library is sure to notice that thread's end. The limit is one second if the library is not sure. This is so if the
+/// library was attached to the process, and the main thread has made no intercepted call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {
@@ -197,7 +201,7 @@ pub fn look_after(closely: Duration) -> Option<Duration> {
 /// left.
 ///
 /// A thread that has ended has no memory, so reading its memory fails. No file is opened for this check: even
-/// for a short time, a descriptor of the library could have the number that the program expects to get.
+/// for a short time, a descriptor of the library could take the number that the program expects for its next one.
 fn main_thread_has_left() -> bool {
     let (byte, mut copy) = (0u8, 0u8);
     let from = libc::iovec {
@@ -215,8 +219,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses to read the main thread's memory for another reason than ESRCH (no such thread), the memory
-    // shows nothing. Then the flag decides, which the main thread sets when it ends.
+    // If the call failed with another error than ESRCH (no such thread), the failure does not show if the main thread
+    // has ended. Then the flag decides, which the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }

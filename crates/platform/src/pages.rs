@@ -102,7 +102,6 @@ pub struct Spare<T: 'static> {
 }
 
 impl<T: Chained> Spare<T> {
-    /// Returns an empty list.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -124,7 +123,7 @@ impl<T: Chained> Spare<T> {
         Some(value)
     }
 
-    /// Forgets all values in the list. For the child of a fork, where the kernel has filled their memory with
+    /// Forgets all values in the list. Called in the child of a fork, where the kernel has filled their memory with
     /// zeros.
     pub fn forget(&self) {
         self.first.set(None);

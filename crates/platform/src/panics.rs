@@ -1,7 +1,7 @@
 //! Contains panics: they are bugs of this library, and must not reach the host program.
 //!
-//! A panic must not leave a function that the program or the library's assembly code calls, because it would
-//! end the process. So each of these functions runs its code in [`contained`]. [`crate::internal_error`] logs
+//! A function that the program or the library's assembly code calls must not let a panic escape, because the panic
+//! would end the process. So each of these functions runs its code in [`contained`]. [`crate::internal_error`] logs
 //! the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Finds the real function that the program means by a name, for a hook that has to call it.
+//! Finds the function that a name would refer to if this library were not loaded. A hook calls this function.
 //!
 //! `dlsym` and `libloading` are not used: the program is in the middle of a call, which must neither wait for
 //! the loader's lock nor change the program's `dlerror`.
@@ -10,7 +10,7 @@ use crate::elf;
 use crate::elf::ElfModule;
 use crate::lifecycle;
 
-/// The largest number of initially loaded modules that are stored.
+/// Capacity of the list of modules that were loaded when the process started.
 const INITIAL: usize = 512;
 
 lifecycle::global! {
@@ -167,10 +167,10 @@ pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns the function that the code at `caller` means by `name`.
+/// Returns the function to which the name `name` in the code at `caller` refers.
 ///
-/// The caller's module determines the symbol version, so that with two CUDA runtimes in a process each caller
-/// gets the right function.
+/// The caller's module determines the symbol version. So if a process has two CUDA runtimes, each caller gets the
+/// function of the runtime that it was linked with.
 pub fn resolve(
     caller: usize,
     name: &CStr,

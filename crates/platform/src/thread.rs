@@ -87,7 +87,7 @@ lifecycle::global! {
     static ALL: Published<ThreadRecord> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
-/// Types of functions in pthread.h. For these types, the library calls the functions of the C library itself. Another
+/// Types of functions in pthread.h. The library calls the C library's own versions of these functions, because another
 /// library that replaces them may not be initialised yet.
 type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
 type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
@@ -111,7 +111,8 @@ lifecycle::global! {
 const BATCH: usize = 4096 / size_of::<ThreadRecord>();
 
 impl ThreadRecord {
-    /// Offsets in bytes of the two fields that the assembly code of the gates uses.
+    /// Offset in bytes of the field `flight`; [`Self::PASSES`] is that of `passes`. The assembly code of the gates
+    /// (the stubs through which calls reach the driver) uses these two fields.
     pub const FLIGHT: usize = offset_of!(Self, flight);
     pub const PASSES: usize = offset_of!(Self, passes);
 
@@ -135,12 +136,14 @@ impl ThreadRecord {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if `place` is the address that [`set_on_own_stack`](Self::set_on_own_stack) has stored.
+    /// Returns true if the last call of [`set_on_own_stack`](Self::set_on_own_stack) had this `place`. Then a call
+    /// whose return address is at `place` runs on the thread's normal stack.
     pub fn is_on_own_stack(&self, place: usize) -> bool {
         self.own_stack.load(Ordering::Relaxed) == place
     }
 
-    /// Notes that a call whose return address is at `place` does not run on a signal handler's stack.
+    /// Stores that a call whose return address is at the stack address `place` does not run on a signal handler's
+    /// stack.
     pub fn set_on_own_stack(&self, place: usize) {
         self.own_stack.store(place, Ordering::Relaxed);
     }
@@ -182,7 +185,7 @@ pub fn part<P: Part>() -> Option<&'static P> {
     record.part_in::<P>(&record.active)
 }
 
-/// Sets the part of this kind that the calling thread uses; null for none. `record` is the thread's record.
+/// Sets the calling thread's part of type `P`; null means none. `record` is the thread's record.
 fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     record.active[P::KIND as usize].store(part, Ordering::Release);
     if matches!(P::KIND, ThreadComponent::Writer) {
@@ -190,9 +193,9 @@ fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     }
 }
 
-/// Gives the calling thread a part (a component's state for the thread): the one that `make` returns. `make` gets the
-/// thread's record and the part that an earlier thread has left in it, if there is one. Returns `None` if `make`
-/// returns `None`, or if there is no memory.
+/// Gives the calling thread a part of type `P` (a component's state for the thread), which `make` returns. `make` gets
+/// the thread's record and the part of type `P` that an earlier thread left in this record, if there is one. Returns
+/// `None` if `make` returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
@@ -347,7 +350,8 @@ fn thread_ends(record: &'static ThreadRecord) {
     record.is_taken.store(false, Ordering::Release);
 }
 
-/// Runs in the child of a fork. The only thread there keeps its record, and is in no driver function.
+/// Runs in the child of a fork. The forking thread keeps its record; the records of all other threads become free. No
+/// thread is in a driver function then.
 fn in_child(_: &OnlyThread) {
     let us = current();
     for record in records() {

@@ -43,7 +43,8 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// Returns one line for each mutable static of a file that is not declared with `global!` as required.
+/// Returns one line for each mutable static of a file that is not declared with `global!`, or whose declaration has a
+/// `restart` attribute where it must not have one, or lacks a required one.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {
@@ -67,7 +68,8 @@ impl Statics<'_> {
         self.wrong.push(format!("{}:{line}: {what}", self.path));
     }
 
-    /// Checks the statics that a call of `global!` declares.
+    /// Checks that each static in a call of `global!` has a `restart` attribute exactly if its crate knows the Python
+    /// interpreter.
     fn declared(&mut self, tokens: &TokenStream) {
         let body = |input: ParseStream<'_>| {
             if input.peek2(syn::Token![:]) {
@@ -126,7 +128,7 @@ fn is_call_of_global(before: &[TokenTree]) -> bool {
     )
 }
 
-/// Returns true if the item is compiled only for tests, or only with a feature, which the library does not use.
+/// Returns true if the item is compiled only for tests, or only with a Cargo feature that the library is built without.
 fn is_for_tests(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("cfg")

@@ -48,7 +48,7 @@ unsafe impl Sync for MethodDef {}
 /// - `object`: a live object, borrowed; `maybe`: a live object, borrowed, or null;
 /// - `taken`: a reference that the function takes over;
 /// - `text`: a zero-terminated text; `method`: a `PyMethodDef` that is never freed;
-/// - `int`, `size`, `number`: plain values;
+/// - `int`, `size`, `number`: the integer types `int`, `Py_ssize_t` and a 64-bit integer;
 /// - `nothing`: no result; `is_set`: a reference that is only compared with null;
 /// - `address`: the address of an object of the interpreter;
 /// - `new`: a reference that the caller owns, or null with an exception set;
@@ -294,7 +294,6 @@ impl Types {
 
 /// Methods that any thread may call at any time, with and without the GIL.
 impl Api {
-    /// Returns true if an interpreter is initialized.
     pub fn is_initialized(&self) -> bool {
         (self.is_initialized)() != 0
     }

@@ -175,7 +175,7 @@ pub(crate) fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's GOT slot. The interpreter calls it when it creates a GIL.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot. Called when the interpreter creates a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.

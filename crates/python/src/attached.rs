@@ -95,7 +95,7 @@ pub(crate) fn presence() -> Presence {
     }
 }
 
-/// Notes that an interpreter was found but cannot be hooked.
+/// Stores the reason why an interpreter that was found cannot be hooked.
 pub(crate) fn is_out_of_reach(why: OutOfReach) {
     let errno = match why {
         OutOfReach::Unreadable(Unreadable(errno)) => errno,
@@ -109,7 +109,7 @@ pub(crate) fn has_sub_interpreters() -> bool {
     HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
 }
 
-/// Notes that there is an interpreter besides the main one.
+/// Called when an interpreter other than the main one begins. From then on [`has_sub_interpreters`] returns true.
 pub(crate) fn sub_interpreter_begins() {
     HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
 }

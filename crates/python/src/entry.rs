@@ -132,8 +132,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 }
 
 /// Closes the entry because the interpreter ends: no more threads may run Python code of the library. Waits for the
-/// threads that already do, for at most [`END_TIMEOUT`], or `WRITE_TIMEOUT` while `writes` returns true because one
-/// of them writes a trace.
+/// threads that already do. The wait is limited to [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true,
+/// which means that a thread writes a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {

@@ -12,10 +12,10 @@ pub trait Extension: Sync {
     fn start(&self, settings: &Settings);
     /// Returns true if [`Extension::look`] is to be called at an audit event with this name.
     fn wants(&self, event: &[u8]) -> bool;
-    /// Does the extension's work in the interpreter at an audit event for which `wants` returned
+    /// Runs the extension's code in the interpreter `py`. Called at an audit event for which `wants` returned
     /// true.
     fn look(&self, py: Python<'_>);
-    /// Does the extension's last work in the main interpreter, which is ending.
+    /// Runs the extension's last code in the main interpreter. Called when this interpreter ends.
     fn ends(&self, py: Python<'_>);
 }
 

@@ -110,8 +110,8 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// Notes that an interpreter existed before the hooks were installed. So the condition variables of its GIL are not
-/// known yet. The library recognizes them when a thread drops the GIL and takes it again.
+/// Called if an interpreter existed before the hooks were installed, so that the condition variables of its GIL are not
+/// known yet. From then on the library recognizes them when a thread drops the GIL and takes it again.
 pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
@@ -251,7 +251,7 @@ pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. A thread calls it when it takes or drops a GIL.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. Called when a thread takes or drops a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
@@ -295,7 +295,7 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. A thread calls it to wait for a GIL.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. Called when a thread waits for a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
@@ -312,8 +312,8 @@ pub(crate) unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. A thread that was forced to drop a GIL calls it, to wait
-/// until another thread has taken the GIL.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. Called by a thread that was forced to drop a GIL: the
+/// thread waits until another thread has taken the GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
@@ -339,7 +339,7 @@ pub(crate) unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. The interpreter calls it when it destroys a GIL.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. Called when the interpreter destroys a GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.

@@ -137,7 +137,7 @@ impl Worldly {
     }
 }
 
-/// Adds the groups that an engine keeps in variables of its modules to `found`.
+/// Adds to `found` the groups that an engine stores in variables of its modules.
 fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static str>>) {
     for row in ENGINE_GROUPS {
         let module = CString::new(row.module).ok();
@@ -156,7 +156,7 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Adds those groups of `torch.distributed` to `found` that have a known description. If several groups have the same
+/// Adds to `found` the groups of `torch.distributed` that have a known description. If several groups have the same
 /// description, only the first counts.
 fn described(
     py: Python<'_>,
@@ -198,7 +198,7 @@ fn described(
     }
 }
 
-/// Adds the data-parallel group, in which each replica of the model is a rank.
+/// Adds to `found` the data-parallel group, in which each replica of the model is a rank.
 fn of_replica(py: Python<'_>, found: &mut Vec<GroupRank<&'static str>>) {
     const NAME: &str = "DP";
     if found.iter().any(|group| group.name == NAME) {

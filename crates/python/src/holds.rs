@@ -217,7 +217,7 @@ impl Holds {
     }
 
     /// Ends the current wait or hold, because the thread has ended. Keeps the totals, but not the
-    /// longest wait, because another thread may get this slot and would be reported as the thread
+    /// longest wait: another thread may take over this state, and would be reported as the thread
     /// that waited.
     pub(crate) fn leave(&self) {
         self.drops();
@@ -234,7 +234,7 @@ impl Holds {
         self.wait.set(None);
     }
 
-    /// Resets everything in the child of a fork, in which Python creates a new GIL.
+    /// Resets the thread's GIL state and totals in the child of a fork, in which Python creates a new GIL.
     pub(crate) fn in_child(&self, _: &OnlyThread) {
         self.clear();
         self.waits_since.set(0);
@@ -249,7 +249,7 @@ impl Holds {
     }
 
     /// Resets the GIL state of the thread at the start of a test, because the test's thread may
-    /// have taken over another thread's slot.
+    /// have taken over the state of an ended thread.
     #[cfg(test)]
     pub(crate) fn begin_anew(&self) {
         self.leave();
@@ -331,8 +331,8 @@ mod tests {
         assert!(thread.waits.time() >= PAUSED);
         assert_eq!(thread.waits.longest(), 0);
         assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
-        // The next thread with this slot does not continue the wait of the thread that ended, so
-        // its wait is counted as a new one.
+        // The next thread that takes over this state does not continue the wait of the thread that
+        // ended, so its wait is counted as a new one.
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
     }

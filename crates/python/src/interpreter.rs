@@ -83,8 +83,8 @@ fn register_end(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Does the last work in the main interpreter when it ends, as an `atexit` callback. After `entry::close`, no other
-/// thread runs Python code of the library, so this is the last chance to use the interpreter.
+/// Runs the library's last code in the main interpreter. Python calls it through `atexit` when this interpreter ends.
+/// After `entry::close`, no other thread runs Python code of the library.
 fn main_ends(py: Python<'_>) {
     entry::close(py, profiler::writes);
     if let Some(extension) = extension() {

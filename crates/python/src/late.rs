@@ -2,7 +2,7 @@
 //!
 //! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
 //! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
-//! of the program, for as long as necessary. Only after it has the GIL does the thread read if the hooks are to be
+//! of the program, for as long as necessary. The thread first takes the GIL, and then reads if the hooks are to be
 //! installed or removed. So one such thread is enough, even if several requests are made during its wait.
 //!
 //! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
@@ -12,7 +12,7 @@
 //! [`interpreter_goes`]. That function waits for a thread that is about to create a state.
 //!
 //! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered ([`at_exit`]). From then
-//! on, the end of the interpreter waits for threads that are inside ([`super::entry`]).
+//! on, the end of the interpreter waits for threads that run Python code of the library ([`super::entry`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -80,8 +80,8 @@ const MAKES_STATE: u32 = 1;
 /// Value of [`ENTERS`], from 3.14 on: the library's thread waits for the GIL, possibly forever.
 const MAY_BE_KEPT: u32 = 2;
 
-/// Notes that the library was attached to a running process. This is called before the library
-/// looks for Python. `act` installs the hooks in the main interpreter, or removes them.
+/// Called when the library is attached to a running process, before the library looks for Python. Stores `act`, which
+/// installs the hooks in the main interpreter or removes them. From then on [`is_late`] returns true.
 pub(crate) fn begin(act: Act) {
     ACT.get_or_init(|| Box::new(act));
     IS_LATE.store(true, Ordering::Release);
@@ -288,8 +288,8 @@ fn await_entering(api: &'static Api) {
     }
 }
 
-/// Replaces `pthread_key_delete` in the interpreter's GOT slot. The interpreter calls it before it
-/// frees its memory.
+/// Replaces `pthread_key_delete` in the interpreter's GOT slot. Called when the interpreter is about to free its
+/// memory.
 ///
 /// # Safety
 /// The argument is valid for `pthread_key_delete`.

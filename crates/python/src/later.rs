@@ -7,8 +7,9 @@
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 
-/// Calls `function(*args)`. If the function raises an exception, the exception is raised again on the main thread,
-/// where Python runs signal handlers, once that thread is back in the program's code.
+/// Calls `function(*args)`. If the function raises an exception, Python's main thread raises this exception again once
+/// it is back in the program's code. Exceptions of signal handlers belong there, because Python runs signal handlers on
+/// the main thread.
 pub(crate) fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,

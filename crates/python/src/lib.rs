@@ -175,8 +175,8 @@ pub enum InstallProgress {
     NotThere,
 }
 
-/// Does the work of [`start`] when the library is attached to a running process. Waits for a limited time until the
-/// hooks are installed in Python.
+/// Looks for Python, like [`start`], when the library is attached to a running process. Waits for a limited time until
+/// the hooks are installed in Python.
 pub fn attach() -> InstallProgress {
     late::begin(attach::switch);
     start();

@@ -1,7 +1,7 @@
 //! The longest wait for the GIL among threads that have ended.
 //!
-//! Totals are stored in thread slots, and a new thread may get the slot of a thread that ended. The longest wait is
-//! therefore kept here, with the name of the thread that waited.
+//! Totals are stored in thread slots (each the state of one thread at a time), and a new thread may get the slot
+//! of a thread that ended. So the longest wait is stored here, with the name of the thread that waited.
 
 use core::time::Duration;
 

@@ -214,7 +214,7 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
             true
         });
         if !is_done {
-            // `act` panicked. An exception that it left set belongs to the library and must not
+            // `act` panicked. If an exception is still set, it belongs to the library and must not
             // reach the program.
             py.clear_exception();
         }

@@ -23,8 +23,8 @@ lifecycle::global! {
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The recorder's era at the last look-up. When the era changes, the recorder has dropped its stored names, and
-    /// all names have to be recorded again.
+    /// The recorder's era at the last look-up. An era is a number that the recorder changes when it drops its stored
+    /// names. If the era has changed since then, all names have to be recorded again.
     #[fork(keep = "the child's eras are others")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);

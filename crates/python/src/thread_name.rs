@@ -70,8 +70,8 @@ impl ThreadName {
     /// Marks Python's name as recorded in an era of the recorder. A new era begins when the recorder drops its names.
     /// The lasting era is for names that the recorder never drops.
     pub(crate) fn is_recorded_in(&self, era: u32) {
-        // If the mark is 0, the name counts as not recorded, and the mark stays 0: another thread may have got the
-        // slot by now.
+        // If the mark is 0, the name counts as not recorded, and the mark stays 0: another thread may have taken
+        // over this value by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded
@@ -97,7 +97,8 @@ impl ThreadName {
         self.set(&system::thread_name());
     }
 
-    /// Prepares this value for a new thread that got the slot. The thread's name in Python has to be looked up later.
+    /// Prepares this value for a new thread, which takes over the state of an ended thread. The new thread's name in
+    /// Python has to be looked up later.
     pub(crate) fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl ThreadName {
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
 
-    /// Returns a copy of the name. `number` is the id of the thread that owns the slot.
+    /// Returns a copy of the name. `number` is the id of the thread to which the name belongs.
     pub(crate) fn get(&self, number: i32) -> NameCopy {
         let mut bytes = [0; WORDS * 8];
         for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {

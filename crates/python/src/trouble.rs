@@ -43,7 +43,7 @@ lifecycle::global! {
     static HOLDERS: OnceBox<String> = OnceBox::new();
 }
 
-/// Notes that `sys.monitoring` has no free tool number. `holders` names the tools that use them.
+/// Records that `sys.monitoring` has no free tool number, for [`report`]. `holders` names the tools that use them.
 pub(crate) fn tools_are_taken(holders: &str) {
     HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
     Trouble::NoTool.note();

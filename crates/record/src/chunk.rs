@@ -125,7 +125,8 @@ impl EventWriter {
         header
             .committed
             .store(committed.0.to_le(), Ordering::Relaxed);
-        // The old contents of the chunk must be discarded before new events are written into it.
+        // The old byte count must be gone before new events are written. Otherwise a reader would take the new events
+        // for old ones.
         fence(Ordering::SeqCst);
         let mut writer = Self { chunk, committed };
         if before != thread {
@@ -230,8 +231,8 @@ impl EventWriter {
         }
     }
 
-    /// Makes consecutive rows valid that were already written into the free space, by updating the byte count
-    /// and the checks (checksums).
+    /// Adds to the chunk's events the rows that were already written into the free space. For this, updates the byte
+    /// count and the checks (checksums).
     #[inline(always)]
     fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
         let mut committed = self.committed;
@@ -280,8 +281,8 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
 pub(crate) struct Head {
     pub number: u32,
     pub thread: u32,
-    /// The number of bytes of events, as the file states it. If the chunk is damaged, it may be larger than the
-    /// chunk.
+    /// The number of bytes of events, as the file states it. In a damaged chunk, this number may exceed the size of
+    /// the chunk.
     pub used: u32,
     /// The stored checks (checksums); `None` if the record's format has none.
     checks: Option<Checks>,

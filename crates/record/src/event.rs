@@ -71,10 +71,10 @@ const HAS_TIMEOUT: u16 = 0x100;
 /// The bit of the code of a [`What::Asleep`] event that is set if the thread has not woken since its previous sample.
 const CONTINUES: u16 = 0x200;
 
-/// The bits of the code of a [`What::Meanwhile`] event, above those of its system call.
+/// Flags in the code of a [`What::Meanwhile`] event. The eight bits below them hold the system call.
 const IS_BUSY: u16 = 0x100;
 const HAS_RUN: u16 = 0x200;
-/// The position of the [`Task`] in the code of a [`What::Meanwhile`] event.
+/// The lowest bit of the [`Task`] in the code of a [`What::Meanwhile`] event.
 const TASK_SHIFT: u32 = 12;
 
 /// The mask for the size in bytes in the value of a [`What::GpuCopy`] event.
@@ -128,8 +128,8 @@ macro_rules! known {
     };
 }
 
-/// Defines the kinds of events. Each kind has an entry with its number in a record, its fields, an expression
-/// that encodes the fields as (code, value), and one that decodes them.
+/// Defines the kinds of events. The entry of a kind has its number in a record, its fields, an expression that
+/// encodes the fields as (code, value), and an expression that decodes them.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -285,7 +285,7 @@ events! {
             device: high4(code), stream: low12(code), iteration: value
         };
 
-    /// The number of events of this thread that were dropped before this event.
+    /// The number of this thread's events that were dropped since the thread's previous event of this kind.
     17 Dropped { events: u64 }
         write (0, events);
         read |_, value| Self::Dropped { events: value };
@@ -369,9 +369,9 @@ events! {
             frame: low(value)
         };
 
-    /// A resource of the machine (such as processor time) that the thread that ended `iteration` used during this
-    /// iteration. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo 2^32. `what`
-    /// is the kind of resource; `None` if unknown.
+    /// A resource of the machine (such as processor time) that one thread used during an iteration: the thread that
+    /// ended the iteration. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo
+    /// 2^32. `what` is the kind of resource; `None` if unknown.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
@@ -459,9 +459,9 @@ events! {
             frame: low(value)
         };
 
-    /// A bucket of a histogram, as it was before the window that is open now: `iterations` is the number of iterations
-    /// outside windows whose durations belong to the bucket ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
-    /// The histogram is that of the header, which counts all iterations outside windows.
+    /// A bucket of the header's histogram of iterations outside windows, as it was before the window that is open now.
+    /// `bucket` is the bucket's index ([`Histogram::of_buckets`](crate::Histogram::of_buckets)), and `iterations` is
+    /// the number of iterations whose durations belong to the bucket.
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
@@ -488,10 +488,11 @@ events! {
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
 
     /// The state of another thread of the process, or of a child process, at a sample of a thread that waits: the
-    /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other task
-    /// used a processor then, or for at least half of the time since the previous sample, or if a child process could
-    /// have run. `has_run` is true if it used a processor at all since the previous sample of a wait. `call` is the
-    /// system call that a child process sleeps in; `None` for a thread, which has samples of its own.
+    /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other thread
+    /// or process used a processor during the sample, or for at least half of the time since the previous sample. For a
+    /// child process it is also true if the child was ready to run. `has_run` is true if the thread or process used a
+    /// processor at all since the previous sample of a wait. `call` is the system call that a child process sleeps in;
+    /// `None` for a thread, which has samples of its own.
     39 Meanwhile { task: Task, is_busy: bool, has_run: bool, call: Option<SystemCall>, name: StringId, id: u32 }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL }
@@ -531,9 +532,9 @@ impl What {
     }
 }
 
-/// An event, encoded as three words. If an event is encoded before it is written, it stays in registers. Otherwise
-/// the compiler would store it to memory and load it again in pieces of other sizes, which takes longer than the rest
-/// of the write.
+/// An event, encoded as three words. An event that is encoded before it is written stays in registers. Otherwise the
+/// compiler would store the event to memory and load it again in pieces of other sizes, which takes longer than the
+/// rest of the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncodedEvent(pub(crate) [u64; 3]);
 

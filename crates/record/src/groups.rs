@@ -36,8 +36,8 @@ impl CommunicatorId {
         self.0
     }
 
-    /// Returns the id of the communicator that a split of this communicator creates for `color`. `number` is
-    /// the number of the split, counted from 1.
+    /// Returns the id of the communicator that a split of this communicator creates for `color`. The splits of a
+    /// communicator are numbered from 1; `number` is the number of this split.
     #[must_use]
     pub fn part(self, number: u32, color: u32) -> Self {
         let split = u64::from(number) << 32 | u64::from(color);
@@ -116,7 +116,7 @@ pub struct GroupRank<N = String> {
     pub rank: u32,
     /// The number of ranks in the group.
     pub size: Option<u32>,
-    /// The rank, in the whole job, of the group's first member. Groups with the same name differ in it.
+    /// The rank, in the whole job, of the group's first member. This rank distinguishes groups with the same name.
     pub first: Option<u64>,
 }
 

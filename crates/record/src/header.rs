@@ -150,8 +150,8 @@ impl HeaderBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Begins a record in a block of zeros. The caller should store the first anchor right
-    /// afterwards. `id` must differ from the id of every other record.
+    /// Begins a record in a block of zeros. The caller should store the first anchor (the same moment on three
+    /// clocks) right afterwards. `id` must differ from the id of every other record.
     pub fn begin(&self, id: u64, pid: u32, parent: u32, clock: ClockKind) {
         let store = |to: &AtomicU32, value: u32| to.store(value.to_le(), Ordering::Relaxed);
         store(&self.version, VERSION);

@@ -150,8 +150,8 @@ impl Histogram {
     }
 
     /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. Its
-    /// maximum is that of all values, because the maximum of the added values is not known. If `before` has a larger
-    /// sum, and so is not an earlier copy, the sum is that of all values, too.
+    /// maximum is that of all values, because the maximum of the added values is not known. If the sum of `before` is
+    /// larger than this histogram's, `before` is not an earlier copy. Then the sum is that of all values, too.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);

@@ -1,4 +1,4 @@
-//! The kinds of CUDA calls, NVTX ranges, copies and other things that events distinguish.
+//! The kinds of CUDA calls, NVTX ranges, copies, samples, tasks and system calls that events distinguish.
 
 use tllmprof_calls::{CallPurpose, DeviceWork};
 
@@ -65,7 +65,7 @@ pub enum CopyKind {
 }
 
 impl CopyKind {
-    /// Returns the direction with the number `code`.
+    /// Returns the direction with the number `code`; [`Self::Unknown`] for an undefined number.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -118,9 +118,9 @@ coded! {
 coded! {
     /// The type of a task that is observed while a thread waits. It determines the meaning of the task's id.
     pub enum Task {
-        /// A thread of the process, by the kernel's number.
+        /// A thread of the process. The id is the kernel's thread ID.
         Thread = 0,
-        /// A child process, or a process that a child has started, by its process ID.
+        /// A child process, or a process that a child has started. The id is its process ID.
         Child = 1,
     }
 }

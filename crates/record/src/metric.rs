@@ -36,7 +36,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// Returns the metric's unit.
+            /// Returns the metric's unit as text, such as `MiB/s`.
             #[must_use]
             pub const fn unit(self) -> &'static str {
                 match self {

@@ -226,9 +226,9 @@ impl<S: Source> Reader<S> {
         let Some(mut reused) = Reused::new(&self.header) else {
             return self.read_chunks(|_, entry| each(entry));
         };
-        // In this record chunks were overwritten, so their order in the file is not the order of their
-        // events, and some data are older than the data that are kept. Strings are read first, because a
-        // string may be in a later chunk than the events that refer to it.
+        // In this record chunks were overwritten. So their order in the file is not the order of their events, and some
+        // chunks hold events that the record has dropped. Strings are read first, because a string may be in a later
+        // chunk than the events that refer to it.
         let damage = self.read_chunks(|chunk, entry| {
             reused.see(chunk, &entry);
             if let Entry::String { .. } = entry {

@@ -27,8 +27,8 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Begins the record of a process in an empty file. The caller should store the first anchor right
-    /// afterwards.
+    /// Begins the record of a process in an empty file. The caller should store the first anchor (the same moment on
+    /// three clocks) right afterwards.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::event::StringId;
 
-/// The maximum total size of the texts that a reader keeps, in bytes. Strings beyond a limit are only counted, and
-/// read as `?`.
+/// The maximum total size of the texts that a reader keeps, in bytes. Strings beyond this limit or [`COUNT_LIMIT`] are
+/// only counted, and read as `?`.
 const TEXT_LIMIT: usize = 256 << 20;
 /// The maximum number of strings that a reader keeps.
 const COUNT_LIMIT: usize = 1 << 22;

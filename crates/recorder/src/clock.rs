@@ -116,7 +116,7 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     best.1
 }
 
-/// Returns ticks per nanosecond, measured over all the time since the process began.
+/// Returns ticks per nanosecond, measured over all the time since the library was loaded.
 pub fn ticks_per_ns() -> f64 {
     tied().0
 }

@@ -33,7 +33,7 @@ lifecycle::global! {
     });
 }
 
-/// Writes an item about the process whose value is a string.
+/// Writes an item of data about the process. The item's value is a string.
 pub(crate) fn write_text(key: Info, text: &str) {
     let id = strings::lasting_id_of(text);
     if id != NO_STRING {
@@ -90,7 +90,7 @@ fn named(key: Info, number: u32, name: StringId) -> Event {
     Event::new(clock::ticks(), 0, what)
 }
 
-/// Writes an item about the process whose value is a number.
+/// Writes an item of data about the process. The item's value is a number.
 pub(crate) fn write_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),

@@ -164,7 +164,7 @@ impl File {
         }
     }
 
-    /// Removes the file if its path still leads to it. For a file into which nothing was written.
+    /// Removes the file if its path still leads to it. Used for a file into which nothing was written.
     pub(crate) fn discard(&mut self) {
         if self.file.get().is_some_and(|file| is_at(file, self.path())) {
             let _ = fs::remove_file(self.path());

@@ -94,7 +94,7 @@ pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Notes that a span of time begins. It is recorded in place of iterations, because no step is known yet.
+/// Called when a span of time begins, which is recorded in place of iterations because no step is known yet.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }
@@ -166,7 +166,7 @@ fn past(opening: &Event) -> Event {
     Event::new(opening.start, 0, What::Past { iteration })
 }
 
-/// Stops keeping iterations: called when the window that ends the flight recorder opens.
+/// Called when the window that ends the flight recorder opens. From then on no iterations outside windows are kept.
 pub(crate) fn is_over() {
     IS_OVER.store(true, Ordering::Relaxed);
 }

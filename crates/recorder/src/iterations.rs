@@ -251,7 +251,7 @@ fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
 }
 
 /// Returns true if the caller should call [`count_calls`] now, because `COUNT_EVERY` milliseconds have passed since the
-/// last time. Also adds an anchor of the clock to the header at intervals.
+/// counters were last updated. Also adds an anchor (the same moment on several clocks) to the header at intervals.
 pub fn wants_calls() -> bool {
     if !is_on() {
         return false;

@@ -45,8 +45,8 @@ lifecycle::global! {
     static SAID_OF: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The largest number of full chunks that wait in [`MISSED`] because [`FULL`] was locked. The next thread
-/// that locks the list moves them into it.
+/// The largest number of full chunks that wait in [`MISSED`] because the list [`FULL`] was locked. The next thread
+/// that locks the list moves these chunks into it.
 const MOST_MISSED: usize = 64;
 lifecycle::global! {
     stage: Sinks;
@@ -142,8 +142,8 @@ fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     }
 }
 
-/// Notes a full chunk for the next thread that gets the list. If there is no free entry, the chunk is never
-/// overwritten.
+/// Stores the number of a full chunk in [`MISSED`]. The next thread that locks the list moves the number into it. If
+/// all entries of [`MISSED`] are in use, the chunk is never overwritten.
 fn miss(number: u32) {
     let put = |place: &AtomicU32| {
         let put = place.compare_exchange(0, number + 1, Ordering::Release, Ordering::Relaxed);
@@ -254,8 +254,8 @@ const fn least_for(threads: u64) -> u64 {
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }
 
-/// Stops the dropping of windows. Waits for a drop in progress by taking the lock, because that drop takes a snapshot
-/// of the header, which must come before the final one.
+/// Stops the dropping of windows. Takes the lock, to wait for a drop that is in progress: the drop takes a snapshot of
+/// the header, and this snapshot must come before the final one.
 pub(crate) fn finish() {
     if is_on() {
         HAS_ENDED.store(true, Ordering::SeqCst);

@@ -123,7 +123,7 @@ pub fn windows() -> (u64, u64) {
     })
 }
 
-/// Records an event that later events refer to, like [`late`]. The reference is valid as long as [`era`]
+/// Records, like [`late`], an event that later events refer to. The reference is valid as long as [`era`]
 /// stays the same.
 pub fn latest(event: &Event) {
     if is_on() {
@@ -166,7 +166,7 @@ pub fn call(start: u64, until: u64, failed: bool, what: What) {
     }
 }
 
-/// Notes which recordings the settings ask for. Called when the library is loaded.
+/// Stores which recordings the settings request. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     watch::start(settings);
     gpu::start(settings.gpu_times);

@@ -1,6 +1,6 @@
-//! The durations of the latest iterations, for queries from outside while the process runs.
+//! The durations of the latest iterations, which can be queried from outside while the process runs.
 //!
-//! Written at the end of each iteration, with the session's lock held or on the thread that is opening or closing a
+//! A thread stores a duration at the end of each iteration, with the session's lock held, or while it opens or closes a
 //! window. So there is only one writer at a time. The cost is one store per iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -12,8 +12,8 @@ use super::bounded::Bounded;
 use super::state::{self, Keeps};
 use super::{keep, space};
 
-/// The maximum number of full chunks that wait to be reused: 16 MiB. If the iterations to be kept need more chunks,
-/// fewer iterations are kept.
+/// The maximum number of full chunks that wait to be reused (16 MiB in all). If the iterations to be kept need more
+/// chunks, fewer iterations are kept.
 const MAX_WAITING: usize = 256;
 /// The maximum time for which a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
@@ -124,7 +124,7 @@ impl Full {
 }
 
 /// Enables the reuse of chunks. Called when the library is loaded. `flight` is true if chunks of iterations outside
-/// windows are reused, false if only chunks of old windows are.
+/// windows are reused. It is false if only chunks of old windows are reused.
 pub(crate) fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);

@@ -47,7 +47,7 @@ lifecycle::global! {
     static LIVE: Published<Live> = Published::none();
 }
 
-/// Notes whether the settings ask for a ring. Called when the library is loaded.
+/// Enables the ring, if the settings ask for one and the process may create files. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     if settings.ring.is_some() && may_write() {
         IS_WANTED.store(true, Ordering::Relaxed);

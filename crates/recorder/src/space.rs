@@ -31,7 +31,7 @@ use tllmprof_sync::Published;
 const FIRST_CHUNKS: u32 = 1;
 /// The number of chunks in every extent but the first: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
-/// The largest number of extents (ranges that are reserved in one go) of a record: 16 GiB.
+/// The largest number of extents (ranges that are reserved in one go) of a record, which limits a record to 16 GiB.
 const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
 pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
@@ -155,7 +155,7 @@ pub(crate) fn begin(
     Ok(header)
 }
 
-/// Gives the file its name, once its header identifies the process. If this fails, the record is given up.
+/// Gives the file its name, once its header identifies the process. If this fails, the process has no record.
 pub(crate) fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {

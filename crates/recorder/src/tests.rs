@@ -458,8 +458,8 @@ fn counters_of_others_are_in_the_header() {
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
     let record = record();
-    // Adds the events that other tests have dropped to the header before it is read, so that they are not
-    // counted as dropped by this test.
+    // First adds the number of events that other tests have dropped to the header's counter. Otherwise they would count
+    // as dropped by this test.
     writers::count_dropped();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {

@@ -1,9 +1,9 @@
 //! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on) of the
-//! iterations' batches, for queries while the process runs. The counts never decrease.
+//! iterations' batches. They can be queried while the process runs. The counts never decrease.
 //!
-//! Written at the end of each iteration, with the session's lock held or on the thread that is opening or closing a
-//! window. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock for
-//! readers: a reader retries if a write intervenes.
+//! A thread writes to the histograms at the end of each iteration, with the session's lock held, or while it opens or
+//! closes a window. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock
+//! for readers: a reader retries if a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -43,7 +43,7 @@ const BUCKETS: usize = BOUNDS_NS.len() + 1;
 /// The number of phases, plus one for iterations whose batches were not read.
 const PHASES: usize = Phase::ALL.len() + 1;
 /// The maximum number of attempts to read [`TIMES`] in a consistent state. An attempt fails if another thread writes
-/// them at the same time, which takes some nanoseconds.
+/// to the histograms at the same time, which takes some nanoseconds.
 const READ_ATTEMPTS: usize = 100;
 
 lifecycle::global! {
@@ -79,7 +79,7 @@ pub struct TakenTimes {
     pub sum_ns: u64,
 }
 
-/// Notes that the batch of `iteration` was read and has this phase.
+/// Called when the batch of `iteration` was read. Stores the iteration and the phase of its batch.
 pub fn batch_is(iteration: u64, phase: Phase) {
     let latest = iteration
         .saturating_mul(PHASES as u64)
@@ -140,7 +140,7 @@ impl IterationTimes {
         self.writes.store(writes + 2, Ordering::Release);
     }
 
-    /// Reads all values as of one moment. Returns `None` if they kept changing.
+    /// Reads all histograms as of one moment. Returns `None` if they kept changing during all attempts.
     fn read(&self) -> Option<[TakenTimes; PHASES]> {
         (0..READ_ATTEMPTS).find_map(|_| {
             let writes = self.writes.load(Ordering::Acquire);

@@ -85,7 +85,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// Discards all values in the child of a fork, because they belong to a thread of the parent.
+/// Discards the measurements in the child of a fork, because they belong to a thread of the parent.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();
@@ -260,8 +260,8 @@ pub(crate) fn iteration_ends(n: u64) {
 
 /// Returns true if an iteration is similar to the one that was fully measured last, so that it needs no full
 /// measurement. The iteration took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is
-/// the number of iterations since the last full measurement. `usual` is the duration of the iteration that was measured
-/// then.
+/// the number of iterations since the last full measurement. `usual` is the duration, in nanoseconds, of the
+/// iteration that was fully measured last.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
     since + 1 < MEASURE_EVERY
         && took.saturating_sub(ran) <= took / OFF_DIVISOR

@@ -144,8 +144,8 @@ fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// Writes an event with data about the process. It should stay as long as the record, even if the
-/// record overwrites old chunks.
+/// Writes an event with data about the process. In a record that overwrites chunks, the event goes to a lasting chunk,
+/// which is never overwritten. If that is not possible, the event goes to the thread's own chunk.
 pub(crate) fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
@@ -445,7 +445,7 @@ pub(crate) fn timing() -> u32 {
         .sum()
 }
 
-/// Returns the ticks that all threads have spent on GPU times since the previous call of this function.
+/// Returns the ticks that all threads have spent on measuring GPU times since the previous call of this function.
 pub(crate) fn take_timed() -> u64 {
     all()
         .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
@@ -462,7 +462,8 @@ fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
 
-/// Assigns a writer to the calling thread.
+/// Assigns a writer to the calling thread: the one that an ended thread has left in the thread's record, or a new one.
+/// Returns `None` if there is no record file, or no memory for a writer.
 #[cold]
 fn begin() -> Option<&'static Writer> {
     space::header()?;

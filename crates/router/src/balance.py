@@ -26,12 +26,12 @@ _HIGH, _LOW = 10.0, -10.0
 
 # Reentrant, because a signal handler may acquire the lock while the interrupted code holds it.
 _lock = threading.RLock()
-# Identifies this process. A module that was pickled keeps the mark of the process that pickled it,
+# Identifies this process. A module that was pickled in another process still has the mark of that process,
 # so it is recognized as foreign.
 _mark = os.urandom(8)
 _tables = {}
-# Tables of balanced logits that were replaced by larger ones. The old tables are kept because a captured graph may
-# still read them.
+# Tables of balanced logits that were replaced by larger ones. The old tables must not be freed because a captured
+# graph may still read them.
 _outgrown = []
 
 

@@ -2,7 +2,7 @@
 
 _GATES = ("gate", "router", "gating", "wg", "gate_proj_router", "router_gate")
 _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
-# Engines whose blocks this file skips. `engines.py` handles vLLM and SGLang; TensorRT-LLM has a
+# Engines whose blocks this file skips. `engines.py` replaces the routers of vLLM and SGLang, and TensorRT-LLM has a
 # perfect router of its own.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
@@ -125,7 +125,7 @@ def attach(parent, name):
         gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
         # Before torch 2.6, the dispatch mode of `_stand_in_block` breaks the graph of
-        # torch.compile, so the block is left as it is.
+        # torch.compile, so the block is not changed.
         if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
             parent.__dict__["_tllmprof"] = gate.__dict__["_tllmprof"]
             _stand_in_block(type(parent))
@@ -182,7 +182,8 @@ def _in_mode(parent, mode, is_done, after_each=None):
     of_thread = threading.local()
 
     def enters(block, args):
-        # Do nothing once `is_done` returns true. The hook itself stays, because a copy of the block keeps it forever.
+        # Do nothing once `is_done` returns true. The hook itself is not removed, because copies of the block have it,
+        # too.
         if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:

@@ -1,4 +1,4 @@
-# Handles engines whose routers are not modules. The logits are replaced at the function to which
+# Balances the routers of engines in which a router is not a module. The logits are replaced at the function to which
 # the engine's routing code passes them.
 
 
@@ -70,7 +70,7 @@ def _sglang(layer, width, is_own):
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
         # The `part` selects the rows of the table that this rank uses. With an all-to-all, each
-        # rank routes only its local tokens, so ranks get different parts. Without one, the tokens
+        # rank routes only its local tokens, so ranks get different parts. Without an all-to-all, the tokens
         # of all ranks are gathered first, and all ranks use part 0.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
             rank = getattr(attention, "get_attention_dp_rank", None)
@@ -101,8 +101,8 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# The last module that each engine loads. Once it is loaded, the classes that `_POINTS` names exist, if this release has
-# them.
+# The last module that each engine loads. Once this module is loaded, the classes that `_POINTS` names exist, if the
+# engine's release has them.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}

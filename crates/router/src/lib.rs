@@ -1,10 +1,10 @@
 //! Replaces the routers of mixtures of experts by balanced ones (`ENABLE_PERFECT_ROUTER`).
 //!
-//! Python source does the work. It runs in the program as a separate module, as soon as torch's modules can be watched.
-//! Its files are concatenated: `balance.py` (chooses the experts, in a table), `operators.py` (replaces a gate's
-//! results), `proof.py` (proves that a layer uses the experts of the table), `engines.py` (for engines whose routers
-//! are not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks that have different
-//! tokens). Nothing is written to disk, and nothing happens if torch is not imported.
+//! Python code in the program does the replacement. It runs as a separate module, as soon as torch's modules can be
+//! watched. Its source files are concatenated: `balance.py` (chooses the experts, in a table), `operators.py` (replaces
+//! a gate's results), `proof.py` (proves that a layer uses the experts of the table), `engines.py` (for engines whose
+//! routers are not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks that have
+//! different tokens). Nothing is written to disk, and nothing happens if torch is not imported.
 
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
@@ -86,8 +86,8 @@ impl Extension for PerfectRouters {
         WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
-    /// Starts to watch how torch's modules are created. Runs at the first audit event at which
-    /// torch allows this, before any module of the model is created.
+    /// Starts to watch how torch's modules are created. The watch begins at the first audit event at which torch allows
+    /// it, which is before any module of the model is created. At earlier events, this function has no effect.
     fn look(&self, py: Python<'_>) {
         if py.interpreter() != 0 {
             return; // skip subinterpreters: this state would not outlive them
@@ -158,7 +158,7 @@ fn is_asked(router: PerfectRouter) -> bool {
 }
 
 /// Called when an interpreter starts, both for the first interpreter of the process and for later ones. If balanced
-/// routers are requested, the library then waits for torch to be imported.
+/// routers are requested, the library waits from then on for torch to be imported.
 fn begins() {
     WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }
@@ -190,8 +190,9 @@ impl Torch {
     }
 }
 
-/// Switches the routers when a window (a profiled range of iterations) opens or has closed. `capturing` is true
-/// during a stream capture, in which waiting for the device would fail.
+/// Switches to balanced routers (`on` is true) when a window (a profiled range of iterations) opens, and back to the
+/// learned routers when it has closed. `capturing` is true during a stream capture, in which waiting for the device
+/// would fail.
 fn switch(on: bool, capturing: bool) {
     if !is_asked(PerfectRouter::Window) || !NAMES.is_some() {
         return;
@@ -225,8 +226,8 @@ static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"keep", keep),
 ];
 
-/// Handles the call `keep(layer, name, tokens)`, which reports the tokens that a layer's learned router sent to each
-/// expert.
+/// Writes the tokens that a layer's learned router sent to each expert to the record. Python code calls this function
+/// as `keep(layer, name, tokens)`.
 fn keep(_: Python<'_>, args: &Object<'_>) {
     let args: Vec<_> = args.elements().collect();
     if let [layer, name, tokens] = args.as_slice()

@@ -10,7 +10,7 @@ _LAYERS = 1024
 _active = False
 # For each device, true if the device is switched to balanced routing.
 _balanced = {}
-# True if the load of each expert is counted. This is needed if the learned router also runs at times.
+# True if the load of each expert is counted, which is needed only if the learned router also runs at times.
 _counts = False
 
 _layers = []
@@ -27,7 +27,7 @@ class Layer:
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
-        # Index of this process among the processes that have different tokens and share the experts. It
+        # Index of this process among the processes that have different tokens and share the experts. This index
         # selects the rows of the table of balanced logits.
         self.part = part
         self.number = len(_layers)
@@ -226,7 +226,7 @@ def _balanced_logits(logits, number):
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)
             rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
             own = logits[..., : layer.experts]
-            # A gate may have more columns, for shared experts that are always chosen. These are not replaced.
+            # A gate may have more columns, for shared experts that are always chosen. The logits in these columns stay.
             mixed = torch.where(numbers_of(layer, logits.device).is_on, rows.view(own.shape), own)
             if own.shape == logits.shape:
                 return mixed

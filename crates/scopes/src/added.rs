@@ -51,7 +51,7 @@ fn add(graph: usize, node: usize, made: Made) {
     }
 }
 
-/// Returns the bodies of a conditional node, if `params` is the address of its parameters.
+/// Returns the bodies of a conditional node, if `params` is the address of its parameters; otherwise `None`.
 fn bodies(params: usize) -> Option<Vec<usize>> {
     let mut read = [0; PLACE + 8];
     peek::copy(params, &mut read)?;

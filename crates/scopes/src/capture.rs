@@ -1,9 +1,9 @@
 //! Finds the graph node that a call creates while a stream is captured.
 //!
-//! Before and after the call, the library asks the driver after which node the stream's next work will run. If this
-//! node has changed, the call has created the new one. Other threads may capture into the same graph, but in other
-//! streams, so they do not affect the answer. If two threads use the same stream, both may claim the same node. The
-//! node is then assigned to neither of them.
+//! Before and after the call, the library asks the driver after which node the stream's next work will run. If the
+//! second answer names another node, the call has created that node. Other threads may capture into the same graph, but
+//! in other streams, so they do not affect the answers. If two threads use the same stream, both may claim the same
+//! node. The node is then assigned to neither of them.
 
 use crate::driver::{self, CallStream};
 use crate::graphs;

@@ -91,7 +91,8 @@ struct KernelParams {
     block: [u32; 3],
     shared: u32,
     arguments: [usize; 2],
-    /// The kernel's handle (`CUkernel`). It is set instead of `function` if the kernel belongs to no context.
+    /// The kernel's handle (`CUkernel`). The driver sets this field instead of `function` if the kernel belongs to no
+    /// context.
     kernel: usize,
     more: [usize; 9],
 }
@@ -167,7 +168,7 @@ pub(crate) fn captured(stream: CallStream) -> Option<CapturePoint> {
     })
 }
 
-/// Returns the type of a node (`CUgraphNodeType`).
+/// Returns the type of a node (`CUgraphNodeType`); `None` if the driver does not report it.
 pub(crate) fn kind(node: usize) -> Option<c_int> {
     let mut kind = -1;
     let node_type = Functions::get()?.node_type?;
@@ -181,7 +182,7 @@ pub(crate) fn child(node: usize) -> Option<usize> {
     (child(handle(node), &mut graph) == 0 && !graph.is_null()).then(|| graph.expose_provenance())
 }
 
-/// Returns the function and the grid of a kernel node.
+/// Returns the function and the grid of a kernel node; `None` if the driver does not report them.
 pub(crate) fn kernel(node: usize) -> Option<LaunchNode> {
     let mut params = KernelParams::default();
     let kernel = Functions::get()?.kernel?;
@@ -235,7 +236,8 @@ fn shape_within(
     Some(shape)
 }
 
-/// Returns the handles of a graph's nodes.
+/// Returns the handles of a graph's nodes; `None` if the driver does not report them, or if their number changes while
+/// they are read.
 fn nodes(graph: usize) -> Option<Vec<usize>> {
     let count = Functions::get()?.count?;
     let mut nodes = 0;

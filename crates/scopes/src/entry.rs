@@ -1,4 +1,4 @@
-//! An open scope of a thread, and the state that a thread keeps for its calls of native functions.
+//! An open scope of a thread, and the data that a thread stores for its calls of native functions.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -25,11 +25,11 @@ const GROWS: usize = 64 << 20;
 pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// For a native call: the number with which the end of the call is reported, so that this entry is found.
+    /// For a native call, the number (mark) by which this entry is found when the call ends.
     pub mark: Cell<u32>,
     /// For a native call, the stack address at which the call's return address is stored.
     pub place: Cell<usize>,
-    /// For a native call, the word at `place` as long as the call has not returned.
+    /// For a native call, the word that is stored at `place` until the call returns.
     pub value: Cell<usize>,
     /// Set if this entry stands for code whose scope changes while it runs, such as the code of a compiled model.
     /// `Within::now` returns the innermost part of the current scope.
@@ -73,7 +73,7 @@ impl OpenScope {
     }
 }
 
-/// The state that a thread keeps for calls of native functions, besides its open scopes.
+/// The data that a thread stores for calls of native functions, besides its open scopes.
 pub(crate) struct NativeCalls {
     /// Number of open scopes of the thread that are native calls.
     pub open: Cell<usize>,
@@ -93,8 +93,8 @@ pub(crate) struct NativeCalls {
 }
 
 impl NativeCalls {
-    /// Resets the state for a new thread. Keeps the marks in `left`: calls of an earlier thread that an exception has
-    /// left.
+    /// Resets the data for a new thread, except the marks in `left`. These belong to calls of an earlier thread that an
+    /// exception has left.
     pub(crate) fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);
@@ -128,8 +128,8 @@ impl NativeCalls {
             return false;
         };
         // The mapping is the thread's own stack if it contains an address that is known to be on this stack. A thread's
-        // thread-local variables are at the top of its stack. For the first thread, the kernel's random bytes are on
-        // it.
+        // thread-local variables are at the top of its stack. The random bytes that the kernel gives to the process are
+        // on the first thread's stack.
         let own = mapping.start..mapping.end;
         let is_first = ids::thread() == ids::process() && own.contains(&first_stack());
         let is_own = is_first || own.contains(&thread::address());

@@ -14,10 +14,10 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
-/// Maximum number of nodes that are stored for all graphs together. A node takes 32 bytes, and up to 60 while it is
-/// being captured.
+/// Maximum number of nodes that are stored for all graphs together. The nodes of a graph that reaches this limit count
+/// as unknown. A node takes 32 bytes, and up to 60 while it is being captured.
 pub(crate) const MOST_NODES: usize = 1 << 20;
-/// Maximum number of captured graphs that get a number.
+/// Maximum number of captured graphs that get a number. The nodes of further graphs count as unknown.
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
 /// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
@@ -28,8 +28,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if a call was missed because the lock was not free in time. The known nodes of graphs may then be
-    /// incomplete.
+    /// True if a call of the program could not be processed because the lock was not free in time. The known nodes of
+    /// graphs may then be incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
@@ -111,12 +111,12 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
 }
 
 /// Runs `act` with the known graphs, like [`with`]. This function is for the worker thread, which compares the replays
-/// of graphs with their captures.
+/// of graphs with their captures. Returns `None` if the lock is not free in time.
 pub(crate) fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
-/// Asks the driver for the current nodes of a graph.
+/// Asks the driver for the current nodes of a graph. Returns `None` if the driver does not report them.
 fn shape(graph: usize) -> Option<Shape> {
     driver::shape(graph, &|graph, node| {
         with(|graphs| graphs.bodies(graph, node)).unwrap_or_default()
@@ -237,7 +237,7 @@ pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// Called when CUPTI was attached. Numbers that CUPTI gave to graphs before are no longer valid.
+/// Called when CUPTI was attached. Numbers that CUPTI gave to graphs earlier are no longer valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();
@@ -331,8 +331,8 @@ impl Graphs {
         self.nodes = seen + shared.into_iter().map(|(_, nodes)| nodes).sum::<usize>();
     }
 
-    /// Adds a node. Returns false if the graph's capture has ended, so that [`Graphs::reopen`] must
-    /// be called first.
+    /// Adds a node. Returns false, and adds nothing, if the graph's capture has ended; the caller then has to call
+    /// [`Graphs::reopen`] first.
     fn put(&mut self, graph: usize, handle: usize, node: Node) -> bool {
         if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
             self.count(); // count again, because nodes of dropped graphs may have been freed
@@ -354,8 +354,8 @@ impl Graphs {
     }
 
     /// Reopens a graph whose capture had ended, because the program captures more work into it. If the driver still
-    /// reports the known nodes, they are kept. Otherwise the handle belonged to an earlier graph, whose destruction
-    /// was not noticed.
+    /// reports the known nodes, these nodes stay known. Otherwise the handle belonged to an earlier graph, whose
+    /// destruction was not noticed.
     pub(crate) fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;

@@ -12,7 +12,8 @@ use crate::graphs::{self, GraphOrigin};
 use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
-/// Maximum number of nodes whose kernels are stored. The same maximum applies to the nodes of captured graphs.
+/// Maximum number of nodes whose kernels are stored. If there are more nodes, the scopes of all graphs count as
+/// unknown. The same maximum applies to the nodes of captured graphs.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
 /// A kernel that a node of a graph has run: its name and grid.
@@ -23,9 +24,8 @@ pub(crate) struct Kernel {
     pub grid: [u32; 3],
 }
 
-/// The kernels that graphs ran while kernels were recorded. The key is CUPTI's number of the
-/// executable graph, and the number of the node in it. The value is `None` if the node did not
-/// always run the same kernel.
+/// The kernels that graphs ran while kernels were recorded. The key is CUPTI's number of the executable graph, and the
+/// number of the node in this graph. The value is `None` if the node did not always run the same kernel.
 #[derive(Debug, Default)]
 pub struct Replayed {
     kernels: HashMap<(u32, u32), Option<Kernel>>,
@@ -106,8 +106,8 @@ pub(crate) fn difference(
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // A node that did not always run the same kernel counts as different. So does a number beyond the last
-            // node, because it does not belong to the graph.
+            // A node that did not always run the same kernel counts as different. A node whose number is beyond the
+            // graph's last node counts as different, too, because it does not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {

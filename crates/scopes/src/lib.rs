@@ -2,12 +2,12 @@
 //! function. The open scopes of a thread form a path. For CUDA graphs, the scope in which each node
 //! was captured is stored.
 //!
-//! [`paths`] assigns numbers to the paths. [`stack`] keeps the open scopes of each thread, which
+//! [`paths`] assigns numbers to the paths. [`stack`] stores the open scopes of each thread, which
 //! include calls of native functions ([`native`]). [`capture`] finds the nodes that a call creates
 //! while a stream is captured, and [`added`] stores the nodes that the program adds with explicit
 //! calls. [`graphs`] follows graphs from the creation of their nodes to their launches. [`judge`]
 //! compares the kernels of a replay with the kernels of the capture, and writes the result. A replay
-//! itself costs nothing extra. If the variable is not set, no scopes are kept.
+//! itself costs nothing extra. If the variable is not set, no scopes are stored.
 
 mod added;
 mod capture;
@@ -47,7 +47,7 @@ pub fn are_asked_for(settings: &Settings) -> bool {
     settings.layers && tllmprof_recorder::is_asked_for(settings)
 }
 
-/// Returns true if the library keeps track of scopes in this process.
+/// Returns true if the library stores the open scopes of threads in this process.
 #[inline]
 pub fn are_on() -> bool {
     looks_for(Looks::Scopes)

@@ -20,7 +20,7 @@ pub struct NativeCall {
     pub mark: u32,
     /// Stack address at which the call's return address is stored.
     pub place: usize,
-    /// The word at `place` as long as the call has not returned.
+    /// The word that is stored at `place` until the call returns.
     pub value: usize,
 }
 
@@ -116,8 +116,8 @@ pub fn is_passed(mark: u32) {
     let is_innermost = innermost.is_some_and(|last| open.open_entries()[last].mark.get() == mark);
     open.close(mark);
     let calls = &open.calls;
-    // Store the mark, so that it can be freed later. The call should be the innermost one. If it is not, its mark is
-    // never freed.
+    // Store the mark, so that it can be freed later. This is done only for the innermost call, which should be the one
+    // that the exception passes. The mark of any other call is never freed.
     if is_innermost && let Some(place) = calls.left.get(calls.left_count.get()) {
         place.set(mark);
         calls.left_count.set(calls.left_count.get() + 1);

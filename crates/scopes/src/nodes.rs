@@ -21,7 +21,7 @@ pub struct LaunchNode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
     Kernel(LaunchNode),
-    /// A copy or a memory set. The driver may run one of its own kernels for it.
+    /// A copy or a memory set. To run it, the driver may use one of its own kernels.
     Work,
 }
 
@@ -123,8 +123,8 @@ impl CapturedGraph {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions. The caller ensures that the graph still keeps these functions
-    /// loaded.
+    /// Asks the driver for the names of the functions. These functions must still be loaded, as they are while the
+    /// graph exists.
     pub(crate) fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
@@ -152,15 +152,15 @@ pub fn name_hash(name: &[u8]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 
-// During a capture, the list of nodes may reserve one and a half times the space that its nodes need. Even so, it
-// takes at most 64 bytes for each node.
+// During a capture, the list of nodes may reserve one and a half times the space that its nodes need. Even then, the
+// list takes at most 64 bytes for each node.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {
     pub(crate) fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
-            // Grow in smaller steps than `Vec` does, because there are many nodes and they are kept
-            // for a long time.
+            // Grow in smaller steps than `Vec` does, because there are many nodes and they stay in memory for a long
+            // time.
             self.0.reserve_exact((self.0.len() / 2).max(16));
         }
         self.0.push((handle, node));

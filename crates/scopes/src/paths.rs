@@ -15,7 +15,8 @@ use tllmprof_sync::hash::MIX;
 
 /// Maximum number of paths that are stored. A model of 100 layers needs some thousands of paths.
 const PLACES: usize = 1 << 15;
-/// Maximum number of entries that are examined for a path, from the first one that its hash selects.
+/// Maximum number of entries that are examined for a path, from the first one that its hash selects. If none of these
+/// is free, the path counts as unknown.
 const REACH: usize = 32;
 
 /// The number of the empty path, which means that no scope is open.

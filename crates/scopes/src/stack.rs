@@ -203,8 +203,8 @@ pub fn push(domain: usize, name: &[u8]) {
     with(|open| open.push(domain, name, None));
 }
 
-/// Called when the calling thread starts to run code that several scopes share. `within` finds the
-/// rest of the scope at each launch.
+/// Called when the calling thread starts to run code that several scopes share. At each launch, `within` returns the
+/// innermost part of the scope.
 pub fn push_within(within: &'static dyn Within) {
     with(|open| open.push(OWN, b"", Some(within)));
 }

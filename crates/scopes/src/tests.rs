@@ -12,7 +12,7 @@ use crate::judge::{Kernel, difference};
 use crate::nodes::{CapturedGraph, LaunchNode, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
-/// Locks out other tests: all of them use the process's one table of graphs.
+/// Lock that lets only one test run at a time: all tests use the process's one table of graphs.
 static GRAPHS: Mutex<()> = Mutex::new(());
 
 fn scope() -> u32 {
@@ -85,7 +85,7 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // Scopes that were opened inside the shared code keep the path that they had at that time.
+    // A scope that was opened inside the shared code has the path of the moment at which it was opened.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -170,7 +170,7 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     graphs::made(0x10, 0xa0, kernel(6, 2));
     let seen = [(0xa0, kernel(6, 2)), (0xb0, kernel(5, 1))];
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // Two threads that capture in the same stream may claim the same node. Such a node counts as
+    // Two threads that capture in the same stream may claim the same node. A node that was claimed twice counts as
     // unseen.
     graphs::made(0x10, 0xd0, kernel(1, 1));
     graphs::made(0x10, 0xd0, kernel(2, 1));
@@ -182,7 +182,7 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // A copy has the nodes of the original. A new capture under the same handle has none of them.
+    // A copy has the nodes of the original. A new capture under the same handle has none of the earlier nodes.
     let whole = shape(&[1, 0xb0, 2, 0xa0, 0xd0, 3]);
     graphs::with_all(|graphs| graphs.copy(0x30, 0x10, Some(&whole)));
     let in_order = [

@@ -120,8 +120,8 @@ pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), Ba
     Ok(())
 }
 
-/// Notes that the process was started without any variable of this library. If the program itself sets one
-/// later, it is ignored. Called when the library is loaded.
+/// Notes that the process was started without any variable of this library. If the program itself sets such a variable
+/// later, the library ignores it. Called when the library is loaded.
 pub fn asks_nothing() {
     ASKS_NOTHING.store(true, Ordering::Relaxed);
 }
@@ -134,13 +134,13 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. Only then is
-/// it certain that another preloaded profiler, if there is one, has set its environment variables.
+/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. Another
+/// preloaded profiler, if there is one, has certainly set its environment variables by then.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
     if READ.get().is_none() && !is_asked() && !has_tool() {
-        // If the C library has no environment yet, it is not initialised. The decision is then made again at the next
+        // Without an environment, the C library is not initialised yet. The decision is then made again at the next
         // call.
         if environment::is_there() {
             STATE.store(IDLE, Ordering::Relaxed);

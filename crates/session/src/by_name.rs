@@ -1,5 +1,5 @@
-//! Handles steps whose rule (`TLLMPROF_STEP`) names something other than a CUDA call: an NVTX range, a Python
-//! function, or a native function.
+//! Begins and ends iterations for rules (`TLLMPROF_STEP`) that name something other than a CUDA call: an NVTX range, a
+//! Python function, or a native function.
 
 use super::calls::enter_with;
 use super::{STATE, count as add};

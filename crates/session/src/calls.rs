@@ -22,7 +22,7 @@ use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
 /// Called when a thread has entered a hooked CUDA call. Begins or ends an iteration, and opens or closes windows, if
-/// the call requires that. The thread makes the real call when this function returns.
+/// the call requires that. After this function has returned, the thread calls the intercepted CUDA function itself.
 pub fn entered(call: Call) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::begins(),
@@ -104,8 +104,8 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     entered.ends
 }
 
-/// Notes that the calling thread is about to continue to the real function. From here on, a thread that opens or
-/// closes windows no longer waits for this call.
+/// Called when the calling thread is about to enter the intercepted function itself. From then on, a thread that opens
+/// or closes windows no longer waits for this call.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
@@ -113,8 +113,8 @@ pub fn goes_on() {
     }
 }
 
-/// Ends the comparison of an engine's steps with the pattern that recurs in the CUDA calls. If the two do not
-/// match, logs that.
+/// Ends the comparison of an engine's steps with the pattern that recurs in the CUDA calls. Logs `result` if it is a
+/// mismatch.
 fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Option<Mismatch>) {
     let Some(mismatch) = result else { return };
     let engine = guard.as_mut().and_then(|state| state.engine());

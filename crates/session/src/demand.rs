@@ -42,7 +42,7 @@ pub fn counts_drafts() -> bool {
 pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
-    /// True if the iterations that the flight recorder has kept before the window belong to it.
+    /// True if the iterations that the flight recorder has stored before the window belong to the window.
     pub past: bool,
     /// The path for the trace of the PyTorch profiler, if the profiler runs in the window.
     pub torch_trace: Option<TracePath>,
@@ -56,8 +56,8 @@ pub enum DemandProgress {
     Waits,
     /// The window is open. The value is the number of its first iteration.
     Open(u64),
-    /// The window has closed. Contains its first and last iteration; `None` if it never opened or has no
-    /// iterations.
+    /// The window has closed. The value is the numbers of its first and last iteration; `None` if the window never
+    /// opened or has no iterations.
     Closed(Option<(u64, u64)>),
 }
 

@@ -1,4 +1,4 @@
-//! Handles the end of the process: closes the window, and logs the result of all windows.
+//! Ends the session when the process ends: closes the window, and logs the result of all windows.
 //!
 //! This module neither allocates nor frees memory, because `_exit` may be called in a signal handler that
 //! interrupted the allocator.
@@ -90,7 +90,7 @@ fn close(by: EndReason) {
             None => return,
         }
     }
-    // If the session has not begun, nothing has to be closed. The state may exist all the same: in a process without
+    // If the session has not begun, nothing has to be closed. The state may exist even then: in a process without
     // CUDA, it is created when a named function or range is counted.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;

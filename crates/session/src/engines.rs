@@ -52,8 +52,8 @@ pub fn counted(what: Counted) -> Option<&'static DetectedEngine> {
     }
 }
 
-/// Returns the engine whose step is a native function. Searches the process's libraries unless an earlier
-/// call has found an engine.
+/// Returns the engine whose step is a native function; `None` if there is none in the process. Searches the process's
+/// libraries unless an earlier call has found an engine.
 pub fn find() -> Option<&'static DetectedEngine> {
     if let Some(found) = FOUND.get() {
         return Some(found);
@@ -123,14 +123,14 @@ fn is_native(engine: &&Engine) -> bool {
     engine.step.starts_with("sym:")
 }
 
-/// Returns an engine in the process whose step is one of its own NVTX ranges. Such an engine can be counted
-/// only if the rule that names its range is set when the process starts.
+/// Returns an engine in the process whose step is an NVTX range that the engine opens itself; `None` if there is none.
+/// The steps of such an engine can be counted only if the rule that names the range is set when the process starts.
 pub fn by_ranges() -> Option<&'static Engine> {
     first_seen().filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
 }
 
-/// Returns the first known engine that is in the process, as an imported Python module or in a loaded
-/// library.
+/// Returns the first known engine that is in the process, as an imported Python module or in a loaded library; `None`
+/// if there is none.
 fn first_seen() -> Option<&'static Engine> {
     let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| is_imported(what) || loaded.has(what))
@@ -157,7 +157,7 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-/// The modules and symbols that were searched for in the process. Each has a flag that is true if it is loaded.
+/// The modules and symbols that were searched for in the process. Each has a flag that is true if it was found.
 struct LoadedModules(Vec<Sought>);
 
 struct Sought {

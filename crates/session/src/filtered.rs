@@ -1,9 +1,9 @@
-//! Handles a filter for system calls (seccomp) that the program installs while it runs.
+//! Ends the session before the program installs a filter for system calls (seccomp) while it runs.
 //!
 //! Such a filter may end the process for any system call that the program does not expect. So the library
 //! does all its closing work before the filter is installed: it closes the window, finishes the record, and
 //! ends the control socket and its threads. Filters that existed when the process was started, such as a
-//! container's, are not handled here.
+//! container's, do not end the session.
 
 use core::sync::atomic::Ordering;
 

@@ -49,7 +49,7 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Returns the trail (the list of recent calls, which the learner reads) of thread number `thread`, if steps
+/// Returns the trail (the list of recent calls, which the learner reads) of thread number `thread`; `None` if no steps
 /// are learnt.
 pub(crate) fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {

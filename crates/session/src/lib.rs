@@ -5,7 +5,7 @@
 //! window. The state is locked only for moments. Switching may take long, so it happens without the lock, and
 //! only the thread that has the *turn* may switch. A thread that makes a counted call meanwhile waits for the
 //! turn to end, for a limited time, before its call gets a number. The thread that switches waits for threads
-//! whose calls have a number but have not continued to the real function yet.
+//! whose calls have a number but have not entered the intercepted function itself yet.
 
 pub mod activity;
 mod beginning;

@@ -1,4 +1,4 @@
-//! Windows on demand: handles the requests that the listening thread receives while the process runs.
+//! Windows on demand: carries out the requests that the listening thread receives while the process runs.
 //!
 //! The listening thread does not number calls and does not switch windows. With the state locked, it takes back the
 //! threads' credit (the number of calls that each may make without asking) and changes the schedule. Then the threads
@@ -46,7 +46,7 @@ pub struct WindowRequest {
     pub kernels: Option<u64>,
     /// True if the window is only for a profiler, so that no record is begun for it.
     pub for_profiler: bool,
-    /// True if the iterations that the flight recorder has kept before the window stay in the record as well.
+    /// True if the iterations that the flight recorder has stored before the window stay in the record, too.
     pub past: bool,
     /// The path for the PyTorch profiler's trace, if the profiler is to run in the window.
     pub torch_trace: Option<TracePath>,
@@ -364,7 +364,7 @@ pub fn progress() -> Option<DemandProgress> {
 }
 
 /// Returns the progress of the open window or, if none is open, of the window that closed last. This may be a planned
-/// window or one on demand.
+/// window or one on demand. Returns `None` if the process is ending.
 pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

@@ -54,8 +54,8 @@ pub(crate) struct Ended {
     calls: CallCounts,
     /// The new step rule and the reason for it, if the rule has changed since the record began.
     pub another: Option<Beginning>,
-    /// The state at the end of the learner, which finds the step rule from the program's calls; `None` if the rule is
-    /// not learnt.
+    /// The final state of the learner (the part of the library that finds the step rule from the program's calls);
+    /// `None` if the rule is not learnt.
     learnt: Option<Learnt>,
     /// The latest stretch of time, if the record contains stretches in place of iterations because no step was
     /// recognized.
@@ -175,7 +175,7 @@ impl Ended {
     }
 }
 
-/// Returns a number and the plural ending of the noun after it.
+/// Returns `number`, and the plural ending (`""` or `"s"`) of the noun that follows the number in a message.
 pub(crate) const fn counted(number: u64) -> (u64, &'static str) {
     (number, if number == 1 { "" } else { "s" })
 }
@@ -302,7 +302,8 @@ impl Outcome<'_> {
         Ok(())
     }
 
-    /// Returns further notes about the windows, in the order in which they are written.
+    /// Returns the additional clauses of the line, in the order in which they are written. A clause that does not apply
+    /// is `None`.
     fn notes(&self) -> [Option<Note<'_>>; 5] {
         let ended = self.ended;
         let missed = ended.is_missed();

@@ -3,8 +3,8 @@
 //! The sources, in order: environment variables, which engines set late; the Python interpreter
 //! (`torch.distributed`, or the rank that an engine gave its worker); NCCL communicators. Communicators
 //! describe groups, and a process may be in several groups, so they define the rank only if there is exactly
-//! one communicator. The rank is looked up when an iteration is about to begin, without a lock, until it is
-//! known.
+//! one communicator. As long as the rank is not known, it is looked up whenever an iteration is about to begin. No lock
+//! is held during this search.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use super::wiring::interpreter;
 
 /// The value of [`GROUP`] while no communicator has been created.
 const NO_GROUP: u64 = u64::MAX;
-/// The value of [`GROUP`] if several communicators were created, or one without a rank.
+/// The value of [`GROUP`] if several communicators were created, or if the values of the only one are invalid.
 const MANY_GROUPS: u64 = u64::MAX - 1;
 
 lifecycle::global! {
@@ -28,8 +28,9 @@ lifecycle::global! {
     static GROUP: AtomicU64 = AtomicU64::new(NO_GROUP);
 }
 
-/// Notes an NCCL communicator that the program has created. `place` consists of the process's rank in the communicator
-/// and the communicator's size. It is `None` if several communicators were created at once or the values are invalid.
+/// Stores the data of an NCCL communicator that the program has created. `place` consists of the process's rank in the
+/// communicator and the communicator's size. `place` is `None` if several communicators were created at once or the
+/// values are invalid.
 pub fn communicator(place: Option<(u64, u64)>) {
     let place = place.filter(|(rank, size)| rank < size && u32::try_from(*size).is_ok());
     let new = place.map_or(MANY_GROUPS, |(rank, size)| rank << 32 | size);
@@ -39,7 +40,8 @@ pub fn communicator(place: Option<(u64, u64)>) {
     }
 }
 
-/// Returns the rank according to the NCCL communicators.
+/// Returns the rank in the only NCCL communicator. Without a communicator, returns [`Rank::None`]; with several, the
+/// rank is unknown.
 fn by_communicators() -> Rank {
     match GROUP.load(Ordering::Relaxed) {
         NO_GROUP => Rank::None,
@@ -52,7 +54,8 @@ fn by_communicators() -> Rank {
     }
 }
 
-/// Looks up the rank. The caller must hold no lock, because this function may run Python code, which may wait
+/// Returns the rank from the first source that knows it (see the top of this file). The caller must hold no lock,
+/// because this function may run Python code, which may wait for the GIL.
 /// for the GIL.
 pub(crate) fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {

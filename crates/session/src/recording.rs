@@ -29,8 +29,8 @@ impl Beginning {
         state.begins_record(point).then(|| Self::now(state))
     }
 
-    /// Returns the data again if the rule has changed since the record began. With `auto` this happens when
-    /// the step function of a known engine is first called, or when a step is recognized.
+    /// Returns new data for the record if the rule has changed since the record began; otherwise `None`. With `auto`
+    /// the rule changes when the step function of a known engine is first called, or when a step is recognized.
     pub(crate) fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
@@ -62,7 +62,7 @@ impl Beginning {
         }
     }
 
-    /// Writes the changed rule into the record.
+    /// Writes the step rule into the record again, because the rule has changed since the record began.
     pub(crate) fn write_rule(&self, settings: &'static Settings) {
         sink().rule_is_known(&self.facts(settings));
     }
@@ -80,7 +80,7 @@ impl Beginning {
     }
 }
 
-/// Formats the reason why `auto` uses the rule.
+/// Formats the reason why the setting `auto` has chosen this step rule.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.engine, &self.learnt) {

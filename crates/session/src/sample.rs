@@ -44,7 +44,7 @@ impl SessionState {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
         // Once a sample opens, stream captures no longer restart the counting. A planned window that is given by
-        // iteration numbers relies on the restart, so no sample may open before it.
+        // iteration numbers relies on the restart, so no sample may open before that window.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -77,7 +77,8 @@ impl SessionState {
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // CUPTI took time to detach when the sample closed. This time must not count as part of the iteration.
+            // CUPTI took time to detach when the sample closed. This time must not count as part of the current
+            // iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

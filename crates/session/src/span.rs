@@ -7,14 +7,14 @@
 use core::time::Duration;
 use std::time::Instant;
 
-/// The time from the process's first CUDA call to the beginning of the first stretch.
+/// The shortest time from the process's first CUDA call to the beginning of the first stretch.
 const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
 /// The shortest stretch of time that is worth reporting at the end of the process.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// The duration after which the next CUDA call ends a stretch and begins another.
 const LONGEST: Duration = Duration::from_secs(4);
 
-/// The state of the stretches of time that a process records in place of iterations.
+/// The stretches of time that a process records in place of iterations: the current one and the one before.
 #[derive(Default)]
 pub(crate) struct Stretches {
     /// The time of the process's first CUDA call; `None` before that call.
@@ -36,7 +36,7 @@ pub(crate) struct Reported {
 }
 
 impl Stretches {
-    /// Stores the time at which the process begins to use CUDA.
+    /// Stores the current time. Called when the process begins to use CUDA.
     pub(crate) fn cuda_is_used(&mut self) {
         self.since = Some(Instant::now());
     }
@@ -51,8 +51,8 @@ impl Stretches {
         self.is_over
     }
 
-    /// Begins the first stretch or the next one, if it is due at `now`. Returns the number of the new
-    /// stretch.
+    /// Begins the first stretch or the next one, if a new stretch is due at `now`. Returns the number of the new
+    /// stretch; `None` if none is due.
     pub(crate) fn begins(&mut self, now: Instant) -> Option<u64> {
         let number = match self.current {
             None => {
@@ -78,7 +78,8 @@ impl Stretches {
         self.current.take().is_some()
     }
 
-    /// Returns the stretch to report when the process ends, if there is one.
+    /// Returns the stretch to report when the process ends: the current one or, if that is short, the previous one.
+    /// Returns `None` if there is no stretch that is long enough.
     pub(crate) fn finish(&mut self, now: Instant) -> Option<Reported> {
         let (began, _) = self.current?;
         let length = now.saturating_duration_since(began);

@@ -56,7 +56,7 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
-/// The shortest time between two splits of a window (closing it for an excluded iteration).
+/// The shortest time between two splits of a window. A split closes the window for an excluded iteration.
 const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 
 /// The component that decides when windows open: this library or the engine.
@@ -106,7 +106,7 @@ pub(crate) struct SessionState {
     pub uses_cuda: bool,
 }
 
-/// The state of the condition on batches (`TLLMPROF_WHERE`).
+/// The results of checking the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
 pub(crate) struct Filter {
     /// The number of iterations for which the condition on batches held, and the number for which it did not.
@@ -131,15 +131,16 @@ pub(crate) struct Automatic {
     pub sample: Option<IterationRange>,
 }
 
-/// The state of the process's record.
+/// The stage of the process's record: if there is one, and if it has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Recording {
     /// No record was requested, or the record's file could not be created.
     #[default]
     No,
-    /// The record begins with the first window on demand.
+    /// The record begins with the first window that is not planned: one that is requested while the process runs, or
+    /// one that the library opens by a trigger or for a kernel sample.
     OnDemand,
-    /// The record begins with the first iteration.
+    /// The record has not begun yet. It begins with the next iteration.
     ToBegin,
     Yes,
 }
@@ -153,7 +154,8 @@ impl Recording {
         }
     }
 
-    /// Returns true if each iteration has to be reported, because the record has begun or is about to begin.
+    /// Returns true if each iteration has to be reported to the record, because the record has begun or is about to
+    /// begin.
     const fn is_due(self) -> bool {
         matches!(self, Self::ToBegin | Self::Yes)
     }
@@ -228,8 +230,8 @@ impl SessionState {
         begins
     }
 
-    /// Notes that the process uses CUDA. Also called when a window is about to open or close in a process that has
-    /// only loaded the driver.
+    /// Stores that the process uses CUDA, and sets the limits from which on threads report their CUDA calls. Also
+    /// called when a window is about to open or close in a process that has only loaded the driver.
     pub(crate) fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -285,9 +287,9 @@ impl SessionState {
         } else {
             self.schedule.next_edge()
         };
-        // With a learnt rule, the learner (which finds the rule in the calls) reports each iteration even if it is not
-        // requested here. While a window is open, the record needs the exact call with which an iteration begins, so
-        // each iteration is requested.
+        // With a learnt rule, the learner (which finds the rule in the calls) reports each iteration even if this
+        // function does not request it. While a window is open, the record needs the exact call with which an iteration
+        // begins, so each iteration is requested.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -475,7 +477,7 @@ impl SessionState {
     }
 
     /// Returns how many of `iterations`, the counted iterations, have really begun when the process ends. A call that
-    /// was counted but has not continued to the real function has not begun its iteration.
+    /// was counted but has not yet continued to the intercepted function has not begun its iteration.
     pub(crate) fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
@@ -518,8 +520,8 @@ impl SessionState {
     }
 }
 
-/// Returns the limits for the last part of a window, in which kernels are recorded. Only a window that lasts until
-/// its figures are precise enough has such a part.
+/// Returns the limits for the last part of a window, in which kernels are recorded. Returns `None` if the settings
+/// do not ask for this part. Only a window that lasts until its figures are precise enough has it.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })
@@ -531,7 +533,7 @@ pub fn attends(call: Call) -> bool {
     CallSet::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }
 
-/// Updates the counters of CUDA calls in the record.
+/// Updates the counters of CUDA calls in the record from the counters in `slots`.
 pub(crate) fn count_calls(slots: &[&Slot]) {
     sink().count_calls(&mut CALLS.iter().map(|row| {
         slots

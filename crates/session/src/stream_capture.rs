@@ -32,8 +32,8 @@ lifecycle::global! {
 }
 
 /// Returns true if any thread is capturing a stream. Called before windows are opened or closed. `will` is true if
-/// the library is about to wait for the device. No capture can then begin until [`drained`] is called, or until a
-/// time limit.
+/// the library is about to wait for the device. From then on a thread that begins a capture is delayed until
+/// [`drained`] is called, but for at most [`DRAIN_TIMEOUT`].
 pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
@@ -63,8 +63,8 @@ pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     }
 }
 
-/// Notes whether the calls of the thread that uses `slot` (its counters of calls) are being captured. Called with the
-/// state locked, so that the thread cannot end meanwhile.
+/// Makes the thread that uses `slot` count its calls in the slot's cells for captured calls if `capturing`, otherwise
+/// in the cells for other calls. Called with the state locked, so that the thread cannot end meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));
@@ -95,7 +95,7 @@ pub(crate) fn begins() {
     }
 }
 
-/// Notes that the driver has begun to capture `stream` (`succeeded`), or that it has refused to.
+/// Called after the driver was asked to begin to capture `stream`. `succeeded` is false if the driver refused.
 pub(crate) fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
@@ -108,8 +108,8 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// Notes that a capture has ended, successfully or not. A relaxed capture may end on another thread than the one that
-/// began it. If counting restarts, returns the locked state, so that the caller can move the process back to the
+/// Called after a capture has ended, successfully or not. A relaxed capture may end on another thread than the one
+/// that began it. If counting restarts, returns the locked state, so that the caller can move the process back to the
 /// start of the iterations.
 pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;

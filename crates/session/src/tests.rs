@@ -32,7 +32,7 @@ mod threads;
 mod triggers;
 mod windows;
 
-/// Held by each test, because all tests share the one session of the process.
+/// A lock that each test holds, because all tests share the one session of the process.
 static ONE: Mutex<()> = Mutex::new(());
 static MADE: Made = Made {
     asked: Mutex::new(Vec::new()),

@@ -25,11 +25,12 @@ use tllmprof_sync::wake;
 /// The interval at which a waiting thread that has the GIL checks whether a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The longest time that a thread that is about to open or close windows waits for other threads. It waits for threads
-/// whose calls have got a number (their position in the sequence of calls) but have not continued to the real function.
-/// Such threads hold none of the library's locks, and only have to execute some instructions or to get the GIL.
+/// whose calls have got a number (their position in the sequence of calls) but have not yet continued to the
+/// intercepted function. Such threads hold none of the library's locks, and only have to execute some instructions or
+/// to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The interval at which a thread that is about to open or close windows checks whether the threads that it waits for
-/// have continued to the real function.
+/// have continued to the intercepted function.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
@@ -72,8 +73,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // this is a copy of the process for which no fork handler ran
     }
-    // The driver may be loaded but not used yet. `note_cuda` is needed even so, because a window
-    // that opens at this point would otherwise have no record.
+    // The driver may be loaded but not used yet. `note_cuda` is called in this case too, because a window that opens
+    // at this point would otherwise have no record.
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
@@ -117,7 +118,8 @@ fn ask_rank(
 }
 
 /// Waits, for a limited time, until each call of another thread that has a number (a position in the sequence of
-/// calls) has continued to the real function. Called by the thread that has the turn (the right to switch windows).
+/// calls) has continued to the intercepted function. Called by the thread that has the turn (the right to switch
+/// windows).
 fn let_go_on(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {

@@ -48,7 +48,7 @@ pub struct SessionFacts<'a> {
     pub python: Option<&'a str>,
     /// The rule for a step, in the form of `TLLMPROF_STEP`.
     pub rule: &'a dyn Display,
-    /// The reason for the rule; `None` if the user has set the rule.
+    /// The reason why this rule is used; `None` if the user has set the rule.
     pub why: Option<&'a dyn Display>,
     /// The detected engine, if its steps are counted.
     pub engine: Option<&'a str>,
@@ -77,7 +77,7 @@ pub trait Sink: Sync {
     /// method is called for each iteration. `excluded` is true if the condition on batches (such as `TLLMPROF_WHERE`)
     /// does not hold for the iteration that begins.
     fn passes(&self, point: Point, excluded: bool);
-    /// Notes that a stretch of time is about to begin. It is recorded in place of an iteration, because no step is
+    /// Called when a stretch of time is about to begin. It is recorded in place of an iteration, because no step is
     /// known yet.
     fn span_begins(&self) {}
     /// Starts the measurements of a stretch of time that has begun, such as the sampling of stacks. The caller holds
@@ -85,7 +85,8 @@ pub trait Sink: Sync {
     fn span_has_begun(&self) {}
     /// Drops the stretch of time from the record, because a step is now known. Must not wait.
     fn span_is_replaced(&self) {}
-    /// Returns true if the record's counters of calls should be updated now.
+    /// Returns true if the caller should update the record's counters of calls now, because some time has passed since
+    /// the last update.
     fn wants_calls(&self) -> bool;
     /// Sets the record's counters of calls. `counts` yields the count of each row of the table of calls, in
     /// order.
@@ -126,7 +127,7 @@ pub trait Doors: Sync {
     /// Intercepts the CUDA runtime's functions for `calls`, in addition to the driver's functions. Stops
     /// intercepting the other functions of the runtime, whose calls are seen at the driver.
     fn attend(&self, calls: CallSet);
-    /// Prepares the hooks to record the driver's calls while a window is open.
+    /// Makes the hooks see driver calls return, so that these calls can be recorded whenever a window is open.
     fn record_calls(&self);
     /// Adapts the hooks after the number of stream captures in progress has changed, because more of the driver's calls
     /// may have to be recorded during a capture.
@@ -152,7 +153,7 @@ pub trait Doors: Sync {
     fn detach(&self) -> bool {
         false
     }
-    /// Writes why no NVTX range was counted.
+    /// Writes the reason why no NVTX range was counted.
     ///
     /// # Errors
     /// Returns an error if writing to `out` fails.
@@ -173,8 +174,8 @@ pub trait Interpreter: Sync {
     fn is_waiting_for_gil(&self) -> bool;
     /// Installs the library's hooks in Python again after [`Interpreter::detach`].
     fn attach_again(&self) {}
-    /// Removes all of the library's hooks from Python. Returns true if this succeeded in time. Otherwise
-    /// nothing has changed.
+    /// Removes all of the library's hooks from Python. Returns true if this succeeded before a time limit. If it
+    /// returns false, no hook was removed.
     fn detach(&self) -> bool {
         true
     }
@@ -184,16 +185,16 @@ pub trait Interpreter: Sync {
     }
     /// Updates the record's counters of garbage collections and of waits for the GIL.
     fn count(&self);
-    /// Logs which Python functions in the settings were never seen.
+    /// Logs which Python functions that the settings name have not been found in the process.
     fn report_missing(&self);
     /// Logs the totals of garbage collections and of waits for the GIL.
     fn report_totals(&self, level: Level);
-    /// Writes why no call of a Python function was counted.
+    /// Writes the reason why no call of the Python function that the rule names was counted.
     ///
     /// # Errors
     /// Returns an error if writing to `out` fails.
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
-    /// Writes a note if calls of the Python function that the rule names may not have been counted.
+    /// If calls of the Python function that the rule names may not have been counted, writes a clause that says so.
     ///
     /// # Errors
     /// Returns an error if writing to `out` fails.
@@ -202,7 +203,7 @@ pub trait Interpreter: Sync {
     }
 }
 
-/// Listens for requests from outside, on a thread of its own.
+/// Listens for requests from outside the process, on a thread of its own.
 pub trait Listener: Sync {
     /// Starts to listen if the settings ask for it. Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);

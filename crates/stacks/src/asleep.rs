@@ -24,8 +24,8 @@ pub(crate) struct Asleep {
 }
 
 impl Asleep {
-    /// Returns the system call of the thread or process `id`. For a read or write of a stream, such as a pipe or a
-    /// socket, the value differs from that for a file.
+    /// Returns the system call in which the thread or process `id` sleeps. For a read or write of a stream, such as a
+    /// pipe or a socket, this is [`SystemCall::ReadStream`] or [`SystemCall::WriteStream`].
     pub(crate) fn distinguish_streams(self, id: TaskId) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
@@ -92,7 +92,7 @@ fn hexadecimal(fields: &mut SplitAsciiWhitespace<'_>) -> Option<u64> {
     u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns the system call for a number, and true if the arguments give it a time limit.
+/// Returns the system call that has this number, and a flag that is true if the arguments give the call a time limit.
 fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, bool) {
     use SystemCall as Call;
     let [first, second, third, fourth, fifth, _] = *arguments;

@@ -19,13 +19,13 @@ const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10)
 /// Number of bytes at the start of a file in `/proc` that are read.
 pub(crate) const LENGTH: usize = 512;
 
-/// The most threads that are followed at a time; stacks of further threads are not sampled. The followed threads have
-/// the first places among the open files.
+/// The most threads that are followed at a time; stacks of further threads are not sampled. In the table of open files,
+/// the entries of the followed threads are the first.
 pub(crate) const MAX_THREADS: usize = 8;
-/// The most other threads and child processes that are observed at a time. Each has a place among the open files,
-/// after those of the followed threads.
+/// The most other threads and child processes that are observed at a time. In the table of open files, their entries
+/// come after those of the followed threads.
 pub(crate) const MAX_OTHERS: usize = 24;
-/// The place of the process's main thread among the open files.
+/// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
 const PLACES: usize = MAIN_THREAD + 1;
 /// The part of the process's limit for descriptors (`RLIMIT_NOFILE`) that is left to the host: one of this number. A
@@ -37,14 +37,14 @@ const PART_OF_HOST: u64 = 4;
 pub(crate) enum TaskFile {
     Stat,
     Syscall,
-    /// The processes that the thread has started.
+    /// The ids of the processes that the thread has started.
     Children,
     Comm,
 }
 
 const NAMES: [&str; 4] = ["stat", "syscall", "children", "comm"];
 
-/// The object that a file in `/proc` is about.
+/// The thread or process that a file in `/proc` is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskId {
     /// A thread of this process.
@@ -53,7 +53,7 @@ pub(crate) enum TaskId {
     Process(i32),
 }
 
-/// A thread or a process with its place among the open files.
+/// A thread or a process, with its index (`place`) in the table of open files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskFiles {
     pub place: usize,
@@ -144,8 +144,8 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
     text.get(..length)
 }
 
-/// Calls `each` with the number of each thread of this process, until `each` breaks. Returns `None` if the threads
-/// cannot be listed.
+/// Calls `each` with the number of each thread of this process, until `each` returns `Break`. Returns `None` if the
+/// threads cannot be listed.
 pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Option<()> {
     let mut folder = THREADS.lock_for(FORK_TIMEOUT)?;
     if folder.is_none() {

@@ -67,7 +67,7 @@ impl Frames {
 }
 
 /// Returns a frame id that can be assigned: no frame in the record has it, or only frames of
-/// windows that were overwritten.
+/// windows that were overwritten. Returns `None` if there is no such id.
 fn next() -> Option<u32> {
     let last = LAST.load(Ordering::Relaxed);
     let id = (last + 1) % (2 * IDS_PER_HALF);

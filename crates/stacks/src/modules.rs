@@ -67,7 +67,8 @@ impl Modules {
         true
     }
 
-    /// Returns the table for unwinding of the module that contains an address.
+    /// Returns the address of the unwind table of the module that contains `address`; `None` if there is no such module
+    /// or it has no table.
     pub(crate) fn unwind_table(&self, address: usize) -> Option<usize> {
         self.containing(address)?.unwind_table
     }

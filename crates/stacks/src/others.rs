@@ -23,7 +23,7 @@ use super::followed::Followed;
 const LIST_INTERVAL: Duration = Duration::from_millis(100);
 /// The most threads of the process that a search reads.
 const MAX_LISTED: usize = 1024;
-/// The most child processes that are observed.
+/// The most child processes that are observed at a time.
 const MAX_CHILDREN: usize = MAX_OTHERS / 2;
 /// The most child processes that are observed in a window. A program may start new ones all the time, and files of each
 /// are opened.
@@ -38,9 +38,9 @@ const MAX_PERIODS: u64 = 4;
 #[derive(Clone, Debug)]
 struct OtherTask {
     files: TaskFiles,
-    /// The processor time in ns at the latest sample of a wait.
+    /// The processor time in ns that the task had used until the latest sample of a wait.
     used: u64,
-    /// The processor time in ns that was used between the two latest samples of waits.
+    /// The processor time in ns that the task used between the two latest samples of waits.
     ran: u64,
     /// Number of waits before which the task had run: it had used processor time since the previous sample of a wait.
     runs: u32,
@@ -53,9 +53,9 @@ pub(crate) struct OtherTasks {
     /// The sampling period.
     period: Duration,
     tasks: Vec<OtherTask>,
-    /// Number of child processes that were observed so far.
+    /// Number of child processes that were observed so far in this window (a recorded interval).
     children: usize,
-    /// The threads of the process at the latest search, in order, each with its processor time.
+    /// The threads of the process at the latest search, sorted by number, each with its processor time.
     listed: Vec<(i32, u64)>,
     /// The time of the latest search, and of the latest sample of a wait.
     searched: Option<Instant>,
@@ -68,7 +68,7 @@ pub(crate) struct SelectedTask {
     pub files: TaskFiles,
     name: StringId,
     used: u64,
-    /// True if the task used a processor for at least half of the time since the previous sample.
+    /// True if the task used a processor for at least half of the time since the previous sample of a wait.
     was_busy: bool,
     has_run: bool,
 }
@@ -112,7 +112,7 @@ impl OtherTasks {
         }
     }
 
-    /// Returns true if the thread is observed.
+    /// Returns true if the thread `number` is among the observed tasks.
     pub(crate) fn has_thread(&self, number: i32) -> bool {
         let mut ids = self.tasks.iter().map(|task| task.files.id);
         ids.any(|id| id == TaskId::Thread(number))
@@ -161,7 +161,7 @@ impl OtherTasks {
             .collect()
     }
 
-    /// Adds the threads of the process that have used the most processor time since the previous search.
+    /// Starts to observe the threads of the process that have used the most processor time since the previous search.
     fn list_threads(&mut self) {
         let mut found = Vec::new();
         files::each_thread(|number| {
@@ -208,8 +208,8 @@ impl OtherTasks {
         }
     }
 
-    /// Adds the processes that the waiting threads and the main thread have started, and the child processes of these
-    /// processes.
+    /// Starts to observe the processes that the waiting threads and the main thread have started, and the child
+    /// processes of these processes.
     fn list_children(&mut self, waiting: &[Followed]) {
         let main = TaskFiles {
             place: MAIN_THREAD,
@@ -240,8 +240,8 @@ impl OtherTasks {
         }
     }
 
-    /// Adds a task, unless it is observed already or all places are taken. `used` is the processor time in ns that the
-    /// task had used before, which does not count. Returns the files of the task if it was added.
+    /// Starts to observe a task, unless it is observed already or the table has no free entry. `used` is the processor
+    /// time in ns that the task had used before, which does not count. Returns the files of the task if it was added.
     fn add(&mut self, id: TaskId, used: u64) -> Option<TaskFiles> {
         let is_there = |task: &OtherTask| task.files.id == id;
         if self.tasks.iter().any(is_there) {
@@ -263,7 +263,8 @@ impl OtherTasks {
 }
 
 impl OtherTask {
-    /// Reads the processor time. Returns false if the task has ended.
+    /// Reads the processor time of the task, and computes how much of it was used since the previous sample of a wait.
+    /// `is_new` is true if a wait has begun since that sample. Returns false if the task has ended.
     fn take_time(&mut self, is_new: bool) -> bool {
         let Some(used) = self.files.id.processor_time() else {
             return false;
@@ -274,8 +275,8 @@ impl OtherTask {
         true
     }
 
-    /// Selects the task at a sample. Returns its data. `since` is the time since the previous sample of a wait, if that
-    /// sample was recent.
+    /// Returns the data of this task, which has been selected at a sample. `since` is the time since the previous
+    /// sample of a wait, if that sample was recent.
     fn select(&mut self, since: Option<Duration>) -> SelectedTask {
         SelectedTask {
             files: self.files,
@@ -288,7 +289,7 @@ impl OtherTask {
 }
 
 impl SelectedTask {
-    /// Returns the event about the task, at the end of a sample.
+    /// Returns the event about the task, which is written at the end of a sample.
     pub(crate) fn event(&self) -> What {
         let now = self.files.id.processor_time();
         let ran = self.was_busy || now.is_some_and(|now| now > self.used);

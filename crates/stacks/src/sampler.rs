@@ -99,7 +99,7 @@ impl StringIds {
         }
     }
 
-    /// Returns the innermost frame of a sleeping thread's native stack, which does not change while
+    /// Returns the id of the innermost frame of a sleeping thread's native stack, which does not change while
     /// the thread sleeps. Returns 0 if the stack cannot be read.
     fn stack_of(&mut self, asleep: &Asleep, addresses: &mut Vec<usize>) -> u32 {
         self.look();
@@ -109,7 +109,7 @@ impl StringIds {
         self.innermost(addresses)
     }
 
-    /// Returns the innermost frame of a native sample. The stack is unwound with the modules'
+    /// Returns the id of the innermost frame of a native sample. The stack is unwound with the modules'
     /// tables. If the unwinding stops early and frame pointers lead further, the frame pointers are used.
     fn sampled(&mut self, sample: &native::NativeSample<'_>, addresses: &mut Vec<usize>) -> u32 {
         addresses.clear();
@@ -136,7 +136,7 @@ impl StringIds {
         self.innermost(addresses)
     }
 
-    /// Returns the innermost frame of a stack. `addresses` are code addresses in its functions,
+    /// Returns the id of the innermost frame of a stack. `addresses` are code addresses in its functions,
     /// innermost first.
     fn innermost(&mut self, addresses: &[usize]) -> u32 {
         let modules = &mut self.modules;
@@ -156,7 +156,7 @@ fn is_asked_for(variable: &str) -> bool {
     activity::settings().is_none_or(|settings| !settings.is_auto(variable))
 }
 
-/// Returns true if native stacks are sampled as well.
+/// Returns true if native stacks are sampled in addition to Python stacks.
 fn takes_native() -> bool {
     let is_asked = activity::settings().is_some_and(|settings| settings.native_stacks);
     is_asked && !IS_REFUSED.load(Ordering::Relaxed)
@@ -420,7 +420,7 @@ impl SamplingThread {
         }
     }
 
-    /// Samples a thread that is not followed.
+    /// Samples the thread `number`, which is not followed but may be the cause of a followed thread's wait.
     fn sample_other(&mut self, interpreter: &InterpreterState, task: &SelectedTask, number: i32) {
         let is_it = |known: &&SampledThread| known.number == number;
         let known = self.threads.iter().find(is_it);
@@ -512,7 +512,7 @@ impl SamplingThread {
         true
     }
 
-    /// Adds a followed thread to those that wait, if it sleeps in a wait.
+    /// Adds a followed thread to `waiting` if the system call in which it sleeps is a wait for another task.
     fn note_wait(&mut self, thread: Followed, start: u64, asleep: What) {
         let What::Asleep {
             call: Some(call),
@@ -570,7 +570,7 @@ impl SamplingThread {
         Some(self.threads.len() - 1)
     }
 
-    /// Reads the Python stack of a followed thread, and returns its innermost frame.
+    /// Reads the Python stack of a followed thread, and returns the id of its innermost frame.
     fn walk(&mut self, ready: &Ready, index: usize, target: Target) -> Result<(Taken, u32), c_int> {
         let walker = &mut self.threads[index].walker;
         match walker.walk(self.process, &ready.layout, target)? {

@@ -42,7 +42,7 @@ impl Scheduled {
         self.used
     }
 
-    /// Notes the time of a sample at which the thread had used no more processor time than at the
+    /// Stores the time of a sample at which the thread had used no more processor time than at the
     /// sample before.
     pub(crate) fn still_sleeps(&mut self) {
         self.at = Instant::now();

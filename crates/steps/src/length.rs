@@ -45,7 +45,7 @@ pub struct KernelPart {
 /// The effect that a new iteration has on the open window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The iteration belongs to the same part of the window.
+    /// The iteration belongs to the same part of the window as the previous iteration.
     Continues,
     /// The iteration is the first one in the part with kernels.
     Kernels,
@@ -84,7 +84,7 @@ pub struct Measuring {
 }
 
 impl Measuring {
-    /// Returns the state for a window that opens at `now`. `usual` is the usual duration of an iteration, if
+    /// Returns the measurement for a window that opens at `now`. `usual` is the usual duration of an iteration, if
     /// it is known.
     pub const fn new(kernels: Option<KernelPart>, usual: Option<Duration>, now: Instant) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Measuring {
         matches!(self.part, LengthPart::Kernels { .. })
     }
 
-    /// Excludes the current iteration from the count, because a stream was captured in it.
+    /// Excludes the current iteration from the window's length, because a stream was captured in it.
     pub const fn interrupt(&mut self) {
         self.running = None;
     }
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(parts(None, None, |_| 10_000), (200, 0));
         assert_eq!(parts(None, None, |_| 40_000), (50, 0));
         assert_eq!(parts(None, None, |_| 100_000), (50, 0));
-        // Iterations of 1 ms are also recorded until 2 s are full. Very short iterations reach the largest number of
-        // iterations before 2 s are full.
+        // The window's first part also lasts 2 s if iterations take only 1 ms. With very short iterations, it reaches
+        // the largest number of iterations before 2 s have passed.
         assert_eq!(parts(None, None, |_| 1000), (2000, 0));
         assert_eq!(parts(None, None, |_| 5), (4000, 0));
     }

@@ -11,8 +11,8 @@ use tllmprof_config::kernels::KernelSamples;
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
-    /// The number of the latest period in which no sample is due any more: a sample was taken in it, or the first
-    /// iteration began in it.
+    /// The number of the latest period for which no further sample is due: a sample was taken in it, or the first
+    /// iteration began in it. `None` before the first iteration.
     over: Option<u64>,
 }
 

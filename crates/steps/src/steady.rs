@@ -8,8 +8,8 @@
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
 //! capture interrupts does not count, because other work runs before and after it. Batches without requests
-//! do not count. Steps in which the program waited for requests do not count either. The program reported such a
-//! wait, or the step took over ten times as long as usual.
+//! do not count. Steps in which the program waited for requests do not count either. The library recognizes such a step
+//! because the program reported the wait, or because the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
@@ -54,7 +54,7 @@ pub enum Verdict {
     Unsettled(Unsettled),
 }
 
-/// The durations of steps, if their time has not settled.
+/// The number of steps and their durations, for a search that ended although the time of a step had not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled {
     /// The number of steps that counted in the search.
@@ -78,7 +78,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns true if waiting for requests was a considerable part of the step, which took `took`.
+    /// Returns true if waiting for requests took more than a tenth of the step, which took `took`.
     pub fn has_waited(&self, took: Duration) -> bool {
         self.idle * 10 > took
     }
@@ -165,7 +165,7 @@ impl Recent {
     }
 }
 
-/// The state of the search for steady steps.
+/// The search for steady steps, with the results so far.
 #[derive(Clone, Debug, Default)]
 pub struct Settling {
     /// The number of the current step, and the time when it began.

@@ -128,7 +128,7 @@ impl Image {
                 continue;
             }
             let slots = self.slots.get(symbol.index).copied().unwrap_or_default();
-            // The same name occurs more than once if the file imports it in several versions.
+            // If the file imports a name in several versions, the name occurs several times. It becomes one function.
             let import = imports.entry(name).or_insert_with(|| Function {
                 address: None,
                 size: 0,

@@ -43,7 +43,7 @@ impl Nearest {
         }
     }
 
-    /// Compares the names of an image's functions with the pattern's words.
+    /// Compares the names of an image's functions with the pattern's words, and stores the most similar names.
     pub fn look(&mut self, image: &Image) {
         if self.words.is_empty() {
             return;

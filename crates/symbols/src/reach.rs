@@ -34,11 +34,12 @@ pub enum Reason {
     MayBeData,
 }
 
-/// Size of a jump instruction with a 32-bit distance, in bytes.
+/// Size in bytes of the jump instruction that a patch writes over a function's first instructions. A shorter function
+/// cannot be patched.
 const JUMP_BYTES: u64 = 5;
 
-/// Returns the way in which calls of a function of `image` can be intercepted. The answer uses only the file, not a
-/// process that has loaded it.
+/// Returns the way in which calls of a function of `image` can be intercepted. The result depends only on the file, not
+/// on a process that has loaded it.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
     if function.is_variant_call {
         return Reach::No(Reason::VariantCall);

@@ -132,8 +132,8 @@ impl SymbolTable {
         Some(symbol.st_value.get(LE))
     }
 
-    /// Returns the name at the offset `at`. Returns `None` if it is damaged, or names a part of a
-    /// function that is only entered with jumps.
+    /// Returns the name at the offset `at` in the table of strings. Returns `None` if the name is damaged, or belongs
+    /// to a part of a function that is only entered with jumps.
     pub(crate) fn name(&self, at: u32) -> Option<&[u8]> {
         let rest = self.strings.get(at as usize..)?;
         let name = rest.get(..memchr(0, rest.get(..LONGEST_NAME).unwrap_or(rest))?)?;

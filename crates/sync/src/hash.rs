@@ -1,7 +1,7 @@
 //! The hash function for tables that the library reads while it handles an intercepted call.
 
-/// 2⁶⁴ divided by the golden ratio. The number is odd, and its bits have no regular pattern (Knuth, "The Art of
-/// Computer Programming", volume 3, section 6.4).
+/// The factor by which keys are multiplied: 2⁶⁴ divided by the golden ratio. The number is odd, and its bits have no
+/// regular pattern (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
 pub const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns the position at which the search for a key begins in a table. The result has 32 bits, and a table may use

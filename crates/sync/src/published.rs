@@ -41,7 +41,8 @@ impl<T: Sync> Published<T> {
         self.replace(None, Some(value)).is_ok()
     }
 
-    /// Replaces the published reference with `new`, if it is `old`. References are compared by address.
+    /// Replaces the published reference with `new`, if the published reference is `old`. References are compared by
+    /// address.
     ///
     /// # Errors
     /// If another reference is published, nothing changes, and the error contains that reference.

@@ -313,7 +313,7 @@ pub(crate) fn item(
     })
 }
 
-/// Returns the item of a kernel, a copy or a memset. The fields that it does not set are copied
+/// Returns the item of a kernel, a copy or a memset. This function sets only some fields. The other fields are copied
 /// from `empty`.
 #[inline(always)]
 fn work_item(work: &GpuWork, empty: Item) -> Item {
@@ -338,8 +338,8 @@ fn work_item(work: &GpuWork, empty: Item) -> Item {
     }
 }
 
-/// Returns the item of a call, an iteration, a range or a mark. The fields that it does not set are
-/// copied from `empty`.
+/// Returns the item of a call, an iteration, a range or a mark. This function sets only some fields. The other fields
+/// are copied from `empty`.
 #[inline(always)]
 fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item> {
     let on_host = on_host(event);
@@ -409,7 +409,7 @@ fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item
     })
 }
 
-/// Returns the item of a sampled stack or an event of Python. The fields that it does not set are
+/// Returns the item of a sampled stack or an event of Python. This function sets only some fields. The other fields are
 /// copied from `empty`.
 #[inline(always)]
 fn python_item(event: &Event, empty: Item) -> Option<Item> {
@@ -461,8 +461,8 @@ fn python_item(event: &Event, empty: Item) -> Option<Item> {
     })
 }
 
-/// Returns the item of an event that gives a value of a GPU, such as a metric, or the load of an expert. The fields
-/// that it does not set are copied from `empty`.
+/// Returns the item of an event that gives a value of a GPU, such as a metric, or the load of an expert. This function
+/// sets only some fields. The other fields are copied from `empty`.
 #[inline(always)]
 fn device_item(event: &Event, empty: Item) -> Option<Item> {
     let (on_host, on_gpu) = (on_host(event), Length::Ns(event.duration));

@@ -7,7 +7,7 @@
 /// Maximum size of an unpacked record, in bytes: the header and seven chunks of 64 KiB. The limit keeps runs short,
 /// because a reader looks at every byte.
 const MAX_RECORD_BYTES: usize = 8 * 64 * 1024;
-/// Minimum number of successive zeros that are left out of the packed form. Shorter runs stay within a part.
+/// Minimum number of successive zeros that are left out of the packed form. Fewer zeros stay within a part.
 const MIN_GAP: usize = 8;
 
 /// Returns the record that the packed bytes encode.

@@ -91,8 +91,8 @@ impl Source for Bytes {
     }
 }
 
-/// Exports a record with any content. The exports must be valid: JSON in which the events of one line nest, a Perfetto
-/// trace, and Parquet tables.
+/// Exports a record with any content. The exports must be valid: JSON in which the events of each thread nest, a
+/// Perfetto trace, and Parquet tables.
 pub fn export(packed: &[u8]) {
     both(packed, |record| {
         let read = || {
@@ -117,7 +117,7 @@ pub fn export(packed: &[u8]) {
     });
 }
 
-/// Asserts that on each line of the trace, an event lies either within another event or outside of it. Times are
+/// Asserts that of any two events of a thread in the trace, one lies within the other or they do not overlap. Times are
 /// compared by their decimal digits, because a float cannot hold them exactly.
 fn nest(trace: &str) {
     let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();

@@ -8,7 +8,7 @@ use super::*;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process in which this test binary runs again, as a test program with several threads, until it is killed. The
-/// second field returns the lines that the process prints.
+/// fields are the child process and the lines that it prints.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {

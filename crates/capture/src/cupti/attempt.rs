@@ -1,6 +1,7 @@
 //! The state of one attempt by the worker thread to attach or detach CUPTI. A thread of the program requests the
-//! attempt, waits for it, and abandons it if it takes too long. Before the worker does anything final, it commits to
-//! the attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be abandoned.
+//! attempt, waits for it, and abandons it if it takes too long. Before the worker does anything that cannot be undone,
+//! it commits to the attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be
+//! abandoned.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -31,7 +32,8 @@ pub(crate) enum AttemptEvent {
     Begins,
     /// The thread that requested the attempt no longer waits for it.
     Abandons,
-    /// The worker is about to make the attempt with this number final, so that it can no longer be abandoned.
+    /// The worker is about to do something for the attempt with this number that cannot be undone. From then on, the
+    /// attempt cannot be abandoned.
     Commits(u32),
 }
 

@@ -45,9 +45,10 @@ pub(crate) enum Left {
     Yes,
     /// CUPTI was not detached in time, because some thread was always in the driver or because the device was busy.
     Busy,
-    /// It is too early to detach CUPTI, because calls that bypassed the gate may still be in the driver.
+    /// It is too early to detach CUPTI, because calls that bypassed the gate (the barrier in front of the driver) may
+    /// still be in the driver.
     Early,
-    /// CUPTI cannot be detached safely, because some calls bypass the gate.
+    /// CUPTI cannot be detached safely, because some calls bypass the gate (the barrier in front of the driver).
     Unseen,
     /// CUPTI was not detached, because another profiler uses it.
     Shared,
@@ -168,7 +169,7 @@ fn commit(number: u32) -> bool {
     ATTEMPT.on(attempt::AttemptEvent::Commits(number)).is_some()
 }
 
-/// Attaches CUPTI and enables it.
+/// Attaches CUPTI and enables it. Returns the reason if this is not possible.
 fn attach() -> Result<(), KernelsRefusal> {
     if others::have_it() || others::are_coming() {
         return Err(KernelsRefusal::Taken);
@@ -298,8 +299,8 @@ fn switch_off() {
     }
 }
 
-/// Returns true if CUPTI is disabled and must not be detached yet, because calls that bypassed the gate may still be in
-/// the driver.
+/// Returns true if CUPTI is disabled and must not be detached yet, because calls that bypassed the gate (the barrier in
+/// front of the driver) may still be in the driver.
 pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
@@ -373,8 +374,9 @@ fn release() {
     }
 }
 
-/// Returns true if CUPTI has recorded more calls than have passed the gate. This means that some calls bypass the
-/// gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. Such a call may be in the driver now.
+/// Returns true if CUPTI has recorded more calls than have passed the gate (the barrier in front of the driver). This
+/// means that some calls bypass the gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. Such a
+/// call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
     /// Number of calls by which CUPTI's count may exceed the gate's count. There are two harmless causes of an excess:
     /// calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.

@@ -93,8 +93,8 @@ impl Cupti {
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Finds or loads the process's CUPTI. If the process has already loaded a CUPTI, for example through PyTorch,
-    /// that one is used. Otherwise the newest CUPTI that a driver of version `driver` supports is loaded. Runs on the
+    /// Finds or loads the process's CUPTI. If the process has already loaded a CUPTI, for example through PyTorch, that
+    /// CUPTI is used. Otherwise the newest CUPTI that a driver of version `driver` supports is loaded. Runs on the
     /// worker thread, because loading may run constructors.
     pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {

@@ -416,7 +416,8 @@ impl AttachPlan {
     }
 }
 
-/// Makes one attempt to detach CUPTI. Waits for a limited time only.
+/// Makes one attempt to detach CUPTI. Waits for a limited time only, and returns [`Left::Busy`] or [`Left::Hangs`] if
+/// this time was not enough.
 fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;

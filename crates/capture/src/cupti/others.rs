@@ -1,6 +1,7 @@
 //! Tracks other profilers in this process that use CUPTI, such as the PyTorch profiler or JAX's profiler. A profiler is
 //! known only if its calls of CUPTI reach this library. CUPTI serves one profiler at a time, and other profilers have
-//! priority: this library detaches before their call, and does not attach while one of them uses CUPTI.
+//! priority. So this library detaches from CUPTI before another profiler calls it, and does not attach while another
+//! profiler uses CUPTI.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,7 +11,7 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls of CUPTI that are in progress and with which other profilers begin to use CUPTI.
+    /// Number of calls in progress with which other profilers begin to use CUPTI.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.

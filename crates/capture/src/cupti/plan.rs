@@ -1,7 +1,8 @@
 //! The plan for CUPTI: a state machine that decides what the thread that opens and closes windows must do with CUPTI at
 //! each iteration and window.
 //!
-//! In the table, each cell has the action, if one is required, and the new state, if it changes.
+//! In the table, each cell has the action, if one is required, and the new state, if it changes. "Stop" means: write
+//! into the record that the recording of kernels has ended (see [`Action`]).
 //!
 //! | state             | `Opens`   | `Obstructed` | an iteration `Begins`         | `Closes`      | `Ends`     |
 //! |-------------------|-----------|--------------|-------------------------------|---------------|------------|
@@ -276,8 +277,8 @@ impl AttachPlan {
         }
     }
 
-    /// Ends the recording of kernels before `iteration`, because it has lasted for the requested number of iterations.
-    /// Returns the new state and the action.
+    /// Ends the recording of kernels before `iteration`, because kernels have been recorded for the requested number of
+    /// iterations. Returns the new state and the action.
     fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         if capturing {
             // CUPTI cannot be disabled during a stream capture, so the recording continues for one more iteration. Then

@@ -103,14 +103,15 @@ pub(crate) fn judge() {
     }
 }
 
-/// Ends the recording of GPU work. CUPTI hands over no further buffers.
+/// Ends the recording of GPU work. From then on, records that CUPTI hands over are dropped.
 pub(crate) fn end() {
     if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;
     }
 }
 
-/// Returns the totals since the recording of GPU work began ([`begin`]).
+/// Returns the totals since the recording of GPU work began ([`begin`]). If another thread holds the lock on the
+/// recording for long, the number of CUDA calls is 0.
 pub(crate) fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)

@@ -12,8 +12,8 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// Describes the machine. Returns true if the machine has an NVIDIA driver. `runtimes` are the folders of the CUDA
-/// runtimes that the program is linked to.
+/// Adds findings on the machine to `section`. Returns true if the machine has an NVIDIA driver. `runtimes` are the
+/// folders of the CUDA runtimes that the program is linked to.
 pub(crate) fn describe(
     section: &mut Section,
     search: &Search,
@@ -48,8 +48,8 @@ pub(crate) fn describe(
     driver.is_some()
 }
 
-/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does,
-/// libtllmprof.so uses the program's CUPTI.
+/// Adds a finding on the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch
+/// does, libtllmprof.so uses the program's CUPTI.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
     let folders =
@@ -121,7 +121,8 @@ fn profiler(section: &mut Section, profiler: &Profiler) {
     }
 }
 
-/// Returns the line of a profiler's `--version` output that contains the version number.
+/// Returns the line of a profiler's `--version` output that contains the version number. Returns `None` if the profiler
+/// cannot be run, takes longer than 10 s, or prints no such line.
 fn version(path: &Path) -> Option<String> {
     let child = Command::new(path)
         .arg("--version")

@@ -67,7 +67,8 @@ pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
 
-/// Returns the newest glibc version that a library requires, such as (2, 34).
+/// Returns the newest glibc version that a library requires, such as (2, 34). `None` if the library cannot be read, or
+/// requires no glibc version.
 pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     let demanded = Elf::read(library).ok()?.glibc_demanded;
     demanded.map(version::Version::numbers)
@@ -225,7 +226,7 @@ fn describe_program(section: &mut Section, program: &Program, obstacle: Option<&
     describe_kind(section, program);
 }
 
-/// Adds notes on well-known programs, which are recognized by the file name.
+/// Adds findings on well-known programs, such as Python or docker, which are recognized by their file names.
 fn describe_kind(section: &mut Section, program: &Program) {
     let name = program.file_name();
     if name.starts_with("python") || name.starts_with("pypy") {

@@ -51,7 +51,7 @@ impl Obstacle {
 pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
     // If the command line names a loader, the kernel starts the loader's file. Then the mode of that file, not the
-    // mode of the program, decides if the process runs in secure mode, in which the loader ignores paths in
+    // mode of the program, decides if the process runs in secure mode. In secure mode, the loader ignores paths in
     // `LD_PRELOAD`.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {

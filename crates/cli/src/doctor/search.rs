@@ -41,7 +41,8 @@ impl Closure {
 #[derive(Debug)]
 pub(crate) struct Search {
     library_path: Vec<PathBuf>,
-    /// The contents of `/etc/ld.so.cache`: the paths of each library, by its name. Read on first use.
+    /// The contents of `/etc/ld.so.cache`, as `ldconfig -p` prints them: the paths of each library, by its name. Read
+    /// on first use.
     cache: OnceCell<HashMap<String, Vec<PathBuf>>>,
 }
 
@@ -70,7 +71,8 @@ impl Search {
         }
     }
 
-    /// Returns the paths of a library in `/etc/ld.so.cache`.
+    /// Returns the paths of a library in the loader's cache, as `ldconfig -p` prints it. There are none if `ldconfig`
+    /// cannot be run.
     fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let cache = self.cache.get_or_init(|| {
             ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
@@ -82,7 +84,8 @@ impl Search {
         cache.get(name).into_iter().flatten().cloned()
     }
 
-    /// Finds the libraries that the program needs, directly and indirectly.
+    /// Finds the libraries that the program needs, directly and indirectly. Libraries that are not found are listed in
+    /// [`Closure::missing`].
     pub(crate) fn closure(&self, program: &Program) -> Closure {
         let mut closure = Closure::default();
         closure.loaded.push(Loaded {

@@ -17,7 +17,7 @@ impl Version {
         (self.major, self.minor)
     }
 
-    /// Parses a symbol version such as `GLIBC_2.34`.
+    /// Parses a symbol version such as `GLIBC_2.34`. Returns `None` for any other text.
     pub(crate) fn parse_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)
             .ok()?

@@ -26,8 +26,9 @@ struct MissingCall {
 }
 
 impl MissingCall {
-    /// Finds the collective that some of the ranks `users` have entered and others have not. All these ranks use the
-    /// communicator `id`.
+    /// Returns the next collective of the communicator `id`, if some of the ranks `users` have entered it and others
+    /// have not. `None` if all ranks have entered the same number of collectives. All ranks in `users` use the
+    /// communicator.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
         let sequence = |index: &usize| ranks[*index].sequence(id);
         let least = users.iter().filter_map(sequence).min()?;
@@ -94,17 +95,17 @@ impl MissingCall {
     }
 }
 
-/// Finds, among the ranks `part`, the rank for which others wait: the others have entered a collective, send or receive
-/// that this rank has not entered. If this rank itself waits in another call for another rank, the search continues
-/// with that rank.
+/// Returns the verdict on the rank, among the ranks `part`, for which others wait: the others have entered a
+/// collective, send or receive that this rank has not entered. If this rank itself waits in another call for another
+/// rank, the search continues with that rank. Returns `None` if no rank is late in any call.
 pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let mut missing = Vec::new();
     for (id, users) in &shared(ranks, part) {
         missing.extend(MissingCall::find_collective(ranks, *id, users));
         missing.extend(MissingCall::find_transfers(ranks, *id, users));
     }
-    // If a rank has entered a call that other ranks have not entered, it waits there for them. So the rank that is the
-    // cause is late in one call and waits in no other call.
+    // If a rank has entered a call that other ranks have not entered, it waits in that call for these ranks. So the
+    // rank that is the cause is late in one call and waits in no other call.
     let waits = |index: &usize| missing.iter().any(|one| one.ahead.contains(index));
     let first = missing
         .iter()

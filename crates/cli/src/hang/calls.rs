@@ -7,8 +7,8 @@ use tllmprof_record::{Called, Collective, RingCommunicator};
 
 use super::state::RankState;
 
-/// Returns the collectives of a communicator that the rank's ring file still contains, by number. Collectives that
-/// only some ranks of the communicator take part in are left out.
+/// Returns the collectives of a communicator by number, as far as the rank's ring file (the file with its latest calls)
+/// still contains them. Collectives in which only some ranks of the communicator take part are left out.
 pub(super) fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
@@ -35,8 +35,8 @@ pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
     rank.ring.communicators.iter().find(|one| one.id == id)
 }
 
-/// Returns all ordered pairs of those ranks in `users` whose ring files count sends and receives in the communicator
-/// `id`.
+/// Returns all ordered pairs of those ranks in `users` whose ring files (the files with their latest calls) count the
+/// sends and receives in the communicator `id`.
 pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
     let is_counted = |index: &&usize| {
         let member = member(&ranks[**index], id);
@@ -49,8 +49,8 @@ pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize
     each.filter(|[one, other]| one != other).collect()
 }
 
-/// Returns the calls of the kind `collective` (sends or receives) that the first rank of a pair has made with the
-/// second rank as its peer, by number. Calls that the first rank's ring file no longer contains are missing.
+/// Returns the sends or receives (`collective`) that the first rank of a pair has made with the second rank as its
+/// peer. The keys are the numbers of the calls. Calls that the first rank's ring file no longer contains are missing.
 pub(super) fn transfers(
     ranks: &[RankState],
     id: u64,
@@ -70,8 +70,8 @@ pub(super) fn transfers(
         .collect()
 }
 
-/// Returns the number of calls of the kind `collective` (sends or receives) that the first rank of a pair has made
-/// with the second rank as its peer.
+/// Returns the number of sends or receives (`collective`) that the first rank of a pair has made with the second rank
+/// as its peer.
 pub(super) fn transferred(
     ranks: &[RankState],
     id: u64,

@@ -12,8 +12,8 @@ pub(crate) struct StuckCause {
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue. The search follows locks and the GIL from each
-    /// waiting thread to the thread that holds them. `None` if the reason is not known.
+    /// Returns the reason why the thread that makes the steps does not continue. The search follows locks and the GIL
+    /// from each waiting thread to the thread that holds them. Returns `None` if the reason is not known.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
@@ -87,7 +87,8 @@ impl StuckCause {
         Self::new(VerdictKind::Deadlock, text)
     }
 
-    /// Adds the host function that a thread of the CUDA driver runs, if the rank waits for the GPU.
+    /// Adds to the text the host function that a thread of the CUDA driver runs, if the rank waits for the GPU and
+    /// there is such a thread.
     fn with_host_function(mut self, rank: &RankState) -> Self {
         let mut threads = rank.threads.iter();
         if self.kind == VerdictKind::Gpu

@@ -17,7 +17,8 @@ const MAX_MESSAGES: usize = 1 << 20;
 /// Beginning of each Xid error in the kernel log.
 const MARK: &str = "NVRM: Xid (";
 
-/// Returns the meaning of an Xid error, in the words of NVIDIA's list of Xid errors.
+/// Returns the meaning of an Xid error, in the words of NVIDIA's list of Xid errors. Returns `None` for codes that are
+/// not in the table below.
 const fn meaning(code: u32) -> Option<&'static str> {
     Some(match code {
         8 => "GPU stopped processing",
@@ -52,7 +53,8 @@ pub(crate) struct DeviceFault {
     pub code: u32,
     /// The PCI address of the GPU, as the kernel log shows it.
     pub device: String,
-    /// The process that used the GPU, by its number outside of all containers. `None` if the message names no process.
+    /// The id of the process that used the GPU, in the PID namespace of the host. `None` if the message names no
+    /// process.
     pub pid: Option<u32>,
     /// The time of the fault in nanoseconds since the boot. `None` if the log has no such times.
     pub time_ns: Option<u64>,
@@ -108,10 +110,11 @@ fn time(head: &str) -> Option<u64> {
         .checked_mul(1000)
 }
 
-/// Reads all device faults of the kernel log, the oldest first, from the file `copy` or, without it, from the kernel.
+/// Reads all device faults of the kernel log, the oldest first: from the file `copy` if it is given, otherwise from the
+/// kernel.
 ///
 /// # Errors
-/// The log cannot be read, which without `copy` requires root or `CAP_SYSLOG` on most machines.
+/// The log cannot be read. Reading it from the kernel requires root or `CAP_SYSLOG` on most machines.
 pub(crate) fn read(copy: Option<&Path>) -> Result<Vec<DeviceFault>> {
     let log = match copy {
         Some(path) => fs::read(path).with_context(|| format!("--kernel-log {}", path.display()))?,

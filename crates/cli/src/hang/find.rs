@@ -15,8 +15,7 @@ use crate::output;
 
 /// A ring (a file with the latest steps and collectives of a process), and the process that writes it.
 pub(super) struct ProcessRing {
-    /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
-    /// not known.
+    /// The process id on this machine. `None` if the process does not run on this machine, or its id is not known.
     pub pid: Option<u64>,
     pub path: PathBuf,
     pub ring: Ring,
@@ -76,7 +75,7 @@ fn mapped(pid: u64) -> Option<PathBuf> {
     paths.next()
 }
 
-/// Returns the ring files that running processes on this machine have mapped.
+/// Returns the ring files that running processes on this machine have mapped. Files that cannot be read are left out.
 pub(super) fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
@@ -185,7 +184,7 @@ pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
     }
 }
 
-/// Returns the files in a folder whose names end in `.ring`.
+/// Returns the files in a folder whose names end in `.ring`. There are none if the folder cannot be read.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! Judges from the states of all ranks whether they are stuck, and why.
+//! Makes the verdict of `tllmprof hang`: from the states of all ranks, it states if they are stuck, and why.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +27,8 @@ const LONGEST_WORK_NS: u64 = 60_000_000_000;
 /// step. The longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
-/// Judges all ranks. Groups of ranks that share no communicator are judged separately. Returns the worst verdict of all
-/// groups: `stuck` is the worst, followed by a verdict that too little is known.
+/// Returns the verdict on all ranks. Each group of ranks that share communicators gets a separate verdict. The worst of
+/// these verdicts is returned: `stuck` is the worst, followed by a verdict that too little is known.
 pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
@@ -61,8 +61,8 @@ pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     })
 }
 
-/// Judges groups of ranks that share no communicator. Returns the ranks of each group, as indices into the list of all
-/// ranks, and the verdict on them.
+/// Returns a verdict for each group of ranks; ranks of different groups share no communicator. Each verdict comes with
+/// the ranks of the group, as indices into the list of all ranks.
 pub(crate) fn judge_apart(ranks: &[RankState]) -> impl Iterator<Item = (Vec<usize>, HangVerdict)> {
     parts(ranks).into_iter().map(|part| {
         let verdict = judge_part(ranks, &part);
@@ -158,7 +158,8 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
-/// Returns the verdict on the first device fault that the kernel log has for one of the ranks.
+/// Returns the verdict on the first device fault that the kernel log has for one of the ranks `part`. Returns `None`
+/// if it has no such fault.
 fn device_fault(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let faults = part
         .iter()
@@ -186,7 +187,7 @@ fn device_fault(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     ))
 }
 
-/// Judges a group of ranks all of whose processes have ended.
+/// Returns the verdict on a group of ranks all of whose processes have ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
@@ -207,7 +208,7 @@ fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     HangVerdict::new(Answer::CannotTell, kind, its, text)
 }
 
-/// Judges ranks that have all entered the same collectives, so that no rank is late.
+/// Returns the verdict on ranks that have all entered the same collectives, so that no rank is late.
 fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()
@@ -267,14 +268,14 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns a text with the reason why a rank is stuck, and with the time since when it has been stuck.
+/// Returns a text with the reason why a rank does not make progress, and with the time for which it has been quiet.
 fn cause_since(rank: &RankState, cause: &StuckCause) -> String {
     let quiet = rank.quiet_ns.map(Time);
     let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
     format!("{}: {}{since}", rank.name(), cause.text)
 }
 
-/// Judges ranks that have all entered the same collectives. Some of these ranks wait for the GPU.
+/// Returns the verdict on ranks that have all entered the same collectives, and some of which wait for the GPU.
 fn waiting_for_gpu(
     ranks: &[RankState],
     part: &[usize],

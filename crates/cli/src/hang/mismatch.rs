@@ -9,8 +9,9 @@ use super::state::RankState;
 use super::verdict::{Answer, HangVerdict, VerdictKind};
 use super::wording::{arguments, communicator, names};
 
-/// Finds the first collective at which ranks called different operations. The collectives of a communicator are
-/// numbered, and calls with the same number have to match.
+/// Returns the verdict on the first collective at which ranks called different operations, or on a send whose receive
+/// has another size. The collectives of a communicator are numbered, and calls with the same number have to match.
+/// Returns `None` if all calls match.
 pub(super) fn mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     let mut shared = shared.iter();
@@ -48,8 +49,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // If the next collective of the first rank is the operation that the other rank called first, both ranks called
-        // the same operations, but in different orders.
+        // Two ranks may have called the same operations in different orders. This is assumed if the next collective of
+        // the first rank is the operation that the other rank called first.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -76,7 +77,7 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
     None
 }
 
-/// Finds a send whose matching receive, on the other rank, has another size.
+/// Returns the verdict on the first send whose matching receive, on the other rank, has another size.
 fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerdict> {
     let pairs = pairs(ranks, id, users);
     pairs.into_iter().find_map(|[sender, receiver]| {
@@ -108,9 +109,9 @@ fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Ha
     })
 }
 
-/// Finds ranks whose CUDA graphs contain other collectives than the graphs of the other ranks. A rank's list of
-/// collectives is not compared if it may be incomplete. Call this only if all ranks wait for the GPU, because the lists
-/// differ while ranks are still capturing.
+/// Returns the verdict on ranks whose CUDA graphs contain other collectives than the graphs of the other ranks. `None`
+/// if all graphs contain the same collectives. A rank's list of collectives is not compared if it may be incomplete.
+/// Call this only if all ranks wait for the GPU, because the lists differ while ranks are still capturing.
 pub(super) fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {

@@ -38,8 +38,8 @@ use symbols::Symbols;
 use verdict::{Answer, VerdictKind};
 pub(crate) use watch::StuckWatch;
 
-/// Time between the two readings of each process's ring file and threads. A process is not stuck if anything has
-/// changed at the second reading.
+/// Time between the two readings of each process's threads and of its ring file, which holds the latest steps and
+/// collectives. A process is not stuck if anything has changed at the second reading.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Time between the two readings if no ring file has changed for much longer than [`BETWEEN`]. The readings then only
 /// have to show if a thread uses the processor.
@@ -144,9 +144,9 @@ fn find_faults(ranks: &mut [RankState], copy: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Returns for each process, by its number, the time in nanoseconds for which it has been stuck: the time since a
-/// step or collective last began or ended. The time is 0 if `tllmprof hang` does not call the process stuck.
-/// Processes without a ring file are left out.
+/// Returns for each process, by its id, the time in nanoseconds for which it has been stuck: the time since a step or
+/// collective last began or ended. The time is 0 if `tllmprof hang` does not call the process stuck. Processes without
+/// a ring file, which contains these steps and collectives, are left out.
 pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut found: Vec<_> = pids.filter_map(|pid| find::of_process(pid).ok()).collect();
     let numbers = found.iter().filter_map(|one| one.pid);
@@ -259,7 +259,7 @@ fn find_processes(found: &mut [ProcessRing]) {
     }
 }
 
-/// Returns the identifier of the current boot of this machine.
+/// Returns the identifier of the current boot of this machine. It is empty if the kernel does not report one.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.unwrap_or_default().trim().to_owned()

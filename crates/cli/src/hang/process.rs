@@ -11,7 +11,7 @@ use super::python::PythonState;
 use super::state::{ProcessThread, RankState};
 use super::symbols::Symbols;
 
-/// Processor time of each thread, in clock ticks, by thread number.
+/// Processor time of each thread, in clock ticks, by thread id.
 pub(super) type CpuTimes = BTreeMap<u32, u64>;
 
 /// Maximum processor time, in clock ticks of usually 10 ms, that a waiting thread uses between two readings of its
@@ -23,7 +23,7 @@ const MAX_THREADS_OF_DRIVER: usize = 256;
 const FUTEX_WAIT: u64 = 0;
 /// The value of a glibc mutex's lock word while threads wait for the mutex.
 const CONTENDED: u64 = 2;
-/// Offset from a mutex's lock word to the thread number of its owner, in bytes.
+/// Offset from a mutex's lock word to the thread id of its owner, in bytes.
 const OWNER: u64 = 8;
 
 /// Returns the state letter of a process or thread, and its processor time in clock ticks, both read from the `stat`
@@ -55,7 +55,7 @@ fn thread_numbers(pid: u64) -> Vec<u32> {
     numbers
 }
 
-/// Returns the processor time of each thread of a process.
+/// Returns the processor time of each thread of a process. Threads that have ended are missing.
 pub(super) fn times(pid: u64) -> CpuTimes {
     let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
     thread_numbers(pid).into_iter().filter_map(time).collect()
@@ -149,11 +149,11 @@ impl SystemCallState {
     }
 }
 
-/// Reads in which system calls the threads of a process sleep. The keys of the result are thread numbers.
+/// Reads in which system calls the threads of a process sleep. The keys of the result are thread ids.
 ///
 /// A thread that waits for the GIL wakes up every 5 ms and sleeps again. On a busy machine it also waits for a
-/// processor each time. In these moments, its system call cannot be read. So if a thread used hardly any processor time
-/// since `before`, it is read again, a few times, until it is found asleep.
+/// processor each time. While the thread is awake, its system call cannot be read. So if a thread used hardly any
+/// processor time since `before`, it is read again, a few times, until it is found asleep.
 fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
     let mut calls = BTreeMap::new();
     let mut wanted = thread_numbers(pid);

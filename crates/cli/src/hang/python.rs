@@ -14,7 +14,7 @@ const MAX_FRAMES: usize = 4096;
 const MAX_CHARACTERS: usize = 4096;
 /// Number of bytes from the `holder` field of a GIL to the end of the GIL's condition variables and mutexes.
 const GIL_BYTES: u64 = 256;
-/// Offset of the kernel's thread number in the structure to which `pthread_self` points (glibc on x86-64).
+/// Offset of the kernel's thread id in the structure to which `pthread_self` points (glibc on x86-64).
 const TID_IN_PTHREAD: u64 = 720;
 /// The low bits of a reference that CPython uses as tags. These bits are not part of the address.
 const TAGS: u64 = 0b111;
@@ -28,7 +28,7 @@ pub(crate) struct PythonState<'a> {
     interpreter: u64,
 }
 
-/// The GIL of a Python interpreter, while a thread holds it: the holder's thread number, and the addresses where other
+/// The GIL of a Python interpreter, while a thread holds it: the holder's thread id, and the addresses where other
 /// threads wait for the GIL.
 pub(crate) struct Gil {
     pub holder: u32,
@@ -79,7 +79,7 @@ impl<'a> PythonState<'a> {
         self.view.read(address, &mut bytes).then_some(bytes[0])
     }
 
-    /// Returns the kernel's thread number of the thread that owns the thread state at the address `state`.
+    /// Returns the kernel's id of the thread to which the thread state at the address `state` belongs.
     fn number(&self, state: u64) -> Option<u32> {
         Some(match self.threads.native {
             Some(at) => self.at(state, at)? as u32,
@@ -101,7 +101,8 @@ impl<'a> PythonState<'a> {
         })
     }
 
-    /// Returns the Python functions that a thread is in, as `NAME (FILE:LINE)`, the innermost first.
+    /// Returns the Python functions that a thread is in, as `NAME (FILE:LINE)`, the innermost first. The list is empty
+    /// for a thread that runs no Python code.
     pub(crate) fn stack(&self, thread: u32) -> Vec<String> {
         let mut state = self.at(self.interpreter, self.threads.first);
         for _ in 0..MAX_THREADS {

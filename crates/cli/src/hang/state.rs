@@ -6,19 +6,21 @@ use tllmprof_record::Ring;
 use super::device_fault::DeviceFault;
 use super::latest;
 
-/// Maximum time, in nanoseconds, from a device fault to the last begin or end of a step or collective of a rank, for
-/// the fault to be a possible reason why the rank stopped. A fault that names no process must also not come later than
-/// this time after it. The clocks of the kernel log and of the ring files may differ a bit.
+/// Maximum time, in nanoseconds, between a device fault and the stop of a rank (the last begin or end of a step or
+/// collective). A fault that occurred longer before the stop is not considered as the reason for the stop. A fault that
+/// names no process must also not occur longer after the stop. It may come shortly after the stop, because the clocks
+/// of the kernel log and of the ring files may differ a bit.
 const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
-    /// The number of the process on this machine. If the process does not run on this machine, this is the number in
-    /// the ring file.
+    /// The process id on this machine. If the process does not run on this machine, this is the id in the ring file,
+    /// which the process itself wrote.
     pub pid: u32,
     pub life: Life,
-    /// The content of the process's ring file when it was read the second time.
+    /// The content of the process's ring file, with its latest steps and collectives, when the file was read the second
+    /// time.
     pub ring: Ring,
     /// The content of the process's ring file when it was read the first time, shortly before the second.
     pub before: Ring,
@@ -26,7 +28,7 @@ pub(crate) struct RankState {
     /// machine, or from before the last boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
-    /// The number of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
+    /// The id of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
     /// The earliest device fault in the kernel log that may have stopped this rank.
     pub fault: Option<DeviceFault>,
@@ -59,20 +61,20 @@ pub(super) struct ProcessThread {
     pub native: Vec<(String, String)>,
     /// The Python functions on the thread's stack, the innermost first, as `NAME (FILE:LINE)`.
     pub python: Vec<String>,
-    /// The number of the thread that owns the mutex for which this thread waits. `None` if this thread waits for no
-    /// mutex, or the owner is not known.
+    /// The id of the thread that owns the mutex for which this thread waits. `None` if this thread waits for no mutex,
+    /// or the owner is not known.
     pub mutex_owner: Option<u32>,
     pub waits_for_gil: bool,
 }
 
-/// Number of innermost Python functions on a thread's stack among which `Queue.put` is searched for. `Queue.put` has
-/// called at most the others of these functions.
+/// Number of innermost Python functions on a thread's stack among which `Queue.put` is searched for. It is more than 1,
+/// because `Queue.put` itself calls a few functions in which the thread may wait.
 const FUNCTIONS_OF_PUT: usize = 4;
 
 impl RankState {
     /// Stores the earliest of these device faults that may have stopped the rank. A fault that names a process can have
-    /// stopped only this process. A fault that names no process, such as that of a GPU that has fallen off the bus,
-    /// must have occurred at about the time when the rank stopped.
+    /// stopped only this process. A fault that names no process, such as the loss of a GPU from the bus, must have
+    /// occurred at about the time when the rank stopped.
     pub(crate) fn find_fault(&mut self, faults: &[DeviceFault]) {
         let stopped_ns = latest(&self.ring);
         let is_after = |time_ns: u64| time_ns.saturating_add(MAX_TIME_TO_STOP_NS) >= stopped_ns;
@@ -198,9 +200,9 @@ impl ProcessThread {
         (!waits_for_lock && self.call.is_some()).then_some(caller)
     }
 
-    /// Returns the function that the CUDA driver runs on this thread for a host function of a stream or graph, as the
-    /// function's name and module. `None` if the driver runs no function of the program on this thread, but at most
-    /// functions of system libraries.
+    /// Returns the name and the module of the program's function that the CUDA driver runs on this thread, for a host
+    /// function in a stream or graph. `None` if the driver runs no function on this thread, or only functions of system
+    /// libraries.
     pub(crate) fn host_function(&self) -> Option<&(String, String)> {
         let is_driver = |module: &str| module.starts_with("libcuda.so");
         let driver = self

@@ -22,7 +22,7 @@ use crate::output;
 const JSON: &str = "hang.json";
 /// Name of the file with the verdict of `tllmprof hang` as text.
 const TEXT: &str = "hang.txt";
-/// Shortest time between two readings of the ring files.
+/// Shortest time between two readings of the ring files, which hold the latest steps and collectives of processes.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Divisor that limits the processor time of the searches for ring files: they use at most 1/`SHARE` of the time of one
 /// processor.
@@ -88,8 +88,9 @@ impl Watcher {
         self.condition.holds_if_stuck(quiet_ns)
     }
 
-    /// Judges the processes in `found`, if one of them has made no step or collective for the time that the condition
-    /// requires. Returns the folder of the ring files and the verdict if the processes are stuck.
+    /// Examines the processes in `found`, if one of them has made no step or collective for the time that the condition
+    /// requires. Returns the folder of the ring files, the verdict and the states of the ranks if the processes are
+    /// stuck, otherwise `None`.
     fn judge(
         &mut self,
         mut found: Vec<ProcessRing>,

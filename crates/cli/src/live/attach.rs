@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<ExitCode> {
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // With `--engine`, it is not a failure if a process does not listen on a control socket, because not
+                // With `--engine`, a process that does not listen on a control socket is not a failure, because not
                 // every process of the engine drives a GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
@@ -153,7 +153,7 @@ fn attach_one(
             let trace = arguments.options.value("--trace").map(Path::new);
             inside::adapt(pid.into(), trace, &mut variables)?;
             if let Some(trace) = trace {
-                // A process that cannot create its record would never try again. So the library is not loaded.
+                // If the process cannot create its record, it never tries again. So the library is then not loaded.
                 Records::check_for_process("--trace", trace.into(), pid)
                     .map_err(|error| anyhow!("{pid}: {error}"))?;
             }
@@ -391,8 +391,8 @@ fn is_there(pid: u32) -> bool {
 }
 
 /// Waits up to `patience` until the processes listen on their control sockets. Returns the processes that listen, and
-/// the others. Once one process listens, the wait for the others ends after at most [`LISTENING`], because the
-/// processes of one engine begin to listen within this time.
+/// the ids of those that do not. Once one process listens, the wait for further processes ends after at most
+/// [`LISTENING`], because the processes of one engine begin to listen within this time.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,

@@ -21,16 +21,16 @@ pub(crate) struct Connection {
     reader: BufReader<UnixStream>,
     /// The beginning of a line that was received, if the rest of the line has not arrived yet.
     begun: Vec<u8>,
-    /// The number of the process at the other end, in the PID namespace of this command. `None` if the process has no
-    /// number in that namespace.
+    /// The id of the process at the other end, in the PID namespace of this command. `None` if the process has no id in
+    /// that namespace.
     peer: Option<u64>,
 }
 
 /// The users who may own the other end of a socket, and the user as whom to connect.
 pub(crate) struct Who {
-    /// The numbers of the users whose processes are trusted.
+    /// The ids of the users whose processes are trusted.
     pub allowed: [u32; 3],
-    /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
+    /// The user id as which root connects to a process in another user namespace, where root's own id is unknown.
     /// `None` to connect as the current user.
     pub connect_as: Option<u32>,
 }
@@ -60,12 +60,12 @@ impl Connection {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let mut connection = Self::from_stream(stream);
-        // The kernel reports 0 if the process has no number in the PID namespace of this command.
+        // The kernel reports 0 if the process has no id in the PID namespace of this command.
         connection.peer = u64::try_from(peer.pid).ok().filter(|pid| *pid != 0);
         Ok(Reached::Listens(connection))
     }
 
-    /// Returns true if the kernel reports `pid` as the number of the connected process in this PID namespace.
+    /// Returns true if the kernel reports `pid` as the id of the connected process in this PID namespace.
     pub(crate) fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
@@ -94,8 +94,8 @@ impl Connection {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
-    /// Returns the next event. The process number in the event is replaced by the number in the PID namespace of this
-    /// command, if the process has such a number.
+    /// Returns the next event. The process id in the event is replaced by the id in the PID namespace of this command,
+    /// if the process has such an id.
     ///
     /// # Errors
     /// No event arrives in time, the process has ended, or the line that it sent is not an event.

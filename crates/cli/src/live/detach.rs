@@ -100,7 +100,7 @@ fn detach(pid: u64) -> Result<()> {
 /// Detaches the library from a process that does not listen, because none of its CUDA calls was intercepted. For this,
 /// a thread of the process is stopped and made to run the library's function, as when attaching.
 fn detach_unused(pid: u64) -> Result<()> {
-    // `pid` is the number of an existing process, so it fits into 31 bits.
+    // `pid` is the id of an existing process, so it fits into 31 bits.
     let number = i32::try_from(pid)?;
     let _turn = match Turn::take(number) {
         Ok(turn) => turn,

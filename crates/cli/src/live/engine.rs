@@ -14,10 +14,10 @@ use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
 
-/// Time over which the processor time that each process uses is measured.
+/// Duration of the measurement of how much processor time each process uses.
 const MEASURED: Duration = Duration::from_millis(300);
 /// The minimum processor time, in clock ticks during [`MEASURED`], for which a process counts as busy. A thread that
-/// never waits uses 30 ticks.
+/// never waits uses 30 ticks, because a tick is usually 10 ms.
 const BUSY: u64 = 5;
 
 /// Names of programs that start unrelated programs, such as shells. If the common ancestor of two processes is such a
@@ -107,7 +107,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// All processes that `/proc` shows, by number.
+/// All processes that `/proc` shows, by process id.
 struct Processes(BTreeMap<u64, One>);
 
 impl Processes {
@@ -124,7 +124,7 @@ impl Processes {
         }
     }
 
-    /// Returns the numbers of a process and all its ancestors. The process itself comes first.
+    /// Returns the ids of a process and all its ancestors. The process itself comes first.
     fn line(&self, pid: u64) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(Some(pid), |pid| {
             let parent = self.0.get(pid)?.parent;
@@ -136,8 +136,8 @@ impl Processes {
         tops.is_empty() || self.line(pid).any(|one| tops.contains(&one))
     }
 
-    /// Returns the process that started the engine to which `pid` belongs: the highest ancestor that is below a program
-    /// of [`STARTERS`].
+    /// Returns the process that started the engine to which `pid` belongs: the last ancestor of `pid` before the
+    /// nearest ancestor that is a program of [`STARTERS`]. If there is no such process, returns `pid` itself.
     fn top(&self, pid: u64) -> u64 {
         let is_starter = |pid: &u64| {
             let one = self.0.get(pid);

@@ -45,12 +45,12 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
 /// The largest count that an option accepts. No process makes that many iterations.
 const MAX_COUNT: u64 = 1_000_000_000_000;
 
-/// Parses a count that must be at least 1.
+/// Parses a count for an option, from 1 to [`MAX_COUNT`].
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     counted(text, 1, "wanted: a whole number, at least 1")
 }
 
-/// Parses a count, which may be 0.
+/// Parses a count for an option, from 0 to [`MAX_COUNT`].
 fn count_or_none(text: &str) -> Result<u64, String> {
     counted(text, 0, "wanted: a whole number")
 }

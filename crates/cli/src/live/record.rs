@@ -33,8 +33,8 @@ impl Figures {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // The process number in the record is compared, because another process may have written a record with this
-        // name. A process in a container writes the number that it has in the container.
+        // The process id in the record is compared, because another process may have written a record with this name. A
+        // process in a container writes the id that it has in the container.
         let writer = u64::from(header.pid);
         let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
         is_it.then(|| Self {

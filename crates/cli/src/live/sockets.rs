@@ -62,7 +62,7 @@ fn can_be_captured(mut processes: Vec<ListeningProcess>) -> Vec<ListeningProcess
     processes
 }
 
-/// Returns the process with this number on this machine, even if it cannot be captured.
+/// Returns the process with this id on this machine, even if it cannot be captured.
 pub(super) fn find(pid: u64) -> Option<ListeningProcess> {
     let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
@@ -169,7 +169,7 @@ fn is_left(entry: &fs::DirEntry) -> bool {
     }
 }
 
-/// Returns the key by which processes are sorted: run, host, rank and number.
+/// Returns the key by which processes are sorted: run, host, rank and process id.
 pub(crate) fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
@@ -277,7 +277,8 @@ fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     folders
 }
 
-/// Returns the folder of sockets at `path`, if it exists and its owner can be trusted.
+/// Returns the folder of sockets at `path`, if it exists and its owner can be trusted. Returns `None` otherwise. Logs
+/// the reason if the path exists but cannot be used.
 fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();

@@ -9,9 +9,10 @@ use crate::unreached::is_driver;
 
 /// The descendant processes of the command, as found by the latest search.
 pub(crate) struct ProcessFamily {
-    /// The process number of the command whose descendants are searched for.
+    /// The process id of the command whose descendants are searched for.
     command: u64,
-    /// The descendant processes of the command, by number. The flag is true if the process has loaded the CUDA driver.
+    /// The descendant processes of the command, by process id. The flag is true if the process has loaded the CUDA
+    /// driver.
     members: HashMap<u64, bool>,
 }
 
@@ -28,8 +29,8 @@ impl ProcessFamily {
         let parent = |number| Some((number, ProcessStatus::read(number)?.parent()?));
         let parents: HashMap<_, _> = process_numbers().filter_map(parent).collect();
         let is_below = |number: &u64| {
-            // At most as many ancestors are followed as there are processes. This ends the search if process numbers
-            // were reused while they were read, which can make the chain of parents a loop.
+            // At most as many ancestors are followed as there are processes. This ends the search if process ids were
+            // reused while they were read, which can make the chain of parents a loop.
             let above = std::iter::successors(parents.get(number), |above| parents.get(above));
             above
                 .take(parents.len())
@@ -50,7 +51,7 @@ impl ProcessFamily {
         self.members.contains_key(&number.into())
     }
 
-    /// Returns the numbers of those descendant processes that have loaded the CUDA driver.
+    /// Returns the ids of those descendant processes that have loaded the CUDA driver.
     pub(crate) fn users(&self) -> impl Iterator<Item = u64> {
         let users = self.members.iter().filter(|(_, has_driver)| **has_driver);
         users.map(|(number, _)| *number)

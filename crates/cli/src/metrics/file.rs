@@ -10,7 +10,7 @@ use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What, keep_e
 
 use super::clock;
 
-/// Returns the path of a run's record of GPU metrics. The name contains the process number of the command.
+/// Returns the path of a run's record of GPU metrics. The name contains the process id of the command.
 pub(crate) fn path(folder: &Path, pid: u32) -> PathBuf {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace('/', "_");
@@ -36,7 +36,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Renames an earlier record, to keep it. Returns false if the file is not a record, or a process still writes to it.
+/// Renames an earlier record, so that the new record does not replace it. Returns false if the file is not a record, or
+/// a process still writes to it.
 fn is_kept(path: &Path) -> bool {
     let is_record = fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
         && Reader::open(path).is_ok();
@@ -47,7 +48,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record of GPU metrics, with data about the machine and the run.
+/// Begins the record of GPU metrics: writes its header, and data about the machine and the run.
 pub(crate) fn begin(
     file: File,
     pid: u32,
@@ -78,7 +79,7 @@ pub(crate) fn begin(
     Ok(record)
 }
 
-/// Writes a property of the machine or the run whose value is a text.
+/// Writes a property of the machine or the run, whose value is the text `text`, into the record.
 pub(crate) fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())

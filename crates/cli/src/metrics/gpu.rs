@@ -56,8 +56,9 @@ pub(crate) struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Returns a message if the GPU's state cannot be attributed to the program, because the GPU is divided (MIG), or
-    /// if the state is incomplete, because the GPU does not report the reasons for its clocks.
+    /// Returns a message if the GPU's state cannot be used, or only in part. If the GPU is divided (MIG), its state
+    /// cannot be attributed to the program. If the GPU does not report the reasons for its clocks, the state is
+    /// incomplete.
     pub(crate) fn refusal(&self) -> Option<String> {
         let ordinal = self.ordinal;
         if self.is_divided {
@@ -99,7 +100,8 @@ impl<'nvml> Gpu<'nvml> {
         Ok(found)
     }
 
-    /// Returns the GPU's PCI address, as the names in `/sys/bus/pci/devices` spell it.
+    /// Returns the GPU's PCI address, as the names in `/sys/bus/pci/devices` spell it. `None` if NVML does not report
+    /// it.
     pub(crate) fn address(&self) -> Option<String> {
         let pci = self.device.pci_info().ok()?;
         Some(format!(
@@ -139,7 +141,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Returns the GPU's metrics since the last call. The second value is an error if the GPM counters could not be
-    /// read. After such an error they are not read again.
+    /// read. After such an error, the counters are not read again.
     pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;

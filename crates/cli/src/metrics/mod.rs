@@ -46,7 +46,7 @@ pub(crate) enum SampleScope {
 /// The settings of the process that samples the GPUs.
 struct SamplingPlan {
     path: PathBuf,
-    /// The process number of the command that started the sampling process.
+    /// The process id of the command that started the sampling process.
     pid: u32,
     run: RunId,
     log: Level,
@@ -145,8 +145,7 @@ impl Sampler {
     }
 }
 
-/// Forks the sampling process. Returns its process number, and the command's end of the socket between the two
-/// processes.
+/// Forks the sampling process. Returns its process id, and the command's end of the socket between the two processes.
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The child keeps all signals blocked. Signals of the terminal are meant for the program, and the child has to

@@ -234,7 +234,7 @@ fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
 }
 
 /// Returns the GPUs that the program sees, with their names, in the order of the program's CUDA numbers. Also returns
-/// notes for the user.
+/// messages for the user, for example about numbers that are uncertain.
 fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();

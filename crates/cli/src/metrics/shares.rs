@@ -20,7 +20,7 @@ type ListedProcess = (u32, Option<u8>);
 /// The data that decide if a process that uses a GPU belongs to this run or to others. `names` contains, for each
 /// process, the number that the process's name has in the record.
 pub(crate) struct GpuShares {
-    /// True if the process numbers that the driver lists certainly belong to this PID namespace.
+    /// True if the process ids that the driver lists certainly belong to this PID namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
     /// The variable `NAME=VALUE` that all processes of the run inherit.
@@ -101,18 +101,18 @@ impl GpuShares {
     }
 }
 
-/// Returns the owner of each process that the driver lists. In a container the driver may list processes by the
-/// host's numbers, so that none of them can be identified. Then `users`, the number of the run's processes that can
-/// use a GPU, is compared with the number of listed processes. If more processes are listed, the additional ones are
-/// attributed to others, with process number 0.
+/// Returns the owner of each process that the driver lists. In a container the driver may list processes by their ids
+/// on the host, so that none of them can be identified. Then `users`, the number of the run's processes that can use a
+/// GPU, is compared with the number of listed processes. If more processes are listed, the additional ones are
+/// attributed to others, with process id 0.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,
     users: usize,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
-    // If one of the process numbers that the driver lists is that of a process of the run, the driver uses the numbers
-    // of this PID namespace.
+    // If one of the process ids that the driver lists is that of a process of the run, the driver uses the ids of this
+    // PID namespace.
     if is_host || listed.iter().any(|(pid, _)| is_ours(*pid)) {
         let owner = |(pid, sm): &ListedProcess| match is_ours(*pid) {
             true => (*pid, GpuOwner::Run, *sm),

@@ -24,8 +24,8 @@ pub(super) struct VisibilityVariables {
     pub order: Option<String>,
 }
 
-/// Returns the visible GPUs as indices into `gpus`, in the order of their CUDA numbers. Also
-/// returns notes for the user.
+/// Returns the visible GPUs as indices into `gpus`, in the order of their CUDA numbers. Also returns messages for the
+/// user, for example about numbers that are uncertain.
 pub(super) fn visible(gpus: &[Listed], asked: &VisibilityVariables) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
     // CUDA numbers GPUs of the same model by their PCI addresses, but by default puts the fastest GPU first. So the

@@ -6,8 +6,8 @@ use std::io::BufRead;
 use anyhow::{Context, Result, bail};
 use tllmprof_learn::{Call, LearnedRule, Learner, LearnerState, Trails};
 
-/// Number of iterations at the start of a stream that are not judged, because the step learner needs them to find its
-/// rule.
+/// Number of iterations at the start of a stream that are left out of the comparison, because the step learner needs
+/// them to find its rule.
 const LEARNING: usize = 32;
 
 /// The result of replaying one recorded stream of CUDA calls through the step learner.

@@ -27,7 +27,7 @@ const MAX_OPENINGS: usize = 200;
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
-/// A pattern of names of functions and constants that do not say what the thing is for.
+/// A pattern of names that do not say what the function or constant is for.
 const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b)";
 
 /// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside

@@ -163,7 +163,6 @@ fn sources() -> Vec<(String, String)> {
     named.collect()
 }
 
-/// Returns the root of the repository.
 fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

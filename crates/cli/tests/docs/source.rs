@@ -98,7 +98,7 @@ impl Source {
     }
 }
 
-/// Returns the length of the comment at the beginning of the text, or `None` if there is no comment.
+/// Returns the length, in bytes, of the comment at the beginning of the text, or `None` if there is no comment.
 fn comment(text: &str, language: Language) -> Option<usize> {
     let line = if language == Language::Python {
         "#"
@@ -117,8 +117,8 @@ fn is_triple(text: &str) -> bool {
     text.starts_with("\"\"\"") || text.starts_with("'''")
 }
 
-/// Returns the length of the string or character at the beginning of the text, or `None` if there is none. `begun` is
-/// the code before that string on the same line.
+/// Returns the length, in bytes, of the string or character literal at the beginning of the text, or `None` if there is
+/// none. `begun` is the code before that literal on the same line.
 fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     let quote = text.chars().next()?;
     let is_own_word = !begun.ends_with(|c: char| c.is_alphanumeric() && !matches!(c, 'b' | 'c'));
@@ -138,7 +138,7 @@ fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     }
 }
 
-/// Returns the length of a raw string of Rust, such as `r#"a"#`.
+/// Returns the length, in bytes, of a raw string of Rust, such as `r#"a"#`.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text[1..].chars().take_while(|c| *c == '#').count();
     let inside = text[1 + hashes..].strip_prefix('"')?;
@@ -146,7 +146,8 @@ fn raw(text: &str) -> Option<usize> {
     Some(2 + hashes + end + 1 + hashes)
 }
 
-/// Returns the length of a character literal of Rust. Returns `None` for a lifetime, which also begins with a quote.
+/// Returns the length, in bytes, of a character literal of Rust. Returns `None` for a lifetime, which also begins with
+/// a quote.
 fn character(text: &str) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -159,8 +160,8 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, the
-/// string also ends at the end of the line.
+/// Returns the length, in bytes, of a string with escapes, up to its closing quote. If `has_lines` is false, the string
+/// may not have several lines, so it also ends at the end of the line.
 fn closed(text: &str, quote: char, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -60,8 +60,8 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Begins the packet of an event. Returns the packet's bytes so far, the open packet, and the open event message
-    /// inside it.
+    /// Begins the packet of an event. Returns the bytes of the packet so far, the open packet, and the event message,
+    /// which is open inside the packet.
     fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, OpenMessage, OpenMessage) {
         let mut wire = Wire::new();
         let packet = wire.begin(proto::TRACE_PACKET as u8);
@@ -83,8 +83,8 @@ impl<'a> Perfetto<'a> {
     }
 }
 
-/// Maximum number of names in the table. When this number is reached, the table is cleared and names are written again,
-/// so that memory does not grow with the record.
+/// Maximum number of names in the table of a sequence of packets. When this number is reached, the table is cleared and
+/// names are written again, so that memory does not grow with the record.
 const MAX_NAMES: usize = 1 << 20;
 
 /// The table of names that the current sequence has written, each with its number.
@@ -98,7 +98,7 @@ struct InternedNames {
 }
 
 impl InternedNames {
-    /// Returns the table for a new sequence. Categories and keys of arguments are defined in advance.
+    /// Returns the table for a new sequence. The table already contains the event categories and the argument keys.
     fn begin() -> Self {
         let all = |texts: &mut dyn Iterator<Item = &'static str>| {
             let entries = (1..).zip(texts);
@@ -142,7 +142,8 @@ impl InternedNames {
         })
     }
 
-    /// Returns the names that are not defined in the trace yet, and removes them from `new`.
+    /// Returns the names and texts that are not defined in the trace yet, and removes them from `new`. Returns `None`
+    /// if there are none.
     fn take_new(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }

@@ -252,8 +252,8 @@ enum CellSource {
 
 impl CellSource {
     /// Returns the source of the cells in a column for items of this kind. The value of an item goes to the column
-    /// that has the name of its key, such as `bytes`, or to the column `value` if the table has no column of that
-    /// name.
+    /// that has the name of the value's key, such as `bytes`. If the table has no column of that name, the value goes
+    /// to the column `value`.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);

@@ -51,7 +51,7 @@ pub(crate) struct Seen {
     pub args: String,
 }
 
-/// Returns the arguments of an event as one text.
+/// Returns the arguments of an event as one text: `key=value` pairs with a space between them.
 pub(crate) fn args(all: &BTreeMap<String, String>) -> String {
     let all: Vec<_> = all
         .iter()

@@ -337,7 +337,7 @@ fn server() -> Scene {
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
     samples(&mut scene, main);
-    // Adds an item without a time.
+    // Adds the number of tokens that an expert received, an item without a time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
         layer,

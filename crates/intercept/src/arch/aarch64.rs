@@ -1,10 +1,10 @@
 //! Assembly code that runs when the program calls an intercepted CUDA function, for AArch64 (AAPCS64, little endian).
 //!
-//! Each real function has a thunk: a structure with the function's address and its handler. The program calls the
-//! thunk's stub, which loads the thunk's address and jumps to the handler. Most functions use the handler [`count`]:
-//! it adds one to the calling thread's counter for that call (its cell) and jumps to the real function. The stubs of
-//! driver functions contain the code of [`count`], which saves a jump. An intercepted call takes about twenty
-//! instructions in this way.
+//! Each intercepted function has a thunk: a structure with its handler and with the address of the real function (the
+//! function in the CUDA library). The program calls the thunk's stub, which loads the thunk's address and jumps to the
+//! handler. Most functions use the handler [`count`]: it adds one to the calling thread's counter for that call (its
+//! cell) and jumps to the real function. The stubs of driver functions contain the code of [`count`], which saves a
+//! jump. An intercepted call takes about twenty instructions in this way.
 //!
 //! The stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The stubs of
 //! exported functions, to which the loader binds the program, also change `x9` to `x15`, which lazy binding may
@@ -13,8 +13,9 @@
 //! exceptions and stack traces lead from the real function directly to the caller. A call that is recorded, or that
 //! may begin or end a step, is handled by [`slow`], which saves the arguments and calls a Rust function.
 //!
-//! The code loads a cell's limit after it stores the cell's count. This order matters: a thread that lowers the limit
-//! runs a barrier on every thread and then reads the count, so no call is missed.
+//! Each cell has a limit. A call that counts past the limit goes to [`slow`]. The code loads the limit after it stores
+//! the count. This order matters: a thread that lowers the limit runs a barrier on every thread and then reads the
+//! count, so no call is missed.
 //!
 //! Code that is reached by an indirect jump begins with `bti c` (`hint #34`). The jumps use `x16` or `x17`, because
 //! `bti c` at the target accepts only these registers.
@@ -60,7 +61,7 @@ macro_rules! save {
 }
 
 /// Restores the registers that [`save`] saved, and loads the address of the thunk (which describes the real function)
-/// into `x16`. Leaves `x17` unchanged and keeps the frame.
+/// into `x16`. Leaves `x17` unchanged and does not pop the frame.
 macro_rules! restore {
     () => {
         "ldp x16, x8, [x29, #{thunk}]
@@ -174,8 +175,8 @@ global_asm!(
 
 /// Handler that counts the call in the thread's cell (its counter for this call) and jumps to the real function.
 ///
-/// The slow path handles a count past the cell's limit and a thread without cells. For a call that may be nested in
-/// another intercepted call, [`crate::entered::is_within_outer`] decides whether to count.
+/// If the count is past the cell's limit, or if the thread has no cells yet, jumps to [`slow`] instead. For a call that
+/// may be nested in another intercepted call, [`crate::entered::is_within_outer`] decides whether to count.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn count() {
     naked_asm!(
@@ -323,11 +324,11 @@ pub(crate) unsafe extern "C" fn record() {
     )
 }
 
-/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls it and then calls
-/// [`crate::returned::after`].
+/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls the real function
+/// and then [`crate::returned::after`].
 ///
-/// It saves the registers that may carry arguments: eight integer and eight vector registers, and the address of a
-/// result. The frame has call frame information and no personality, so that an exception passes through it.
+/// The handler saves the registers that may carry arguments: eight integer and eight vector registers, and the address
+/// of a result. The frame has call frame information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn slow() {
     naked_asm!(
@@ -411,9 +412,9 @@ macro_rules! __export_stub {
 
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
-/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
-/// each. The stub has compared the caller's address with the first module. This code compares it with the other three
-/// modules, and jumps to `bind` if the caller is in none of the four.
+/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for each.
+/// The stub has compared the caller's address with the first module. This code compares the address with the other
+/// three modules, and jumps to `bind` if the caller is in none of the four.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -440,8 +441,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
-/// (the structure that describes it).
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of the thunk that
+/// describes the real function.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -472,9 +473,9 @@ pub(crate) unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
-/// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
-/// number. The handler passes the argument on to [`crate::polls::queried`], with the thunk (which describes the real
-/// function) and the stack pointer.
+/// Handler of a call that asks whether GPU work has finished, such as `cuEventQuery`. Such a function has one argument,
+/// which is not a floating-point number. The handler passes the argument on to [`crate::polls::queried`], with the
+/// thunk (which describes the real function) and the stack pointer.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn query() {
     naked_asm!(

@@ -1,24 +1,24 @@
 //! Assembly code that runs when the program calls a native function that a step rule names, for AArch64 (AAPCS64,
 //! little endian).
 //!
-//! The program calls the function's stub through a GOT slot, or by an address that `dlsym` returned. The stub adds
-//! one to the thread's counter for such functions (its cell) and jumps to the real function. It leaves no frame on
-//! the stack. The library does not know the function's signature, so the stub changes only `x16`, `x17` and the
-//! flags, which a linker's veneer may change at any call in the base calling convention. Vector and SVE functions
-//! have other conventions; the symbol tables mark them, and they are not hooked.
+//! The program calls the function's stub through a GOT slot, or by an address that `dlsym` returned. The stub adds one
+//! to the thread's counter for such functions (its cell) and jumps to the real function. It leaves no frame on the
+//! stack. The library does not know the function's signature, so the stub changes only `x16`, `x17` and the flags,
+//! which a linker's veneer may change at any call in the base calling convention. Vector and SVE functions have other
+//! conventions; the symbol tables mark them, and they are not hooked.
 //!
 //! A stub jumps to [`slow`] when the count is past the cell's limit. [`slow`] saves all registers that a call may
 //! change, not only those that carry arguments, because a caller that knows the function may keep values in other
 //! registers (`preserve_most`).
 //!
-//! If the library must see the call return, the function is entered with the address of a return stub in `x30`, which
-//! the function signs and saves like any return address. The original return address is in a word that belongs to the
-//! stub ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
-//! information: the frame is empty, and its return address is the value of that word minus one. To find the word, an
-//! unwinder reads `x30` as the function saved it and removes the signature, which lies in the upper 16 bits. It then
-//! reads the distance from the stub to the word. This distance is stored after the stub's code, so that nothing in
-//! `.eh_frame` needs a relocation. `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted
-//! from the return address.
+//! If the library must see the call return, the function is entered with the address of a return stub in `x30`. The
+//! function signs and saves this address like any return address. The original return address is in a word that belongs
+//! to the return stub ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes the return stub's frame using
+//! only its call frame information: the frame is empty, and its return address is the value of that word minus one. To
+//! find the word, an unwinder reads `x30` as the function saved it and removes the signature, which lies in the upper
+//! 16 bits. It then reads the distance from the return stub to the word. This distance is stored after the return
+//! stub's code, so that nothing in `.eh_frame` needs a relocation. `named_x86_64.rs` explains why the frame is a signal
+//! frame and why one is subtracted from the return address.
 //!
 //! A stub's real address (the address of the real function) is stored before callers get the stub's address. But a
 //! thread that uses the stub has run no barrier, so it may still load null in place of the real address. In that case
@@ -222,9 +222,10 @@ unsafe extern "C" fn slow() {
     )
 }
 
-/// Handles the return of a call whose end the library must see. Such a call returns to a return stub, which jumps here.
-/// `x16` holds the stub's index in [`AWAITED`], and `x30` holds the address at which the caller continues. The handler
-/// preserves every register that carries a result or that a call must preserve.
+/// Runs when a call returns whose end the library must see: the call returns to a return stub, which jumps here. Calls
+/// a Rust function, and then returns to the caller. `x16` holds the stub's index in [`AWAITED`], and `x30` holds the
+/// address at which the caller continues. The handler preserves every register that carries a result or that a call
+/// must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

@@ -1,26 +1,27 @@
-//! Assembly code that runs when the program calls a native function that a step rule names, for x86-64 (System V
-//! ABI).
+//! Assembly code that runs when the program calls a native function that a step rule names, for x86-64 (System V ABI).
 //!
-//! The program enters a stub through a GOT slot, or runs the function's patched entry. Both add one to the thread's
-//! counter for such functions (its cell), and leave no frame on the stack. The library does not know the function's
-//! signature, so any register may carry an argument. If the compiler saw both function and caller, the caller may
-//! even keep values in registers that a function is free to change (GCC's `-fipa-ra`). So a stub changes only the
-//! flags and `r11`, which the dynamic linker changes, too. A patched function entry changes only the flags.
+//! The program enters a stub through a GOT slot, or runs the function's patched entry. The stub and the patched entry
+//! both add one to the thread's counter for such functions (its cell), and leave no frame on the stack. The library
+//! does not know the function's signature, so any register may carry an argument. If the compiler saw both function and
+//! caller, the caller may even keep values in registers that a function is free to change (GCC's `-fipa-ra`). So a stub
+//! changes only the flags and `r11`, which the dynamic linker changes, too. A patched function entry changes only the
+//! flags.
 //!
-//! Both jump to [`slow`] when the count is past the cell's limit: it saves every register, including the complete
-//! vector registers, and calls a Rust function.
+//! If the count is past the cell's limit, the stub or the patched entry jumps to [`slow`]. This code saves every
+//! register, including the complete vector registers, and calls a Rust function.
 //!
-//! If the library must see the call return, the call's return address is replaced by the address of a return stub.
-//! The original is in a word that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a
-//! frame using only its call frame information: the frame is empty, and its return address is the value of that word
-//! minus one. The word is found by the displacement in the stub's first instruction, so that nothing in `.eh_frame`
-//! needs a relocation. The frame is marked as a signal frame for two reasons: libgcc distinguishes two frames with
-//! one stack pointer by that mark, and it looks up the return address of such a frame without subtracting one. So the
-//! rule itself subtracts one: the address then lies within the call, as it does without this library.
+//! If the library must see the call return, the call's return address is replaced by the address of a return stub. The
+//! original is in a word that belongs to the return stub. A C++ exception, a `longjmp` or a backtrace passes the return
+//! stub's frame using only its call frame information: the frame is empty, and its return address is the value of that
+//! word minus one. The word is found by the displacement in the return stub's first instruction, so that nothing in
+//! `.eh_frame` needs a relocation. The frame is marked as a signal frame for two reasons. libgcc uses the mark to
+//! distinguish two frames with one stack pointer. libgcc also looks up the return address of a signal frame without
+//! subtracting one. So the rule itself subtracts one: the address then lies within the call, as it does without this
+//! library.
 //!
 //! A call can be a scope: the GPU work that it launches is attributed to it. Each return stub for such calls has its
-//! own personality routine, which an unwinder calls when an exception leaves the frame. The routine reports the end
-//! of the call, and requests no clean-up.
+//! own personality routine, which an unwinder calls when an exception leaves the frame. The routine reports the end of
+//! the call, and requests no clean-up.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -248,16 +249,17 @@ macro_rules! ways {
 }
 
 ways! {
-    /// Handles a call past the thread's limit: the number of calls that the thread may count before a Rust function
-    /// must run.
+    /// The stub or the patched entry jumps here if the thread's count is past its limit: the number of calls that the
+    /// thread may count before a Rust function must run.
     slow: crate::named::before;
-    /// Handles a call that is a scope: the GPU work that it launches is attributed to the function.
+    /// The patched entry of a function whose calls are scopes leads here: the GPU work that a call launches is
+    /// attributed to the function.
     scope: crate::named::scope_begins;
 }
 
-/// Handles the return of a call whose end the library must see. Such a call returns to a return stub, which jumps here.
-/// The stack holds the stub's index in [`AWAITED`] and the address at which the caller continues. The handler preserves
-/// every register that carries a result or that a call must preserve.
+/// Runs when a call returns whose end the library must see: the call returns to a return stub, which jumps here. Calls
+/// a Rust function, and then returns to the caller. The stack holds the stub's index in [`AWAITED`] and the address at
+/// which the caller continues. The handler preserves every register that carries a result or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

@@ -1,5 +1,5 @@
-//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). Each kind of call
-//! that the trail keeps, such as a kernel launch, has its own handlers.
+//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). Each kind of call that
+//! the trail contains, such as a kernel launch, has its own handlers.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;

@@ -29,8 +29,8 @@ fn count_here() -> &'static Slot {
     slot
 }
 
-/// Returns the rows of the table whose calls may have any arguments. Calls that ask whether work is done have a handler
-/// of their own, which knows their only argument.
+/// Returns the rows of the table whose calls may have any arguments. Calls that ask whether GPU work has finished are
+/// left out: they have a separate handler, which passes on only one argument.
 fn rows_of_any_arguments() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| !row.kind.queries())
 }
@@ -167,7 +167,7 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
             for row in rows_of_any_arguments() {
                 let stub = thunk_of(Role::Driver(row.call)).stub();
                 for result in RESULTS {
-                    // `call_by` does not check floating-point registers here: this path does not
+                    // `call_by` does not check floating-point registers here: the handler of recorded calls does not
                     // preserve them, because no CUDA function uses them.
                     call_by(stub, result, false);
                 }

@@ -1,12 +1,12 @@
 //! Assembly code that runs when the program calls an intercepted CUDA function, for x86-64 (System V ABI).
 //!
-//! Each real function has a thunk: a structure with the function's address and its handler. The program calls the
-//! thunk's stub, which loads the thunk's address and jumps to the handler. Most functions use the handler [`count`]:
-//! it adds one to the calling thread's counter for that call (its cell) and jumps to the real function. An
-//! intercepted call takes about twelve instructions in this way.
+//! Each intercepted function has a thunk: a structure with its handler and with the address of the real function (the
+//! function in the CUDA library). The program calls the thunk's stub, which loads the thunk's address and jumps to the
+//! handler. Most functions use the handler [`count`]: it adds one to the calling thread's counter for that call (its
+//! cell) and jumps to the real function. An intercepted call takes about twelve instructions in this way.
 //!
-//! This code changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so it
-//! works for functions of any signature. The code leaves no frame on the stack, and the return address stays the
+//! This code changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so the
+//! code works for functions of any signature. The code leaves no frame on the stack, and the return address stays the
 //! caller's. So exceptions and stack traces lead from the real function directly to the caller. A call that may begin
 //! or end a step, or whose return the library must see, is handled by [`slow`], which saves the arguments and calls a
 //! Rust function.
@@ -170,8 +170,8 @@ global_asm!(
 
 /// Handler that counts the call in the thread's cell (its counter for this call) and jumps to the real function.
 ///
-/// The slow path handles a count past the cell's limit and a thread without cells. A call that is nested in another
-/// intercepted call is not counted.
+/// If the count is past the cell's limit, or if the thread has no cells yet, jumps to [`slow`] instead. A call that is
+/// nested in another intercepted call is not counted.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn count() {
     naked_asm!(
@@ -248,7 +248,7 @@ pub(crate) use noting;
 ///
 /// A call that is nested in another call of the program is recorded but not counted. A call that this library makes
 /// is not recorded. None of the functions that use this handler takes a floating-point number, so the Rust code that
-/// it calls may change the floating-point registers. The frame has the layout that [`slow`] uses.
+/// the handler calls may change the floating-point registers. The frame has the layout that [`slow`] uses.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
@@ -370,11 +370,11 @@ pub(crate) unsafe extern "C" fn record() {
     )
 }
 
-/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls it and then calls
-/// [`crate::returned::after`].
+/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls the real function
+/// and then [`crate::returned::after`].
 ///
-/// It saves the registers that may carry arguments: six integer and eight vector registers. The frame has call frame
-/// information and no personality, so that an exception passes through it.
+/// The handler saves the registers that may carry arguments: six integer and eight vector registers. The frame has call
+/// frame information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn slow() {
     naked_asm!(
@@ -428,9 +428,9 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// Handler of a call that asks whether work is done. Such a function has one argument, which is not a floating-point
-/// number. The handler passes the argument on to [`crate::polls::queried`], with the thunk (which describes the real
-/// function) and the stack address of the return address.
+/// Handler of a call that asks whether GPU work has finished, such as `cuEventQuery`. Such a function has one argument,
+/// which is not a floating-point number. The handler passes the argument on to [`crate::polls::queried`], with the
+/// thunk (which describes the real function) and the stack address of the return address.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn query() {
     naked_asm!(
@@ -470,9 +470,9 @@ macro_rules! __export_stub {
 
 /// Second part of the code of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
-/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for
-/// each. The stub has compared the caller's address with the first module. This code compares it with the other three
-/// modules, and jumps to `bind` if the caller is in none of the four.
+/// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for each.
+/// The stub has compared the caller's address with the first module. This code compares the address with the other
+/// three modules, and jumps to `bind` if the caller is in none of the four.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -496,8 +496,8 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of its thunk
-/// (the structure that describes it).
+/// Calls [`crate::export::bind`] to find the real function for this caller, and jumps to the handler of the thunk that
+/// describes the real function.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(

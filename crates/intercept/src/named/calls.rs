@@ -20,7 +20,7 @@ lifecycle::global! {
     static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 }
 
-/// Stores the address range of the dynamic loader.
+/// Stores the address range of the dynamic loader, so that calls from its code can be recognized.
 pub(crate) fn remember_loader() {
     elf::walk(|module| {
         let is_it = module
@@ -62,8 +62,9 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     }
 }
 
-/// Handles the start of a call of a hooked function. The function's stub (the code that callers got in its place), or
-/// the trampoline (the code to which its patched entry jumps), calls this handler. The function runs afterwards.
+/// Called at the start of a call of a hooked function, before the function runs. The caller of this handler is the
+/// function's stub (the code that callers got in the function's place), or the trampoline (the code to which the
+/// function's patched entry jumps). An iteration may end and another begin at this call.
 ///
 /// `return_place` is the address of the call's return address, and `from` is an address in the calling stub or
 /// trampoline. On AArch64, which has no trampolines, `from` is the address of the real function.
@@ -98,7 +99,8 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     session::goes_on();
 }
 
-/// Handles the start of a call that is a scope (GPU work is attributed to it). The arguments are those of [`before`].
+/// Called at the start of a call that is a scope (GPU work is attributed to it). Opens the scope, and counts the call
+/// if the step rule selects the function, too. The arguments are those of [`before`].
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "no entry is patched")
@@ -149,7 +151,8 @@ fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
     }
 }
 
-/// Handles the return of a call through the return stub number `index`, which is also its index in `AWAITED`.
+/// Called when a call returns through the return stub number `index`, which is also the stub's index in `AWAITED`.
+/// Frees the stub, ends the scope of the call, and ends the iteration that ends with the call, if there is one.
 pub(crate) extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = SavedErrno::new();

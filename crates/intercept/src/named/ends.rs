@@ -65,8 +65,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
     None
 }
 
-/// Frees the return stub (the code to which a call returns) of a call that has returned. Returns the iteration that has
-/// ended with the call, or `None`. The stub has already loaded the original return address.
+/// Frees the return stub (the code to which a call returns) of a call that has returned. Called after the stub has
+/// loaded the original return address. Returns the iteration that has ended with the call, or `None`.
 pub(crate) fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
@@ -75,8 +75,8 @@ pub(crate) fn ended(index: usize) -> Option<u64> {
 }
 
 /// Personality routine for the frame of a call that is a scope (GPU work is attributed to it). The routine makes an
-/// unwinder continue past the frame. `index` is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other
-/// arguments (`_Unwind_Personality_Fn`).
+/// unwinder continue past the frame. In the clean-up phase, it also ends the scope. `index` is the call's index in
+/// [`AWAITED`]. The Itanium C++ ABI defines the other arguments (`_Unwind_Personality_Fn`).
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")

@@ -263,7 +263,7 @@ impl NamedRules {
     }
 
     /// Hooks `candidates`, so that their calls are counted, or are scopes (GPU work is attributed to them). The
-    /// caller keeps `modules` loaded meanwhile.
+    /// caller must keep `modules` loaded until this function returns.
     pub(super) fn patch(
         &mut self,
         candidates: Vec<HookCandidate>,
@@ -386,8 +386,8 @@ impl NamedRules {
     }
 
     /// Returns true if the step rule selects a function that is already patched because its calls are scopes (GPU
-    /// work is attributed to them). From now on its calls are counted, too. If the earlier patch failed, forgets the
-    /// function and returns false, so that the caller tries again.
+    /// work is attributed to them). Before it returns true, makes the function's calls count as steps, too. If the
+    /// earlier patch failed, forgets the function and returns false, so that the caller tries again.
     fn is_patched_for_scope(&mut self, candidate: &HookCandidate, module: &ElfModule) -> bool {
         let address = module.base.wrapping_add(candidate.function.address);
         let Some(at) = self

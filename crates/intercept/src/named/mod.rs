@@ -8,16 +8,17 @@
 //! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
 //! call, including those from within the function's own library and those through pointers. GOT slots would catch the
 //! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
-//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), calls are intercepted through
-//! GOT slots and `dlsym` instead, and the log reports it.
+//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), calls are intercepted
+//! through GOT slots and `dlsym` instead, and the log reports the reason.
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
 //! is loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a
-//! module's first call of a CUDA function. This precedes the new module's first call, unless nothing is looked up in
-//! between. When a module is unloaded, everything known about it is forgotten.
+//! module's first call of a CUDA function. So a new module is searched before the first call of its functions, unless
+//! none of these events occurs between the loading and that call. When a module is unloaded, everything known about it
+//! is forgotten.
 //!
-//! This library, the loader and the C library with its parts are never hooked, because this library's hooks use them. A
-//! process in which nothing matches has no cost after the search of its files.
+//! This library, the loader and the C library with its parts (such as libpthread) are never hooked, because this
+//! library's hooks use them. A process in which nothing matches has no cost after the search of its files.
 
 mod calls;
 mod ends;

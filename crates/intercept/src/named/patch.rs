@@ -125,8 +125,8 @@ pub(crate) fn prepare(
     Ok(entry)
 }
 
-/// Examines the code of `module` at `address`, an address relative to the module's base. The loaded code must be equal
-/// to the code in the file at `path`.
+/// Examines the code of `module` at `address`, an address relative to the module's base. Returns an error if the loaded
+/// code differs from the code in the file at `path`, or if the code cannot be patched.
 pub(crate) fn examined(
     module: &ElfModule,
     address: usize,

@@ -26,7 +26,7 @@ lifecycle::global! {
 }
 
 /// Largest number of calls in progress whose return address is replaced because an iteration ends with them. A call
-/// that an exception or `longjmp` leaves keeps its entry until the process ends.
+/// that an exception or `longjmp` leaves keeps its element of [`AWAITED`] until the process ends.
 pub(crate) const RETURNS: usize = 8;
 /// Largest number of calls in progress that are scopes (GPU work is attributed to them), in all threads together.
 #[cfg(target_arch = "x86_64")]

@@ -18,5 +18,5 @@ pub(crate) fn has_shadow_stack() -> bool {
     known && status & PR_SHADOW_STACK_ENABLE != 0
 }
 
-/// Does nothing: on AArch64 the assembly code depends on no property that must be determined before.
+/// Does nothing: on AArch64 no property of the processor must be determined before functions are hooked.
 pub(crate) const fn start() {}

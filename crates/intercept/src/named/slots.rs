@@ -69,8 +69,8 @@ fn real(
     }
     let found = function.found;
     // The loader has bound this slot at load time. The slot may serve calls, or hold the function's address for the
-    // program to compare. Skip it in the module that defines the function: other variables of that module hold the
-    // same address, and comparisons with them must not fail.
+    // program to compare. Skip the slot in the module that defines the function: other variables of that module hold
+    // the same address, and comparisons with them must not fail.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }

@@ -157,8 +157,8 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
         for number in 0..8 {
             assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
             assert_eq!(count(), 1 + number as u64);
-            // The window (the recorded interval) consists of iteration 3. So the test awaits only the end of this
-            // iteration, by a replaced return address.
+            // The window (the recorded interval) consists of iteration 3. So the library replaces a return address only
+            // to see the end of this iteration.
             let iteration = ends.iteration.load(Ordering::Relaxed);
             let awaited = number >= 3 && !processor::has_shadow_stack();
             assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");

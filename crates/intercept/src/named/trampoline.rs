@@ -1,8 +1,9 @@
 //! The code that a patched function entry jumps to (a trampoline).
 //!
-//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes (GPU work is
-//! attributed to them), it calls a Rust function at each call instead. Then it runs the instructions that the jump
-//! replaced, and jumps to the code after the jump. The memory is never writable and executable at the same time.
+//! It counts the call like a stub (the code that is called through GOT slots) does, but also preserves `r11`. If the
+//! function's calls are scopes (GPU work is attributed to them), it calls a Rust function at each call instead. Then it
+//! runs the instructions that the jump replaced, and jumps to the code after the jump. The memory is never writable and
+//! executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -43,7 +44,7 @@ impl Region {
     /// executable yet.
     ///
     /// # Errors
-    /// There is no space, or the system does not map the memory.
+    /// Returns an error if there is no space, or if the system does not map the memory.
     pub(crate) fn near(
         module: &ElfModule,
         count: usize,
@@ -51,7 +52,7 @@ impl Region {
     ) -> Result<Self, PatchRefusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let gaps = maps.free_near(module.start, reach(module)).into_iter();
-        // Use gaps above the module last: the program's heap lies above it, and must be able to grow.
+        // Use gaps above the module last: the program's heap lies above the module, and must be able to grow.
         let (above, mut gaps): (Vec<_>, Vec<_>) = gaps.partition(|gap| gap.start > module.start);
         gaps.extend(above);
         Self::within(&gaps, module.start, size)
@@ -131,7 +132,7 @@ impl Region {
     /// Makes the trampolines executable.
     ///
     /// # Errors
-    /// The system does not allow it.
+    /// Returns an error if the system does not allow executable memory.
     pub(crate) fn finish(&self) -> Result<(), PatchRefusal> {
         let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
         finished.map_err(PatchRefusal::NotExecutable)
@@ -223,7 +224,7 @@ fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<V
 }
 
 /// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): it calls a Rust
-/// function at each call.
+/// function at each call. Returns `None` if a distance or the function's number does not fit its 32-bit field.
 fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -238,7 +239,7 @@ fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Opt
 }
 
 /// Assembles the trampoline of a step function: it counts the call, and calls a Rust function if the count is past
-/// the limit.
+/// the limit. Returns `None` if a distance or an offset in the code does not fit its 32-bit field.
 fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11

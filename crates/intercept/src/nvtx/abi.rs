@@ -255,7 +255,8 @@ pub(crate) mod made {
         core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
-    /// Returns the structure number `number` that the calling thread's simulated module offers its tool, or null.
+    /// Returns the structure number `number` that the calling thread's simulated module offers its tool, or null if
+    /// there is no such structure.
     pub(crate) unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
             Some(module) if number == CALLBACKS_TABLE => {

@@ -1,7 +1,7 @@
-//! Records the program's NVTX ranges and marks, and keeps the names that belong to NVTX handles.
+//! Records the program's NVTX ranges and marks, and stores the names that belong to NVTX handles.
 //!
-//! Outside windows (recorded intervals) this costs a load or two per call. Names of domains and registered strings
-//! are always kept, because the program registers them before the window opens.
+//! Outside windows (recorded intervals) a call of NVTX costs one or two loads more. Names of domains and registered
+//! strings are stored even outside windows, because the program registers them before the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -184,8 +184,9 @@ pub(super) fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-/// Keeps a registered string. `handle` is the tool's handle for the string, or `None` if there is no tool. Returns the
-/// handle that the program gets: `handle`, or a new one if `handle` is `None` and the string is kept.
+/// Stores the text of a registered string, so that ranges with the string's handle can be recorded with a name.
+/// `handle` is the tool's handle for the string, or `None` if there is no tool. Returns the handle that the program
+/// gets: `handle`, or a new one if `handle` is `None` and the text is stored.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -194,8 +195,8 @@ pub(super) fn registered(
     keep(&STRINGS, domain, handle, text)
 }
 
-/// Keeps the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the handle
-/// that the program gets, like [`registered`].
+/// Stores the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the
+/// handle that the program gets: `handle`, or a new one if `handle` is `None` and the name is stored.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
@@ -255,7 +256,7 @@ mod tests {
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // No window (recorded interval) is open. Names of domains and registered strings are kept anyway.
+            // No window (recorded interval) is open. Names of domains and registered strings are stored anyway.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -85,8 +85,8 @@ pub(crate) enum Begins {
     Step(Option<u64>),
 }
 
-/// Handles a range that is about to begin. Counts the range if it matches the step rule (the rule that defines a
-/// step).
+/// Called before a range begins. Counts the range if it matches the step rule (the rule that defines a step), and
+/// returns the effect of the range on the count of steps.
 #[inline]
 pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
@@ -143,7 +143,7 @@ pub(crate) fn pushed(domain: Handle, begins: Begins) {
     }
 }
 
-/// Handles a range that has been popped: an iteration may end with the range.
+/// Called after a range was popped. If an iteration ends with the range, reports the iteration's end.
 #[inline]
 pub(crate) fn popped(domain: Handle) {
     if follows_any() {
@@ -179,9 +179,9 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// Handles a range that has just been started. `begins` is the value that the function [`begins`] returned before the
-/// start. Returns the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the
-/// range must be known.
+/// Called after a range was started. If an iteration ends with the range, remembers the range, so that its end is
+/// noticed. `begins` is the value that the function [`begins`] returned before the start. Returns the identifier that
+/// the program gets: `id`, or a new one if `id` is 0 (none) and the end of the range must be known.
 #[inline]
 pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {
@@ -194,7 +194,7 @@ pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     id
 }
 
-/// Handles the end of a started range: an iteration may end with the range.
+/// Called at the end of a started range. If an iteration ends with the range, reports the iteration's end.
 #[inline]
 pub(crate) fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
@@ -249,7 +249,7 @@ pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -
     handle
 }
 
-/// Handles a domain that is about to be destroyed: forgets its handle.
+/// Called before a domain is destroyed. Forgets the domain's handle, because a new domain may get the same handle.
 pub(crate) fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);

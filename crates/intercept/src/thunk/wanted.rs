@@ -20,9 +20,9 @@ pub(super) struct CallUses {
     /// True if the learner, which finds iterations when no rule is set, must be notified of the
     /// calls.
     learnt: bool,
-    /// True if calls that copy, instantiate or destroy graphs must be seen.
+    /// True if the library must see calls that copy, instantiate or destroy graphs.
     graphs: bool,
-    /// True if the graph nodes that launches add must be noted.
+    /// True if the library must note the nodes that launches add to a graph.
     nodes: bool,
 }
 

@@ -23,7 +23,8 @@ const BEYOND_LAYERS: u64 = 40_000_000;
 /// than of shorter ones.
 const MIN_DURATION: u64 = 3_000_000_000;
 /// Minimum number of periods (intervals between two occurrences of the call site) before a choice counts as reliable,
-/// if each period lasts at least `BEYOND_LAYERS`. It applies even if fewer periods last `MIN_DURATION` together.
+/// if each period lasts at least `BEYOND_LAYERS`. This minimum applies even if fewer periods last `MIN_DURATION`
+/// together.
 const MIN_SURE: u64 = 8;
 /// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;
@@ -102,10 +103,10 @@ impl Candidate {
     /// as reliable; 0 if the choice is already reliable.
     ///
     /// An interval that is longer than usual points to an outer loop. The choice is reliable after
-    /// [`wanted`](Self::wanted) periods without such an interval. It is also reliable once there were enough such
-    /// intervals to find the outer loop, but none was found. Sites with little work need more periods: they may be a
-    /// layer of a model, or a warm-up that tries out kernels. `steady` is the number of periods since the last interval
-    /// that was longer than usual, including periods that the history no longer holds.
+    /// [`wanted`](Self::wanted) periods without such an interval. It is also reliable if there were enough longer
+    /// intervals to find the outer loop, but no outer loop was found. Sites with little work need more periods: they
+    /// may be a layer of a model, or a warm-up that tries out kernels. `steady` is the number of periods since the last
+    /// interval that was longer than usual, including periods that the history no longer holds.
     pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };

@@ -59,7 +59,8 @@ const MAX_SLOTS: usize = 1024;
 const MAX_CANDIDATES: usize = 192;
 const END: u16 = u16::MAX;
 
-/// Working memory of a choice. The lists are kept between choices, so that only new entries are processed.
+/// Working memory of a choice. The lists stay in memory between choices, so that the next choice processes only new
+/// entries.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: ListContents,
@@ -235,7 +236,7 @@ impl Scratch {
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
             // Keep the current call site if the new site belongs to an inner loop. Also keep the current site if the
-            // history is too short to contain an occurrence of it.
+            // history is too short to contain an occurrence of the current site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });

@@ -19,7 +19,8 @@ const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 const LARGE_FACTOR: u32 = 4;
 /// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
 /// occurrences of the outer call site. More uneven passes are taken for requests that arrive at random, whose
-/// unevenness reached 740 in measurements. The numbers of drafted tokens stay below this limit.
+/// unevenness reached 740 in measurements. In speculative decoding, the number of inner intervals varies with the
+/// number of drafted tokens, whose unevenness stays below this limit.
 const MAX_UNEVENNESS: u64 = 600;
 /// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
 /// each iteration.
@@ -69,8 +70,8 @@ impl Pass {
 }
 
 /// Returns true if `outer` ends iterations more steadily than `inner`: the intervals of `outer` are alike and have as
-/// much work as iterations, and those of `inner` do not. The additional occurrences of `inner` follow hardly any
-/// work, for example because some tokens are read twice.
+/// much work as iterations, and the intervals of `inner` are not like this. The additional occurrences of `inner`
+/// follow hardly any work, for example because some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
         && !outer.one_helper
@@ -196,8 +197,8 @@ impl Large {
 }
 
 impl Scratch {
-    /// Returns the call site of the outermost loop. The search starts at the most frequent site and moves
-    /// outward.
+    /// Returns the call site of the outermost loop, or `None` if `found`, the number of candidates, is 0. The search
+    /// starts at the most frequent site and moves outward.
     pub(super) fn outermost(&self, entries: &[HistoryEntry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {

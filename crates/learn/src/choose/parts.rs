@@ -36,8 +36,8 @@ const MIN_REPEATS: usize = 12;
 /// Minimum [`evidence`] for suspecting that a step has several parts. The learner then waits for more steps before it
 /// relies on the call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences of the call site from which on the suspicion that they are parts of a step is dropped: six
-/// steps of [`MAX_PARTS`].
+/// After this number of occurrences of the call site, the learner no longer suspects that the occurrences are parts of
+/// a step. It is the number of occurrences in six steps of [`MAX_PARTS`] parts.
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
 /// The relation between the occurrences of a call site and the steps of the program.
@@ -159,9 +159,9 @@ impl Scratch {
     }
 }
 
-/// Returns the total duration of intervals with these pauses, in nanoseconds, without the longest pause of each step
-/// if a step has few parts. `duration` is the total with all pauses. The longest pause comes before part number
-/// `part` of `each` parts.
+/// Returns the total duration, in nanoseconds, of the intervals whose pauses are `pauses`. If a step has few parts, the
+/// result does not include the longest pause of each step. `duration` is the total with all pauses. The longest pause
+/// comes before part number `part` of `each` parts.
 fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) -> u64 {
     if each > MAX_PARTS_BY_COUNT as usize {
         return duration;

@@ -94,8 +94,8 @@ pub struct Learner {
     pending: Option<u32>,
     /// The thread that made the last copy that closed an iteration.
     copier: u32,
-    /// Number of copies in a row that each ended an iteration and that the thread did not wait for
-    /// before its next launch.
+    /// Number of copies in a row that each ended an iteration and that the copying thread did not wait for before its
+    /// next launch.
     unawaited: u32,
     /// Number of waits since the last occurrence of the call site, by threads that launch work.
     waits: u32,
@@ -104,7 +104,7 @@ pub struct Learner {
     misses: u32,
     /// Number of history entries recorded since the last occurrence of the call site.
     entries_since: usize,
-    /// Number of periods (iterations as the rule counts them) that were compared with the usual one so far, in the
+    /// Number of periods (iterations as the rule counts them) that were compared with a usual period so far, in the
     /// current group of `JUDGED_PERIODS`.
     judged: u32,
     /// Number of unusual periods (iterations as the rule counts them) in the current group of `JUDGED_PERIODS`.
@@ -309,7 +309,8 @@ impl Learner {
     }
 
     /// Returns the threads whose next launch must be reported: an iteration opens at that launch, or the launch ends
-    /// a pause that is being measured. `near` has the same meaning as for [`Learner::asks`].
+    /// a pause that is being measured. If there is only one such thread, it is given twice; if there is none, the
+    /// result is `None`. `near` has the same meaning as for [`Learner::asks`].
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
@@ -328,9 +329,9 @@ impl Learner {
         self.periods.asks()
     }
 
-    /// Handles a call. Calls must be passed in the order in which the process makes them. A launch must be passed
-    /// before the process makes it, and a wait after it has returned. Returns the iteration that opens at the call, or
-    /// `None`.
+    /// Passes a call to the learner. Calls must be passed in the order in which the process makes them. A launch must
+    /// be passed before the process makes it, and a wait after it has returned. Returns the iteration that opens at the
+    /// call, or `None`.
     #[inline]
     pub fn event(
         &mut self,
@@ -403,8 +404,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch that `thread` is about to make and that its trail (list of recent calls) already
-    /// contains. Returns the iteration that opens before the launch, or `None`.
+    /// Called before `thread` makes a launch, which the thread's trail (list of recent calls) already contains. Returns
+    /// the iteration that opens before the launch, or `None`.
     #[inline]
     pub fn launched(&mut self, trails: &Trails, thread: u32, clock: Clock) -> Option<Boundary> {
         self.pauses.launched(thread, clock);
@@ -420,7 +421,7 @@ impl Learner {
         Some(self.open())
     }
 
-    /// Handles a copy to the host that may return before the copy is done. The thread's trail (list of recent calls)
+    /// Called for a copy to the host that may return before the copy is done. The thread's trail (list of recent calls)
     /// already contains this call. If the copy ends an iteration, the next iteration opens when the thread has waited
     /// for the copy, or at the thread's next launch if the thread does not wait. The next iteration opens at once if
     /// earlier copies were not waited for, or if `near` is false: then only the number of iterations matters, and
@@ -441,8 +442,8 @@ impl Learner {
         (!near || self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
-    /// Handles the return of a wait that the thread's trail (list of recent calls) already contains. Returns
-    /// the iteration that opens, or `None`.
+    /// Called when a wait has returned, which the thread's trail (list of recent calls) already contains. Returns the
+    /// iteration that opens, or `None`.
     #[inline]
     pub fn returned(
         &mut self,
@@ -477,8 +478,8 @@ impl Learner {
         }
     }
 
-    /// Handles a wait or a copy of `thread`: checks whether the call is at the call site that ends iterations. Records
-    /// the call unless the learner rests. Returns true if an iteration ends at this call.
+    /// Checks whether a wait or a copy of `thread` is at the call site that ends iterations. Records the call in the
+    /// history unless the learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;
@@ -537,8 +538,8 @@ impl Learner {
     /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true if it
     /// joins them. Servers that run each request on a separate thread need this.
     ///
-    /// A thread joins if the followed threads launch nothing between two of its occurrences. It joins at once if it
-    /// has only begun to launch while the followed threads are between iterations.
+    /// A thread joins if the followed threads launch nothing between two occurrences of the call site on this thread.
+    /// The thread joins at once if it has just begun to launch and the followed threads are between iterations.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {
         let own = 1 << slot(thread);
         if self.rule.rivals & own != 0 {
@@ -553,8 +554,8 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // This thread joins at its second occurrence. The period that ended at its first occurrence counts as
-                // an iteration, too.
+                // This thread has reached the call site for the second time, so it joins. The period that ended when
+                // the thread reached the site for the first time counts as an iteration, too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }

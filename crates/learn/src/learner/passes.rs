@@ -99,8 +99,8 @@ impl Learner {
         }
     }
 
-    /// Returns the rule that counts passes (periods of repeating launches). Each pass begins with the same launch after
-    /// the same preceding launches.
+    /// Returns the rule that counts passes (periods of repeating launches), or `None` if no passes have been found.
+    /// Each pass begins with the same launch after the same preceding launches.
     pub(super) fn pass_rule(&self) -> Option<LearnedRule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
@@ -198,8 +198,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes (periods of repeating
-    /// launches) are counted as iterations or as parts.
+    /// Called for a launch that was reported to the learner. Returns the iteration that opens at this launch, if passes
+    /// (periods of repeating launches) are counted as iterations or as parts.
     #[inline]
     pub(super) fn passes(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
         if self.periods.launched(trails, thread) {

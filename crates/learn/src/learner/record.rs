@@ -227,9 +227,9 @@ impl Learner {
         if !self.relied_on {
             self.divide(choice.parts);
         }
-        // The second condition also makes a rule reliable. It holds if the latest iterations, more than any model has
-        // layers, contained no model's first and last kernels in addition to a layer. The history may hold fewer
-        // iterations than that.
+        // The second condition also makes a rule reliable. It holds after a series of iterations without a model's
+        // first and last kernels that is longer than any model has layers. The history may hold fewer iterations than
+        // this series.
         let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
         if is_sure && !self.understood {
             self.understood = true;
@@ -240,9 +240,9 @@ impl Learner {
         }
     }
 
-    /// Keeps the number of iterations that the old call site counted, when another call site is chosen. Returns true
-    /// if both call sites seem to end the same iterations. `overlap` is true if both rules follow at least one common
-    /// thread.
+    /// Called when another call site is chosen. Retains the number of iterations counted so far, or scales it if the
+    /// old call site did not end iterations. Returns true if both call sites seem to end the same iterations. `overlap`
+    /// is true if both rules follow at least one common thread.
     fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
         let mut alike = false;
         if !overlap {

@@ -14,8 +14,8 @@ const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
 /// One in this number of the calls that are not at the call site is examined.
 const EXAMINED_IN: u32 = 4;
-/// The golden ratio as a fraction of 2^32. A counter to which it is added for each call selects the calls to examine
-/// in an irregular order, which matches no rhythm of the process.
+/// The golden ratio as a fraction of 2^32. A counter to which this number is added for each call selects the calls to
+/// examine in an irregular order, which matches no rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
 /// Number of history entries for which the learner watches its choice of a call site when the
 /// choice is in doubt.
@@ -27,9 +27,9 @@ const JUDGED_PERIODS: u32 = 32;
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// Handles a call that is not at the chosen call site, and checks whether the pattern has ended. Only one
-    /// call in [`EXAMINED_IN`] is examined, and it counts as that number of calls. The number of calls between two
-    /// examined calls varies, because threads may take turns in a fixed rhythm. Always returns false.
+    /// Called for a call that is not at the chosen call site. Checks whether the pattern has ended. Only one call in
+    /// [`EXAMINED_IN`] is examined, and it counts as that number of calls. The number of calls between two examined
+    /// calls varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(GOLDEN);

@@ -1,12 +1,12 @@
-//! Finds repeating periods among the launches themselves. Loops without waits need this: the passes of a network
+//! Finds repeating periods among the launches themselves. Loops without waits need this search: the passes of a network
 //! within an image, or a training loop that reads nothing back.
 //!
 //! While the learner learns, it examines each launch together with the seven launches before it: the launch's
-//! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]). The
-//! choice begins with the context that has the shortest interval. It moves to a context with a longer interval if
-//! that one explains why the shorter intervals are not all equal, just as for waits ([`crate::choose`]). So it moves
-//! from layers to passes. It does not move from passes to images, because images add almost no work. After the
-//! choice, the learner only looks for the chosen context, the *anchor*.
+//! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]). The choice
+//! begins with the context that has the shortest interval. It moves to a context with a longer interval if the longer
+//! interval explains why the shorter intervals are not all equal, just as for waits ([`crate::choose`]). So it moves
+//! from layers to passes. It does not move from passes to images, because images add almost no work. After the choice,
+//! the learner only looks for the chosen context, the *anchor*.
 
 mod recurrence;
 
@@ -164,7 +164,7 @@ impl Periods {
         FIRST_PAUSE << (2 * self.pauses.saturating_sub(1))
     }
 
-    /// Handles a launch that the thread's trail (list of recent calls) already contains. Returns true if a pass (a
+    /// Called for a launch, which the thread's trail (list of recent calls) already contains. Returns true if a pass (a
     /// repeating period) begins with this launch.
     pub(crate) fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
         let follows = self.anchor.is_used

@@ -7,13 +7,13 @@ use crate::trail::{DEPTH, ThreadLaunches, Trails};
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work. An interval with this much
 /// additional work may contain them.
 const ENDS_OF_LAYER: u32 = 3;
-/// Intervals are nearly equal if their work differs by at most the work divided by this number.
+/// Intervals are nearly equal if their work differs by at most the usual interval's work divided by this number.
 const NEAR: u32 = 4;
-/// Minimum share of the work, in thousandths, by which other intervals exceed the usual one. With a smaller share, no
-/// outer loop is needed to explain the difference.
+/// Minimum share of the work, in thousandths, by which other intervals exceed the usual interval
+/// ([`Recurrence::interval`]). With a smaller share, no outer loop is needed to explain the difference.
 const EXPLAINED: u64 = 60;
-/// Maximum share of the work, in thousandths, by which other intervals may exceed the usual one. With a larger share,
-/// the usual intervals are not most of the work.
+/// Maximum share of the work, in thousandths, by which other intervals may exceed the usual interval
+/// ([`Recurrence::interval`]). With a larger share, the usual intervals are not most of the work.
 const UNCOVERED: u64 = 250;
 /// Minimum number of launches that a model makes outside its layers: in its first and last kernels.
 const ENDS: u32 = 4;
@@ -217,14 +217,14 @@ impl Recurrence {
         now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
     }
 
-    /// Returns the mean work by which an interval of another length exceeds the usual one.
+    /// Returns the mean work by which an interval of another length exceeds the usual interval, in launches.
     fn mean_excess(&self) -> u32 {
         self.excess / u32::from(self.others()).max(1)
     }
 
     /// Returns true if the interval may be a model's layer, and some intervals contain the model's first and last
-    /// kernels, too. The usual interval must be small, and others must exceed it by enough work. If the program waits
-    /// for nothing, any additional work counts as first and last kernels.
+    /// kernels, too. The usual interval must be small, and other intervals must exceed the usual interval by enough
+    /// work. If the program waits for nothing, any additional work counts as first and last kernels.
     fn has_ends(&self) -> bool {
         let ends = match self.waited {
             0 => 1,
@@ -233,7 +233,7 @@ impl Recurrence {
         self.weight() < LITTLE && self.others() > 0 && self.mean_excess() >= ends
     }
 
-    /// Returns the share of the work, in thousandths, by which other intervals exceed the usual one.
+    /// Returns the share of the work, in thousandths, by which other intervals exceed the usual interval.
     fn excess_share(&self) -> u64 {
         u64::from(self.excess) * 1000 / self.work().max(1)
     }
@@ -244,8 +244,9 @@ impl Recurrence {
         equal + u64::from(self.excess)
     }
 
-    /// Returns true if the longer period `outer` explains why the intervals are not all equal: one interval in each
-    /// of its periods differs. If the differing intervals have almost no additional work, nothing is explained.
+    /// Returns true if the longer period `outer` explains why the intervals are not all equal: in each period of
+    /// `outer`, one interval differs from the others. If the differing intervals have almost no additional work,
+    /// `outer` explains nothing.
     pub(crate) fn is_explained_by(&self, outer: &Self) -> bool {
         if outer.equal < MIN_INTERVALS / 2 || self.others() == 0 {
             return false;
@@ -275,7 +276,7 @@ impl Recurrence {
     }
 
     /// Returns true if the interval may be one layer of a model: each pass has the same number of layers, and some
-    /// additional work before and after them.
+    /// additional work before and after the layers.
     pub(crate) fn may_be_layer(&self) -> bool {
         self.has_ends() && self.other_runs <= self.same_runs
     }

@@ -276,7 +276,7 @@ fn two_models() -> Vec<Record> {
     program.records()
 }
 
-/// Video frames of three types, in the order of a group of pictures. Each type has its graph.
+/// Video frames of three types, in the order of a group of pictures. Each type has a separate graph.
 fn video_frames() -> Vec<Record> {
     let mut program = Program::new(413);
     for kind in 0..3 {

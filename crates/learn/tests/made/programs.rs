@@ -172,8 +172,7 @@ fn depth_passes() -> Vec<Record> {
     program.records()
 }
 
-/// A tree of drafts as five graphs, then a pass that verifies them, then one kernel for each token that is
-/// kept.
+/// A tree of drafts as five graphs, then a pass that verifies them, then one kernel for each accepted token.
 fn tree_drafts() -> Vec<Record> {
     let mut program = Program::new(222);
     program.capture(0, 10, 30);

@@ -38,8 +38,8 @@ pub(crate) struct Field {
     pub description: String,
 }
 
-/// Returns the definitions in a schema: first the root, then the others in the order in which
-/// fields refer to them.
+/// Returns the definitions in a schema: first the root, then the other definitions in the order in which fields refer
+/// to them.
 pub(crate) fn definitions(schema: &Value) -> Vec<Definition> {
     let root = text(schema, "title");
     let mut names = VecDeque::from([root.clone()]);

@@ -69,8 +69,8 @@ impl Memory {
             .map(|segment| segment.end - address)
     }
 
-    /// Returns the end address of the file's data in the segment that contains `address`. The rest of the
-    /// segment is zeros that are not in the file.
+    /// Returns the end address of the file's data in the segment that contains `address`. The rest of the segment is
+    /// zeros that are not in the file. Returns `None` if `address` lies in no segment's file data.
     pub(crate) fn file_end(&self, address: usize) -> Option<usize> {
         let loaded = self
             .headers()
@@ -117,12 +117,12 @@ impl Memory {
         self.table(address).next()
     }
 
-    /// Returns the 16-bit number at `address`.
+    /// Returns the 16-bit number at `address`, or `None` if the number is not in a readable segment.
     pub(crate) fn half(&self, address: usize) -> Option<u16> {
         self.bytes(address).map(u16::from_le_bytes)
     }
 
-    /// Returns the 32-bit number at `address`.
+    /// Returns the 32-bit number at `address`, or `None` if the number is not in a readable segment.
     pub(crate) fn word(&self, address: usize) -> Option<u32> {
         self.bytes(address).map(u32::from_le_bytes)
     }

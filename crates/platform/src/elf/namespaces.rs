@@ -1,5 +1,5 @@
-//! Modules that were loaded into separate linker namespaces (`dlmopen`). The usual walk over modules does not visit
-//! them, but the loader lists them for debuggers.
+//! Modules that were loaded into separate linker namespaces (`dlmopen`). `dl_iterate_phdr` does not visit them, but the
+//! loader lists them for debuggers.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -73,8 +73,8 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
     });
 }
 
-/// Returns the module that an entry of the loader's list describes. The module's file header must be mapped
-/// at its start, which is the case for shared libraries.
+/// Returns the module that an entry of the loader's list describes. Returns `None` if the module's file header is not
+/// mapped at its load address. For shared libraries, the header is mapped there.
 fn described(link: &Link) -> Option<ElfModule> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;

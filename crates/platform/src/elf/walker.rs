@@ -1,8 +1,8 @@
 //! Finds the C library's `dl_iterate_phdr`.
 //!
-//! A call through the PLT may reach another library's function of this name. A sanitizer's function must not be
-//! called before the sanitizer is initialised. Another library's function may call `dlsym` to find the real one, and
-//! this library may be handling a `dlsym` call at that moment. So the C library's function is found in its symbol
+//! A call through the PLT may reach another library's function of this name. A sanitizer's function must not be called
+//! before the sanitizer is initialised. Another library's function may call `dlsym` to find the C library's function,
+//! and this library may be handling a `dlsym` call at that moment. So the C library's function is found in its symbol
 //! table, through the loader's list of modules. Reading the list up to the C library needs no lock, because these
 //! modules are loaded at start and never unloaded.
 

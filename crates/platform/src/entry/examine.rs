@@ -75,8 +75,8 @@ struct FunctionFlow {
 }
 
 impl FunctionFlow {
-    /// Adds an instruction. `target` is where it branches to, unless it is a call. Notes in `entry` whether the
-    /// instruction may lead to another function.
+    /// Adds an instruction. `target` is the address to which the instruction branches; `None` for a call, or if the
+    /// instruction does not branch. Notes in `entry` whether the instruction may lead to another function.
     fn note(
         &mut self,
         entry: &mut PatchableEntry,
@@ -138,7 +138,8 @@ fn moved(
     })
 }
 
-/// Examines the whole function, whose `code` lies at `start`. The closure `read` reads the module's memory.
+/// Examines the whole function, whose `code` lies at `start`. The closure `read` reads the module's memory. Returns the
+/// function's entry, or the reason why the entry cannot be patched.
 pub fn examine(
     start: usize,
     code: &[u8],
@@ -205,7 +206,8 @@ pub fn examine(
     Ok(entry)
 }
 
-/// Returns the target of a branch or call whose target is part of the instruction.
+/// Returns the target of a branch or call whose target is part of the instruction, or `None` for any other
+/// instruction.
 fn near_target(instruction: &Instruction) -> Option<usize> {
     let is_near = matches!(
         instruction.op0_kind(),

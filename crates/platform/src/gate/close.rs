@@ -84,7 +84,7 @@ pub(super) fn release() {
     }
 }
 
-/// Returns the number of calls so far that may have given the GPU work.
+/// Returns the number of calls so far that may have enqueued work on the GPU.
 pub fn passes() -> u64 {
     let seen = thread::records().map(|record| record.passes()).sum::<u64>();
     seen + UNSEEN_PASSES.load(Ordering::Relaxed)

@@ -35,7 +35,7 @@ lifecycle::global! {
 pub enum Links {
     /// All slots lead to gates, and already did so before this call.
     Led,
-    /// This call has redirected some slots. Calls that began through their old values are not counted.
+    /// This call has redirected some slots. Calls that began through the slots' old values are not counted.
     New,
     /// Some slots cannot be redirected, so their calls do not pass a gate.
     Missed,

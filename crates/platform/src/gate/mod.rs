@@ -245,9 +245,9 @@ fn find(real: *mut c_void) -> Option<usize> {
         .position(|gate| gate.real.load(Ordering::Relaxed) == real)
 }
 
-/// Handles a call in a case that the gates' assembly code does not handle, such as a closed gate. Returns a word that
-/// says where the call is counted as in progress: the address of a thread record, 1 for the count of threads without a
-/// record, or 0 if the call is not counted.
+/// Counts a call as in progress, in the cases that the gates' assembly code leaves to this function, such as a closed
+/// gate. Returns a word that says where the call is counted as in progress: the address of a thread record, 1 for the
+/// count of threads without a record, or 0 if the call is not counted.
 ///
 /// `frame` is the address of the call's stack frame.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {

@@ -27,7 +27,7 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Keeps a value forever. Nothing is allocated or freed.
+/// Stores a value that is never dropped. Does not allocate or free memory.
 pub fn put<T>(value: T) {
     let value = ManuallyDrop::new(value);
     let words = size_of::<T>().div_ceil(size_of::<usize>());

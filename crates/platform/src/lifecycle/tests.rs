@@ -3,7 +3,8 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// A lock that lets only one test at a time fork the process, because the hooks run at each fork.
+/// A lock that lets only one test at a time fork the process. The hooks of all tests run at each fork, and count their
+/// calls in the same statics.
 pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
 global! {

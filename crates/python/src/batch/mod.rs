@@ -124,7 +124,8 @@ impl BatchReader {
         self.is_given
     }
 
-    /// Reads the batch (requests and tokens) of the call that begins.
+    /// Reads the batch (requests and tokens) of the call that begins. Returns `None` if none of the formulas can read
+    /// it, or if too many consecutive attempts have failed ([`MAX_FAILURES`]).
     #[inline(never)]
     pub(crate) fn read<'py>(
         &self,

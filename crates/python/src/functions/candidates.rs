@@ -1,7 +1,7 @@
 //! Recognises the code objects of functions that the user requested.
 //!
-//! If the name of a code object does not show if the code object belongs to a requested function, the code object
-//! becomes a candidate. The first call of a candidate then shows this.
+//! The name of a code object may not be enough to decide if the code object belongs to a requested function. Such a
+//! code object becomes a candidate, and the decision is made at its first call.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -97,8 +97,8 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        // Accept the code object without a further check: the function may have been pickled by value, so its globals
-        // may lack its own name.
+        // Accept the code object although the module's globals lack the requested name. The function may have been
+        // pickled by value, and the globals of such a function may lack the function's name.
         return true;
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {

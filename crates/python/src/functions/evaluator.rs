@@ -113,13 +113,13 @@ pub(crate) fn code_is_made() {
     }
 }
 
-/// Returns true while [`search`] is active.
+/// Returns true from a call of [`search`] until [`end_search`] is called.
 pub(crate) fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Notes a problem if another tool's evaluator has replaced ours. Needed only in 3.8, where no hook notices that a
-/// tool sets an evaluator.
+/// Records a problem ([`Trouble`]) if another tool's evaluator has replaced ours. Needed only in 3.8, where no hook
+/// notices that a tool sets an evaluator.
 pub(crate) fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
@@ -238,8 +238,8 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Called when our evaluator is installed again after another tool's. Notes a problem if no call was recorded while
-/// the other one was installed.
+/// Records a problem ([`Trouble`]) if another tool's evaluator had replaced ours and no call was recorded since then.
+/// Called when our evaluator is installed again, and at the end of the process.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -247,8 +247,8 @@ fn given_back() {
     }
 }
 
-/// Notes a problem if another tool's evaluator is still installed instead of ours, and no call has been recorded
-/// since it replaced ours. Called at the end of the process.
+/// Records a problem ([`Trouble`]) if another tool's evaluator is still installed instead of ours, and no call has been
+/// recorded since it replaced ours. Called at the end of the process.
 pub(crate) fn ends() {
     given_back();
 }
@@ -300,7 +300,7 @@ pub(crate) fn take_away(py: Python<'_>) {
     }
 }
 
-/// Returns true if our evaluator is installed.
+/// Returns true if our evaluator is installed in the calling thread's interpreter.
 pub(crate) fn is_there(py: Python<'_>) -> bool {
     EvaluatorSlot::find(py).is_some_and(|place| owner(py.api, place.get()) == Owner::Us)
 }
@@ -537,7 +537,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
             take_away(py);
         }
     });
-    // SAFETY: 3.11 passed these arguments to our evaluator, and its own takes the same ones.
+    // SAFETY: 3.11 passed these arguments to our evaluator, and CPython's own evaluator takes the same arguments.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = SavedErrno::new();

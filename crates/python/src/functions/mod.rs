@@ -34,8 +34,9 @@ pub(crate) use targets::are_asked_for;
 #[cfg(test)]
 pub(crate) use targets::tests::settings;
 
-/// Marks a code object, so that its calls count as calls of `function` from the next one on. If the code object is
-/// already marked for another function, its calls count for both. Returns false if its calls cannot be reported.
+/// Marks a code object, so that its calls count as calls of `function`, beginning with the next call. If the code
+/// object is already marked for another function, its calls count for both. Returns false if its calls cannot be
+/// reported.
 pub(crate) fn mark(
     py: Python<'_>,
     code: &Object<'_>,
@@ -54,7 +55,7 @@ pub(crate) fn mark(
 }
 
 /// Marks a code object that may be the code of `function`. At the first call of the code object,
-/// [`candidates::confirms`] finds out if this is so.
+/// [`candidates::confirms`] decides if it is.
 pub(crate) fn mark_candidate(
     py: Python<'_>,
     code: &Object<'_>,

@@ -1,7 +1,7 @@
 //! Reports calls in CPython 3.12 and later with `sys.monitoring`. Events are enabled only for marked code objects.
 //!
-//! In some versions, events for an exception that leaves a call, or that is thrown into a generator, can only be
-//! enabled for all code objects. Events of unmarked code objects are then ignored.
+//! Some versions can enable certain events only for all code objects: those for an exception that leaves a call, or
+//! that is thrown into a generator. The library then ignores the events of unmarked code objects.
 
 use core::ffi::CStr;
 use core::time::Duration;
@@ -262,7 +262,7 @@ pub(crate) fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     Monitoring::new(py)?.give_back(tool, codes)
 }
 
-/// Removes the data about the interpreter with this id from our tables: its tool number and its search.
+/// Removes from our tables the tool number and the search of the interpreter with this id.
 pub(crate) fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);
@@ -272,8 +272,8 @@ pub(crate) fn forget(interpreter: i64) {
     }
 }
 
-/// Notes a problem if the tool number or its events are no longer ours. The callbacks cannot be checked, because a
-/// check would have to register them again, which other audit hooks would notice.
+/// Records a problem if our tool number is no longer ours, or if our events were disabled. It is not checked if our
+/// callbacks are still registered: a check would have to register them again, which other audit hooks would notice.
 pub(crate) fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::new(py)?;

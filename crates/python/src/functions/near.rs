@@ -52,7 +52,8 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Returns the edit distance between a name and the wanted one, or `None` if they are too different.
+/// Returns a measure of the difference between a name and the wanted one; `None` if they are too different. The measure
+/// is the edit distance for similar names. It is 100 or more for names of which only parts are similar.
 fn farness(wanted: &str, name: &str) -> Option<usize> {
     let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();

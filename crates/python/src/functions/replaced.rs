@@ -38,8 +38,8 @@ pub(crate) fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that each name still refers to the function that was found under it, and that the hooks that report its
-/// calls are still installed.
+/// Looks up the name of each function that was found again, to detect that the program has replaced the function. Also
+/// checks that the hooks that report the calls are still installed.
 pub(crate) fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {

@@ -110,7 +110,7 @@ pub(crate) fn forget() {
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Returns true if [`audited`] has to handle an audit event, because it may show a requested function or a
+/// Returns true if [`audited`] has to be called for this audit event. The event may then show a requested function or a
 /// replacement of one.
 pub(crate) fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
@@ -136,7 +136,7 @@ fn is_time() -> bool {
     next != u64::MAX && now() >= next
 }
 
-/// Handles an audit event for which [`wants`] returned true: looks for requested functions and their replacements.
+/// Looks for requested functions and their replacements. Called at an audit event for which [`wants`] returned true.
 /// `args` returns the event's arguments.
 pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
@@ -182,9 +182,9 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // In a frozen program, this file name comes from the machine on which the program was built, so the code
-            // may belong to the module all the same. Functions in it that have a requested name therefore become
-            // candidates.
+            // In a frozen program, `file` is a path on the machine on which the program was built. So the code may
+            // belong to the module although the file names differ. Functions in the code that have a requested name
+            // therefore become candidates.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {

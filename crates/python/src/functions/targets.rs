@@ -249,7 +249,7 @@ pub(crate) fn are_missing() -> bool {
     all.any(Target::is_missing)
 }
 
-/// Returns the number of calls of all functions so far.
+/// Returns the sum of the numbers of calls of all requested functions in this process so far.
 pub(crate) fn calls() -> u64 {
     let all = known().iter().flat_map(|module| &module.targets);
     all.map(|target| target.function.calls()).sum()
@@ -301,7 +301,8 @@ impl TargetModule {
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// Notes that the module was imported, or is about to be imported.
+    /// Called when the module was imported or is about to be imported. Sets [`TargetModule::is_imported`]. The first
+    /// call also reports the import to `engines`, if one of the module's functions is a known engine's step.
     pub(crate) fn imported(&self) {
         if !self.is_imported.swap(true, Ordering::Relaxed) {
             for target in &self.targets {

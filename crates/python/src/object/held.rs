@@ -21,7 +21,6 @@ impl Reset for Held {
 }
 
 impl Held {
-    /// Returns an empty reference.
     pub const fn none() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
@@ -31,7 +30,7 @@ impl Held {
         Self(AtomicPtr::new(object.release()))
     }
 
-    /// Returns the object, if one is held.
+    /// Returns a new reference to the object; `None` if no object is held.
     pub fn get<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         let raw = self.0.load(Ordering::Acquire);
         // SAFETY: the reference is owned, so the object is alive.
@@ -55,7 +54,6 @@ impl Held {
         self.0.store(null_mut(), Ordering::Release);
     }
 
-    /// Returns true if an object is held.
     pub fn is_some(&self) -> bool {
         !self.0.load(Ordering::Acquire).is_null()
     }

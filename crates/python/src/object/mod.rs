@@ -111,7 +111,7 @@ impl<'py> Python<'py> {
         Exception(unsafe { self.api.take_exception() })
     }
 
-    /// Sets the exception as the current one.
+    /// Sets the exception as the calling thread's current exception, as `raise` in Python does.
     pub fn raise(self, exception: Exception) {
         // SAFETY: the exception owns the references, and passes them to `set_exception`.
         unsafe { self.api.set_exception(exception.0) };
@@ -182,7 +182,7 @@ impl<'py> Python<'py> {
         }
     }
 
-    /// Imports a module and returns it.
+    /// Imports a module and returns it. Returns `None` if the import raises an exception, which is then cleared.
     pub fn import(self, name: &CStr) -> Option<Object<'py>> {
         self.c().import(name)
     }
@@ -347,7 +347,7 @@ impl<'py> Object<'py> {
         self.py.c().type_of(self)
     }
 
-    /// Returns the address of the object's type, only for comparisons.
+    /// Returns the address of the object's type. The address may only be compared.
     pub fn kind(&self) -> Raw {
         self.class()
             .map_or(core::ptr::null_mut(), |class| class.raw())
@@ -420,7 +420,7 @@ impl<'py> Object<'py> {
         self.py.c().function_code(self)
     }
 
-    /// Calls `act` for each key of a dictionary that is a str.
+    /// Calls `act` for each str among the keys of a dictionary.
     pub fn each_key(&self, mut act: impl FnMut(&str)) {
         let mut position = 0;
         let (mut key, mut value) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -524,7 +524,7 @@ impl<'py> Object<'py> {
         c.as_tuple(&c.dict_values(self)?)
     }
 
-    /// Returns `self[index]` of a sequence.
+    /// Returns `self[index]` of a sequence. Returns `None` if the access raises an exception, which is then cleared.
     pub fn at(&self, index: isize) -> Option<Object<'py>> {
         self.py.c().sequence_get(self, index)
     }

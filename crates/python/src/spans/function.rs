@@ -103,17 +103,18 @@ impl RequestedFunction {
         }
     }
 
-    /// Notes that an engine calls the function repeatedly while it has no requests.
+    /// Called if an engine calls the function repeatedly while it has no requests.
     pub(crate) fn polls(&self) {
         self.polls.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that an engine waits for requests inside the function.
+    /// Called if an engine waits for requests inside the function.
     pub(crate) fn idles(&self) {
         self.idles.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that steps inside the function are passes of a draft model.
+    /// Called if steps inside the function are passes of a draft model. From then on [`Self::is_of_drafts`] returns
+    /// true.
     pub(crate) fn drafts(&self) {
         self.drafts.store(true, Ordering::Relaxed);
     }
@@ -137,8 +138,8 @@ impl RequestedFunction {
         }
     }
 
-    /// Notes that the program has replaced the function with another one, whose calls count as this
-    /// function's from now on.
+    /// Called when the program has replaced the function with another one. The calls of that function count as this
+    /// function's calls from then on.
     pub(crate) fn is_replaced_now(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
@@ -148,7 +149,7 @@ impl RequestedFunction {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// Notes that the replacement has called the function.
+    /// Called when the replacement has called the function. From then on [`Self::is_called_within`] returns true.
     pub(crate) fn called_within(&self) {
         self.is_called_within.store(true, Ordering::Relaxed);
     }

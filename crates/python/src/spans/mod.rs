@@ -33,7 +33,7 @@ struct OpenCallSlot {
 }
 
 impl OpenCallSlot {
-    /// Replaces the state of the call in this slot with the state that `change` makes of it.
+    /// Applies `change` to the state of the call in this slot, if the slot has one.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
             change(&mut entered);
@@ -187,7 +187,7 @@ impl Spans {
 
     /// Records that the calling thread leaves a marked call in `frame`, because the call has ended or yielded.
     ///
-    /// Nothing happens if the start of the call was not recorded, because the call began before the code object was
+    /// Does nothing if the start of the call was not recorded. This is so if the call began before the code object was
     /// marked, or in the parent of a fork.
     pub(crate) fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {

@@ -59,9 +59,9 @@ pub struct CodeNames {
 }
 
 impl CodeNames {
-    /// Calls `give` with the record's string for each function of a stack, in order. Returns false
-    /// if one of `codes` is not a code object, which means that the stack changed while it was
-    /// read.
+    /// Calls `give` for each function of a stack, in the order of `codes`, with the id of the record's string for the
+    /// function. Returns false if one of `codes` is not a code object, which means that the stack changed while it
+    /// was read.
     ///
     /// # Errors
     /// Returns the kernel's error number, like [`super::Walker::walk`].

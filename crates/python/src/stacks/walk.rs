@@ -259,7 +259,7 @@ impl Walker {
         is_whole.then_some(())
     }
 
-    /// Returns the index of the chunk that contains the frame at `at`, and notes how much of the chunk is used.
+    /// Returns the index of the chunk that contains the frame at `at`, and stores how much of the chunk is used.
     /// `last` is the frame that was found in a chunk before this one: the index of its chunk, and its address.
     /// Returns `None` if the frame cannot lie at this address.
     fn chunk_of(&mut self, at: usize, length: usize, last: (usize, usize)) -> Option<usize> {

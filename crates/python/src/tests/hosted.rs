@@ -185,8 +185,9 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Loads libpython in the same order of events as in a program with the preloaded library: the library is started
-    /// before libpython is loaded, and looks for libpython when the list of modules has changed.
+    /// Loads libpython as a program with the preloaded library does: the library is started first, and looks for
+    /// libpython when the list of modules has changed. If [`LATE`] is set, the library is started after libpython was
+    /// loaded.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {

@@ -43,7 +43,7 @@ pair = (1, 0)",
                 assert_eq!(ints.skip_others(&most, 0, 8), 0);
                 assert_eq!(ints.skip_others(&most, 1, 8), 8);
                 // `skip_others` stops at each object that is not a plain int, because its caller
-                // has to handle such objects.
+                // has to examine such objects itself.
                 let mixed = of(c"mixed");
                 let stops = (0..8).filter(|&index| ints.skip_others(&mixed, index, 8) == index);
                 assert_eq!(stops.collect::<Vec<_>>(), [1, 3, 5, 6, 7]);

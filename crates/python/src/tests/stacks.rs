@@ -34,8 +34,8 @@ def step():
 /// The sampled stacks as function names, innermost first; `None` for a stack that changed during the read (torn).
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
-    /// For each stack, true if the thread ran for more than half of the time before the stack was read. On a busy
-    /// machine, a thread may wait for a long time in any function.
+    /// For each stack, true if the thread ran for more than half of the time between the previous read and this one. On
+    /// a busy machine, a thread may wait for a long time in any function.
     ran: Vec<bool>,
     took: Duration,
 }
@@ -55,8 +55,8 @@ impl Seen {
         );
     }
 
-    /// Returns the number of stacks that contain a function. Only stacks that were read after the thread had mostly
-    /// run (`ran`) are counted.
+    /// Returns the number of stacks that contain a function. A stack counts only if the thread mostly ran before the
+    /// stack was read (`ran`).
     fn count(&self, function: &str) -> usize {
         let ran = self.stacks.iter().zip(&self.ran).filter(|(_, ran)| **ran);
         let whole = ran.filter_map(|(stack, _)| stack.as_ref());

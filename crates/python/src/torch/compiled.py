@@ -1,6 +1,6 @@
 # Finds out which module of a model each kernel belongs to after torch has compiled the model. When
-# a graph is compiled, this file notes the module of each operation. It then reads the code that
-# Inductor writes, and notes the operations of each call that launches a kernel. It runs in a
+# a graph is compiled, this file stores the module of each operation. It then reads the code that
+# Inductor writes, and stores the operations of each call that launches a kernel. The file runs in a
 # namespace of its own.
 
 import re

@@ -122,7 +122,7 @@ const FOLLOWED: [CompilerFunction; 3] = [
 const MADE_IN: &CStr = c"torch._inductor.output_code";
 const MADE_IN_FILE: &str = "torch/_inductor/output_code.py";
 
-/// Resets what is known of torch's compiler when an interpreter starts.
+/// Starts the search for the functions of torch's compiler ([`FOLLOWED`]) anew, when an interpreter starts.
 pub(crate) fn begins() {
     let is_wanted = wants::wants().modules && scopes::are_on();
     let all = (1 << FOLLOWED.len()) - 1;
@@ -135,8 +135,8 @@ pub(crate) fn wants(event: &[u8]) -> bool {
 }
 
 /// Finds the compiler's functions and marks them, so that their calls are reported. The functions may be in code that
-/// is about to run (`exec`): their first call may follow right after it. They may also be in modules that were
-/// imported before the library was loaded.
+/// is about to run (`exec`). They are marked before this code runs, because they may be called right afterwards. The
+/// functions may also be in modules that were imported before the library was loaded.
 pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -235,7 +235,7 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Removes a graph that was freed from the table. Python calls this function for the graph's weak reference; `address`
+/// Removes from the table a graph that was freed. Python calls this function for the graph's weak reference; `address`
 /// is the graph's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
@@ -302,8 +302,9 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     Some(code)
 }
 
-/// Selects one of the possible prefixes of module names: `caller` followed by a dot, where `caller` is the innermost
-/// part of the current scope. If this prefix is not possible but only one is, selects the only one.
+/// Selects one of the possible prefixes (`starts`) of module names: `caller` followed by a dot, where `caller` is the
+/// innermost part of the current scope. If this prefix is not among `starts` but `starts` has a single element, returns
+/// that element. Returns an empty prefix otherwise.
 fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
     let alone = || starts.first().filter(|_| starts.len() == 1);

@@ -87,7 +87,8 @@ pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
 
-/// Resets what is known of torch's modules when an interpreter starts.
+/// Called when an interpreter starts. If ranges or scopes for modules are requested, the import of torch is awaited
+/// from then on.
 pub(crate) fn begins() {
     WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
@@ -185,8 +186,8 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     Some(())
 }
 
-/// Removes a module that was freed from the table. Python calls this function for the module's weak reference; `address`
-/// is the module's former address.
+/// Removes from the table a module that was freed. Python calls this function for the module's weak reference;
+/// `address` is the module's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);
     drop_known(py, gone::address(address).and_then(remove));

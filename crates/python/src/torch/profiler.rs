@@ -54,7 +54,7 @@ lifecycle::global! {
     static WRITES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the settings request traces.
+/// Returns true if the settings request traces of the PyTorch profiler, and windows in which they can be recorded.
 pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     let has_windows = !settings.windows.is_empty() || settings.control.is_on();
     settings.torch_trace.is_some() && has_windows

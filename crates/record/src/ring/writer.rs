@@ -93,7 +93,7 @@ impl RingBlock {
         }
     }
 
-    /// Begins a step. Only one thread at a time may call this function.
+    /// Adds step `number`, which begins now on `thread`. Only one thread at a time may call this function.
     #[inline]
     pub fn step_begins(&self, number: u64, thread: u32, now_ns: u64) {
         let order = relaxed(&self.steps_begun);
@@ -107,7 +107,7 @@ impl RingBlock {
         self.steps_begun.store(order + 1, Ordering::Release);
     }
 
-    /// Ends the latest step. Only one thread at a time may call this function.
+    /// Stores the time when the latest step ended. Only one thread at a time may call this function.
     #[inline]
     pub fn step_ends(&self, now_ns: u64) {
         if let Some(latest) = relaxed(&self.steps_begun).checked_sub(1) {
@@ -154,7 +154,8 @@ impl RingBlock {
         Some(place)
     }
 
-    /// Returns the counter of the sends to a rank, or of the receives from it.
+    /// Returns the counter of the sends to a rank, or of the receives from it. If no entry is free for a new counter,
+    /// returns the communicator's counter of uncounted calls.
     #[inline]
     fn direction<'a>(&'a self, place: &'a CommunicatorPlace, call: &Operation) -> &'a AtomicU64 {
         let key = DirectionPlace::key(self.index_of(place), call);

@@ -175,7 +175,8 @@ impl Driver {
         get.is_some_and(|get| get(handle(stream), &mut status) != 0 || status != NONE)
     }
 
-    /// Runs `act` with `context` as the current context. `act` gets the ordinal of the context's device.
+    /// Runs `act` with `context` as the current context. `act` gets the ordinal of the context's device. Returns `None`
+    /// if the driver reports an error or lacks a function.
     pub fn in_context<T>(self, context: usize, act: impl FnOnce(u8) -> T) -> Option<T> {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;

@@ -6,8 +6,8 @@
 //! The last launch is known only after the iteration has ended. If the second event were recorded then, on a stream
 //! that has run out of work, the measured time would include idle time. So the second event is recorded after the
 //! launch that was the last one of the same span in the previous iteration. If more launches follow, the second event
-//! is recorded again: when the program is about to wait, while the stream is still busy in most programs, or else at
-//! the thread's first call in the next iteration.
+//! is recorded again after them. This happens when the program is about to wait: in most programs, the stream is still
+//! busy then. If the program does not wait, it happens at the thread's first call in the next iteration.
 //!
 //! Work after a wait for the stream is a new span. If an iteration has many spans, all but the first are timed with
 //! the host's clock: from the first launch to the end of the wait.
@@ -103,8 +103,7 @@ lifecycle::global! {
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
 /// The allowed host time per launch, in nanoseconds. If the host launches a span's work and starts to wait for it
-/// within this time per launch, the GPU cannot have been idle for long. Only then is the span timed with the host's
-/// clock.
+/// within this time per launch, the GPU cannot have been idle for long, so the span may be timed with the host's clock.
 const AT_ONCE_NS: f64 = 10_000.0;
 /// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
@@ -121,14 +120,15 @@ pub enum Doomed {
     Primary(Option<u8>),
 }
 
-/// Notes which GPU times the settings ask for. Called when the library is loaded.
+/// Stores which GPU times the settings request. Called when the library is loaded.
 pub fn start(mode: GpuTimes) {
     if let Some(mut sampling) = SAMPLING.try_lock() {
         sampling.mode = mode;
     }
 }
 
-/// Prepares GPU timing for a window that is about to open. `capturing` is true if a stream capture is in progress.
+/// Starts GPU timing for a window that is about to open, if the settings request GPU times and the driver can measure
+/// them. `capturing` is true if a stream capture is in progress: then no CUDA events are created yet.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
     if !is_on() || phase.is_over() {
@@ -324,7 +324,7 @@ pub fn after_last(target: StreamArgument) {
     });
 }
 
-/// Takes back the count of a launch, because the driver has refused it.
+/// Called when the driver has refused a launch that was already counted. Subtracts the launch from the stream's count.
 #[cold]
 pub fn refused(target: StreamArgument) {
     if let Some(stream) = known(target) {
@@ -366,8 +366,8 @@ pub fn before_wait(wait: Wait) -> bool {
     }
 }
 
-/// Ends the open spans of streams that the calling thread launched into last. The legacy default stream is included
-/// only if `on_legacy`, because a CUDA event on it would make other streams wait.
+/// Ends the open spans of the streams into which the calling thread was the last to launch work. The legacy default
+/// stream is included only if `on_legacy`, because a CUDA event on it would make other streams wait.
 #[cold]
 fn end_ours(on_legacy: bool) {
     let Some(driver) = Driver::get() else { return };
@@ -575,8 +575,8 @@ pub fn users() -> u32 {
 }
 
 /// Runs `act`, which uses CUDA events, and returns true. Returns false without running it if events must not be used
-/// now: the window's last times are being read, timing has stopped, or the driver's gate is closed. The time that
-/// `act` takes counts as the library's own overhead.
+/// now: the window's last times are being read, timing has stopped, or the driver's gate is closed (no thread may enter
+/// the driver). The time that `act` takes counts as the library's own overhead.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = SavedErrno::new();
     let since = clock::ticks();

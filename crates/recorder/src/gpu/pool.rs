@@ -279,7 +279,7 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// Counts `spans` spans whose times are lost.
+/// Adds `spans` to the record's counter of spans whose times are lost.
 pub(crate) fn lose(spans: usize) {
     if spans > 0 {
         add(Counter::GpuSpansLost, spans as u64);
@@ -345,8 +345,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Notes that CUDA events have been created. `long` is true if the driver was slow. After the driver has been
-    /// slow twice, no more events are created.
+    /// Called after CUDA events were created. `long` is true if the driver was slow ([`SLOW_CREATION`]). After the
+    /// second slow creation, no more events are created in this context.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);

@@ -13,7 +13,7 @@ use super::streams::{self, Open, Stream, StreamKey};
 use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
 use crate::clock;
 
-/// Begins a span of `iteration`, or notes that it could not begin.
+/// Begins a span of `iteration`. If that fails, stores the failure and counts the span as lost.
 #[cold]
 pub(crate) fn begin(
     driver: Driver,

@@ -17,7 +17,7 @@ use tllmprof_sync::hash::spread;
 /// The number of entries in the table of streams. If the table is full, an entry whose stream has no open
 /// span is reused.
 const STREAMS: usize = 256;
-/// The largest distance, in entries, between a stream's entry and the one that its hash selects.
+/// The number of consecutive entries in which a stream is searched, beginning with the entry that its hash selects.
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
@@ -96,8 +96,8 @@ impl StreamKey {
     }
 }
 
-/// A known stream, as an entry of the table. The fields that each launch reads are in one cache line, and
-/// those that it writes in another.
+/// A known stream, as an entry of the table. The fields that each launch reads are in one cache line. The fields that
+/// each launch writes are in another.
 #[repr(C, align(128))]
 pub(crate) struct Stream {
     /// The `name` of the stream's [`StreamKey`]; 0 if the entry is not in use.
@@ -256,8 +256,8 @@ impl Stream {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
-    /// Notes that the iteration's span could not begin or is not measured. Called with the lock on the
-    /// stream's span held.
+    /// Stores that no span of the iteration begins, because it could not begin or the iteration is not measured. Called
+    /// with the lock on the stream's span held.
     pub(crate) fn miss(&self, iteration: u64) {
         self.on(span::SpanEvent::Fails(iteration));
     }
@@ -309,7 +309,7 @@ impl Stream {
         launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
     }
 
-    /// Takes back the count of a launch that the driver has refused.
+    /// Subtracts a launch that the driver has refused from the number of launches. Does nothing for a shared stream.
     pub(crate) fn launches_one_less(&self) {
         if !self.is_shared.load(Ordering::Relaxed) {
             let launches = self.launches().saturating_sub(1);
@@ -330,8 +330,8 @@ impl Stream {
             && (!key.is_default() || self.context() == key.context)
     }
 
-    /// Begins a span that is timed with `events` or, with `None`, with the host's clock. Called with the lock
-    /// on the stream's span held.
+    /// Begins a span. The span is timed with `events`, or with the host's clock if `events` is `None`. Called with the
+    /// lock on the stream's span held.
     pub(crate) fn begin(
         &self,
         open: &mut Open,
@@ -406,7 +406,7 @@ impl Open {
         place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
     }
 
-    /// Notes that the host waited for the stream right after the launches of this span.
+    /// Stores that the host waited for the stream right after the launches of this span.
     pub(crate) const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
@@ -432,7 +432,8 @@ pub(crate) fn find(key: StreamKey) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
-/// Adds a stream of the context `context` to the table. Returns `None` if there is no free entry.
+/// Returns the stream with this key, and adds the stream to the table if it is missing there. `context` is the stream's
+/// context. Returns `None` if no entry of the table can be used for the stream, or if a lock is not free in time.
 pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
@@ -460,7 +461,7 @@ pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> 
     Some(stream)
 }
 
-/// Returns true if any stream has an open span (work of the current iteration whose end is not yet known).
+/// Returns true if any stream has an open span (work of an iteration whose end is not yet known).
 #[inline]
 pub(crate) fn is_any_open() -> bool {
     OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)

@@ -21,7 +21,7 @@ use tllmprof_sync::hash::MIX;
 
 /// The number of texts that the table can hold.
 const PLACES: usize = 1 << 15;
-/// The largest distance, in entries, between a text's entry and the entry that its hash selects.
+/// The number of consecutive entries in which a text is searched, beginning with the entry that its hash selects.
 const REACH: usize = 16;
 /// The number of ids for strings that are dropped with their windows. After the last id, numbering starts
 /// again from the first, whose string is no longer in the record by then.

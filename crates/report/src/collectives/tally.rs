@@ -82,7 +82,7 @@ pub(crate) struct CollectiveTally<'a> {
     rows: HashMap<StringId, Option<u8>>,
     room: usize,
     raw: Vec<RawCollective>,
-    /// The kernels that are not collectives, by the numbers of the GPUs.
+    /// The kernels that are not collectives: one list for each GPU, at the index of the GPU's number.
     work: Vec<Vec<Span>>,
     found: Collectives,
 }

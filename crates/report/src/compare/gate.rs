@@ -45,7 +45,7 @@ pub struct Checked {
     pub result: Met,
     /// The measured change, or `None` if one of the runs lacks the measured quantity.
     pub change: Option<Change>,
-    /// The reason why the condition cannot be judged; empty if it was judged.
+    /// The reason why the result is [`Met::CannotTell`]; empty for the other results.
     pub why: String,
 }
 

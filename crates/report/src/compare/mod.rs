@@ -197,7 +197,7 @@ struct ComparisonView<'a> {
     text: String,
     /// The change of the rate (iterations per second), or `None` if it was not measured.
     change: Option<Change>,
-    /// An estimate of the iterations or runs that are needed for a verdict, or `None` if there is a
+    /// An estimate of the number of iterations or runs that are needed for a verdict, or `None` if there is a
     /// verdict.
     effort: Option<verdict::Effort>,
 }
@@ -508,8 +508,8 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
 }
 
 /// Adds GPU times to `measures`, and notes about them to `notes`. `is_alike` is true if the batches of the two runs
-/// do not differ. Only then are the batches of the iterations with GPU times compared, too, because otherwise a note
-/// already states the difference.
+/// do not differ. In that case, the batches of the iterations with GPU times are compared, too. Otherwise a note
+/// already states that the batches differ.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,

@@ -13,10 +13,12 @@ use crate::print::lines::short;
 use crate::process::Process;
 use crate::process::state::State;
 
-/// Minimum relative change, as a fraction, of a GPU's clock, power or temperature that gets a note.
+/// Minimum relative change, as a fraction, of a GPU's clock, power or temperature for which the comparison shows a
+/// note.
 const MIN_CONDITION_CHANGE: f64 = 0.02;
 
-/// Beginnings of settings whose values differ in every run, such as file names. These settings are not compared.
+/// Prefixes of settings (`NAME=value`) whose values differ in every run, such as file names. These settings are not
+/// compared.
 const OF_A_RUN: [&str; 4] = [
     "TLLMPROF_TRACE=",
     "TLLMPROF_RUN=",
@@ -87,8 +89,8 @@ pub(crate) fn find(
     notes
 }
 
-/// Returns a note on the difference between two command lines: the words from the first to the last
-/// difference, and the option that precedes them.
+/// Returns a note on the difference between two command lines: the words from the first to the last difference, and the
+/// option that precedes them. Returns `None` if the command lines are equal, or if one of them is unknown (empty).
 fn unlike(base: &str, other: &str) -> Option<String> {
     if base == other || base.is_empty() || other.is_empty() {
         return None;
@@ -189,7 +191,7 @@ fn settings(all: &[String]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Returns a note if the runs have different ranks, or if a run has no iterations.
+/// Returns a note if the runs have different ranks, or if a run has no iterations; otherwise `None`.
 fn unlike_ranks(runs: &[Ranks<'_>; 2]) -> Option<String> {
     let empty = match runs.each_ref().map(BTreeMap::is_empty) {
         [true, true] => "BASE and OTHER have",

@@ -51,7 +51,7 @@ impl Pace {
             let mut before: Option<&Iteration> = None;
             for (place, iteration) in window.iterations.iter().enumerate() {
                 // Skip an iteration without recorded kernels that directly follows one with
-                // recorded kernels: switching the recording off delays it.
+                // recorded kernels: switching the recording off delays the second iteration.
                 let is_disturbed = which == IterationClass::WithoutKernels
                     && before.is_some_and(|before| before.gpu_busy.is_some());
                 before = Some(iteration);

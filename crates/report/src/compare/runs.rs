@@ -42,16 +42,16 @@ fn layer_time(run: &Run<'_>, name: &str) -> Option<f64> {
     layers::time(layers, run.process.kernels.steps(), name)
 }
 
-/// Returns the time of a row of the host's ledger, in nanoseconds. The ledger is the table of the
-/// host's time by cause; `name` is the cause.
+/// Returns the time of a row of the host's ledger, in nanoseconds; `None` if the ledger has no such row. The ledger is
+/// the table of the host's time by cause, and `name` is the cause.
 fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
     ledger::time(&run.process.ledger, name)
 }
 
 impl Comparison {
     /// Compares two sides that each have several runs. Each run is a list of processes. The rows of the tables of
-    /// kernels, layers and functions are those of one run of each side, the run with the median rate. But the times
-    /// are means over all runs of the side.
+    /// kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times in
+    /// these rows are means over all runs of the side.
     ///
     /// # Panics
     /// If a side has no run.
@@ -148,8 +148,8 @@ fn middle(runs: &[Option<Run<'_>>]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the geometric mean of the values; 0 if there are no values. It is geometric because
-/// changes between runs are computed on logarithms.
+/// Returns the geometric mean of the values; 0 if there are no values. The geometric mean fits because changes between
+/// runs are computed on logarithms.
 fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,

@@ -25,7 +25,8 @@ pub(crate) enum Series {
 }
 
 impl Series {
-    /// Returns the statistic of a run's series, or `None` if the run has no values in the series.
+    /// Returns the statistic of this series for a run's process, or `None` if the process has no values in the series.
+    /// For [`Self::Rate`], returns the number of iterations per second and ignores `statistic`.
     pub(crate) fn compute(
         self,
         statistic: Statistic,

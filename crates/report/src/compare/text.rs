@@ -195,8 +195,7 @@ impl Comparison {
 
 fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
     let rank = match (side.processes, side.rank) {
-        // If the rank of a process is unknown, it is stored as 0, so do not show rank 0 for a
-        // single process.
+        // A rank of 0 may mean that the rank is unknown. So do not show rank 0 for a single process.
         (0 | 1, 0) => String::new(),
         (0 | 1, rank) => format!("rank {rank}: "),
         (ranks, rank) => format!("rank {rank}, the slowest of {ranks}: "),
@@ -251,8 +250,8 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     }
 }
 
-/// Returns how often a part (such as a kernel) ran in an iteration and its mean time, in both runs,
-/// if the counts differ. For a part that only one run has, returns that run's figures.
+/// Returns how often a part (such as a kernel) ran in an iteration and its mean time, in both runs. For a part that
+/// only one run has, returns that run's figures. Returns `None` if the counts are equal or unknown.
 fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     let [base, other] = part.counts?;
     let count = |count: f64| match lines.is_of_trace() {
@@ -312,7 +311,7 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
     ));
 }
 
-/// A relative change (0.02 is 2 %), shown in per cent with its sign.
+/// A relative change (0.02 is 2 %), shown in percent with its sign.
 struct Signed(f64);
 
 impl fmt::Display for Signed {

@@ -11,14 +11,14 @@ use crate::numbers::bootstrap::{Change, Statistic};
 pub(crate) const WITHIN: f64 = 0.02;
 /// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. The whole 95 % confidence
 /// interval of the change has to be at least this far from 0. Two runs of the same program differ by some tenths of a
-/// per cent, for example because of the GPU's clock rate. The confidence interval is computed only from the compared
-/// runs, so it may not contain this variation.
+/// percent, for example because of the GPU's clock rate. The confidence interval is computed only from the compared
+/// runs, so it does not always cover this variation.
 pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
 /// Half width of a 99.95 % confidence interval divided by the half width of a 95 % interval, for the normal
-/// distribution. The report shows 95 % intervals, but the verdict requires 99.95 %, so it widens them by this factor.
-/// For three runs on each side, the intervals come from Student's t distribution with 4 degrees of freedom, for which
-/// the widened interval is only a 99.2 % interval.
+/// distribution. The report shows 95 % intervals, but the verdict requires 99.95 %, so the verdict widens the intervals
+/// by this factor. For three runs on each side, the intervals come from Student's t distribution with 4 degrees of
+/// freedom, for which the widened interval is only a 99.2 % interval.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
 /// Smallest change that the verdict detects in 8 of 10 cases, divided by the half width of a 95 %
 /// confidence interval.
@@ -173,7 +173,7 @@ impl fmt::Display for Effort {
     }
 }
 
-/// A fraction shown in per cent, without a sign and without unnecessary digits.
+/// A fraction shown in percent, without a sign and without unnecessary digits.
 struct Percent(f64);
 
 impl fmt::Display for Percent {
@@ -183,7 +183,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// An interval of fractions, shown in per cent.
+/// An interval of fractions, shown in percent.
 struct Interval((f64, f64));
 
 impl fmt::Display for Interval {

@@ -1,9 +1,9 @@
 //! Explains why the iteration time differs between two runs: a list of causes whose times do not
 //! overlap. The differences of the causes and an unexplained rest add up to the measured change.
 //!
-//! If GPU time was measured, an iteration is divided by the GPU's work and, while the GPU was idle,
-//! by the host's activity. Otherwise it is divided by the activity of the host. Both divisions
-//! cover the same time, so rows of one division must not be added to rows of the other.
+//! If GPU time was measured, the time in which the GPU worked is divided by the GPU's work, and the time in which the
+//! GPU was idle is divided by the host's activity. Otherwise the whole iteration is divided by the host's activity.
+//! Each of the two divisions covers the whole iteration, so do not add rows of one division to rows of the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,11 +32,12 @@ const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// Suffix of the name of a kernel whose time includes idle time of the GPU next to its runs (see [`move_gaps`]).
+/// Suffix of the name of a kernel whose time includes idle time of the GPU before and after the kernel (see
+/// [`move_gaps`]).
 const WITH_GAPS: &str = ", with the idle time next to it";
 
 /// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
-/// added to the row `other`, because the other run may have counted the same activity there.
+/// added to the row `other`, because in the other run the same activity may be part of that row.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
 /// Maximum ratio of the sum of the layers' times to the time in which any kernel ran. A larger
@@ -48,8 +49,8 @@ const MAX_OVERLAP: f64 = 1.02;
 const MIN_LAYER_SHARE: f64 = 0.5;
 
 /// Minimum ratio of the change of a group of layers to the largest change of a kernel, for the kernel time to be
-/// divided by layer. The names of a group's layers differ only in numbers. For a single layer of a group, the inverse
-/// of this ratio is enough.
+/// divided by layer. The names of a group's layers differ only in numbers. For a single layer that explains most of its
+/// group's change, the inverse of this ratio is enough.
 const CLEARLY_MORE: f64 = 1.25;
 
 /// Minimum share of the change of a group of layers, as a fraction, that a single layer of the group must explain to
@@ -108,7 +109,7 @@ pub(super) struct RankedCause {
 #[serde(rename_all = "lowercase")]
 pub(super) enum RankedCauseKind {
     Kernel,
-    /// A kernel that communicates with other ranks. Its time includes waiting for them.
+    /// A kernel that communicates with other ranks. Its time includes the waits for these ranks.
     Collective,
     /// The kernels of a layer, except the kernels of layers inside this layer.
     Layer,
@@ -295,8 +296,8 @@ fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the kind and the name of a ledger row. For the row of a kernel, the kind is [`RankedCauseKind::Gpu`]; the
-/// caller finds out that the row is a kernel's.
+/// Returns the kind and the name of a ledger row. For the row of a kernel, the kind is [`RankedCauseKind::Gpu`]. The
+/// caller looks up the name to find out if the row is a kernel's.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
@@ -434,10 +435,11 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     Some(rows.collect())
 }
 
-/// Moves idle time of the GPU from the rows of waits to the kernels that run more or less often in the other run.
-/// Between two kernels the GPU is idle for a moment. If the host already waits then, this moment is in the row of the
-/// wait, so more kernels also mean more idle time in waits. For each run of such a kernel, the function moves the
-/// base's mean idle time per kernel, on both sides. It moves less if that would exceed the change of the idle time.
+/// Moves idle time of the GPU from the rows of waits to the kernels that ran more often or less often in the other run
+/// than in the base. Between two kernels the GPU is idle for a moment. If the host already waits then, this moment is
+/// in the row of the wait, so more kernels also mean more idle time in waits. For each execution of such a kernel, the
+/// function moves the base's mean idle time in waits per kernel. It does so on both sides. It moves less if that would
+/// exceed the change of the idle time in waits.
 fn move_gaps(parts: &mut PartAmounts) {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
@@ -582,7 +584,8 @@ mod tests {
     }
 
     /// Returns the parts of a loop. In the base, an iteration runs 32 long kernels and one small kernel. In the other
-    /// run, it runs 32 long kernels and `small` small kernels, and the GPU is idle for `idle` nanoseconds in the wait.
+    /// run, an iteration runs 32 long kernels and `small` small kernels, and the GPU is idle for `idle` nanoseconds in
+    /// the wait.
     fn with_small_kernels(small: f64, idle: f64) -> PartAmounts {
         let wait = "waiting for the GPU: cudaStreamSynchronize";
         let mut parts = part(
@@ -637,14 +640,14 @@ mod tests {
 
     #[test]
     fn idle_time_that_kernels_do_not_explain_stays_where_it_is() {
-        // The kernels are the same, or there is less idle time although there are more kernels.
+        // First case: both runs have the same kernels. Second case: the other run has more kernels, but less idle time.
         for (small, idle) in [(1.0, 60e3), (19.0, 20e3)] {
             let mut parts = with_small_kernels(small, idle);
             move_gaps(&mut parts);
             let moved = parts.values().any(|(name, _)| name.ends_with(WITH_GAPS));
             assert!(!moved, "{small} {idle}");
         }
-        // All idle time in waits is gone together with some kernels.
+        // The other run has fewer kernels, and no idle time in waits at all.
         let mut parts = with_small_kernels(0.5, 0.0);
         move_gaps(&mut parts);
         let causes_of = causes(parts);

@@ -1,9 +1,9 @@
 //! Busy time of each GPU, in total and by iteration: the time in which at least one piece of work (a kernel, a copy
 //! or a memory set) runs.
 //!
-//! Work arrives nearly in the order of its starts. To bound memory, only some work is held back and sorted: each
-//! piece is counted when [`MIN_HELD_BACK`] more pieces have arrived. If a piece arrives later than that, the part of
-//! it before the end of the work counted so far is lost.
+//! Pieces of work arrive nearly in the order of their starts. To bound memory, only the latest pieces are held back and
+//! sorted: a piece is counted only after at least [`MIN_HELD_BACK`] more pieces have arrived. If a piece arrives after
+//! pieces that start later were counted, its part before the latest end of the counted pieces is lost.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of entries in a GPU's table of busy times. An entry is the time of one kernel, or
-/// one kind of copy, in one iteration.
+/// Maximum number of entries in a GPU's table of busy times. An entry is the time of one kernel, or one kind of copy,
+/// in one iteration. When the table is full, it gets no entries for later iterations.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// Minimum number of pieces of work that are held back for each GPU, so that they can be sorted by

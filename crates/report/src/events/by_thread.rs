@@ -1,6 +1,6 @@
 //! A table with one value for each thread.
 
-/// Maximum number of threads to distinguish.
+/// Maximum number of threads in a table. Further threads get no value.
 const MAX_THREADS: usize = 256;
 
 /// One value for each thread. A look-up of the thread that was looked up last is fast, because consecutive events

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use tllmprof_record::StringId;
 
-/// Maximum number of different activities to keep for one slow iteration.
+/// Maximum number of different activities to store for one slow iteration. Further activities are dropped.
 const MAX_KINDS: usize = 1024;
 
 /// An activity that can make an iteration slow.
@@ -16,7 +16,7 @@ pub enum Cause {
     GilWait,
     /// Another thread held the GIL. The field is that thread's id.
     GilHold(u32),
-    /// A call that waits for the GPU. The field is its row in the table of CUDA calls.
+    /// A call that waits for the GPU. The field is the row of the called function in the record's table of CUDA calls.
     Wait(u8),
     /// A call of a Python function that the user marked for recording.
     Function(StringId),
@@ -54,8 +54,8 @@ impl SlowestIterations {
         from..to
     }
 
-    /// Returns the entry of `places` at the position `index`: the index of a slow iteration among
-    /// all iterations.
+    /// Returns the entry of `places` at the position `index`: the index of a slow iteration among all iterations.
+    /// Returns `None` if `index` is too large.
     pub(crate) fn place(&self, index: usize) -> Option<usize> {
         self.places.get(index).copied()
     }

@@ -14,11 +14,12 @@ use tllmprof_record::{
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
 use super::origin::{Data, Origin};
 
-/// Maximum number of entries about the process to keep; the same maximum applies to names of
-/// threads.
+/// Maximum number of facts about the process to store; the same maximum applies to names of threads. Further ones are
+/// dropped.
 const MAX_FACTS: usize = 4096;
 
-/// Maximum number of communicators of a process to keep; the same maximum applies to its groups.
+/// Maximum number of communicators of a process to store; the same maximum applies to its groups of ranks. Further ones
+/// are dropped.
 const MAX_GROUPS: usize = 256;
 
 /// Facts about a process. Texts are stored as recorded, so make them printable before you show them.
@@ -152,8 +153,8 @@ fn write_origin<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, 
 }
 
 impl CallCount {
-    /// Returns the work that the call waits for, or `None` if the call does not wait. If the
-    /// function of a waiting call is not known, it is assumed to wait for the whole context.
+    /// Returns the work that the call waits for, or `None` if the call does not wait. If the function of a waiting call
+    /// is not known, the call is assumed to wait for the whole context.
     pub fn waits_for(&self) -> Option<Wait> {
         let known = || kind_of(&self.name).and_then(CallPurpose::waits_for);
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
@@ -210,14 +211,15 @@ impl RawFacts {
         }
     }
 
-    /// Returns the kind and the name of a row in the table of CUDA calls.
+    /// Returns the kind and the name of a row in the table of CUDA calls; `None` if the record has not named the row
+    /// yet.
     pub(crate) fn call(&self, row: u8) -> Option<(CallKind, &str)> {
         let (kind, id) = self.calls.get(&row)?;
         Some((*kind, self.strings.get(*id)))
     }
 
-    /// Replaces ids by their strings, and returns the data about the process. If the record repeats
-    /// a value that can exist only once, the latest is used.
+    /// Replaces ids by their strings, and returns the data about the process. If the record repeats a value that can
+    /// exist only once, the latest value is used.
     pub(crate) fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
@@ -289,15 +291,14 @@ impl Facts {
         (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
     }
 
-    /// Returns the name of a row in the table of CUDA calls. If the record has no name for it, the
-    /// name contains the row's number.
+    /// Returns the name of the function in a row of the table of CUDA calls. If the record does not name the row,
+    /// returns text with the row's number.
     pub fn call(&self, row: u8) -> String {
         let known = self.calls.iter().find(|known| known.row == row);
         known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
     }
 
-    /// Returns the name of a thread. If the record has no name for it, the name contains the
-    /// thread's id.
+    /// Returns the name of a thread. If the record does not name the thread, returns text with the thread's id.
     pub fn thread(&self, tid: u32) -> String {
         let known = self.threads.get(&tid);
         known.map_or_else(|| format!("thread {tid}"), Clone::clone)

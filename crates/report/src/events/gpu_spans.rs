@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of spans to keep. Further spans are only counted in `left_out`.
+/// Maximum number of spans to store. Further spans are only counted in `left_out`.
 const MAX_SPANS: usize = 1 << 21;
 
 /// The time from the start to the end of a stream's work in one iteration.

@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use crate::events::spans::Span;
 
-/// Maximum number of idle times to keep. For idle time after the last one that is kept, the report
-/// cannot say what the host did meanwhile.
+/// Maximum number of idle times to store. Later idle times are dropped, so the report cannot say what the host did
+/// during these.
 const MAX_SPANS: usize = 1 << 22;
 
 /// The idle times of a GPU, which are the gaps between its pieces of work, in order.
@@ -17,7 +17,7 @@ pub(crate) struct IdleSpans {
 }
 
 impl IdleSpans {
-    /// Adds a piece of work. It must not begin earlier than the pieces of work that were added before.
+    /// Adds a piece of work, which must not begin earlier than the pieces of work that were added before.
     pub(crate) fn work(&mut self, work: Span) {
         if work.start > self.until && self.spans.len() < MAX_SPANS {
             self.spans.push(Span {
@@ -28,7 +28,7 @@ impl IdleSpans {
         self.until = self.until.max(work.end);
     }
 
-    /// Returns the idle times. The last one begins at the end of the last work and has no end.
+    /// Returns the idle times. The last one begins at the end of the last work, and its end is `u64::MAX`.
     pub(crate) fn finish(mut self) -> Vec<Span> {
         if self.spans.len() < MAX_SPANS {
             let (start, end) = (self.until, u64::MAX);
@@ -72,7 +72,7 @@ impl Idle {
         idle
     }
 
-    /// Returns the GPU's idle time within a span of time.
+    /// Returns the GPU's idle time within a span of time. Both are on the clock that runs only during the iterations.
     pub(crate) fn within(&self, span: Span) -> u64 {
         if self.spans.is_empty() {
             return 0;

@@ -32,8 +32,8 @@ pub struct Used {
 }
 
 impl Used {
-    /// Stores a value that an event of the record contains. `what` says which value it is. `ns` is
-    /// a time; `count` is a number or, for waits, a time in microseconds.
+    /// Stores the figures that an event of the record contains. `what` is the kind of these figures. `ns` is a time in
+    /// nanoseconds. `count` is a number of preemptions or page faults or, for waits, their total time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {
@@ -137,8 +137,8 @@ pub struct Iteration {
     pub launching: u64,
     #[serde(skip)]
     pub preparation: Preparation,
-    /// The wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls; `None` if
-    /// there was no such wait.
+    /// The first wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls;
+    /// `None` if there was no such wait.
     #[serde(skip)]
     pub launched_after: Option<u8>,
 }
@@ -223,8 +223,8 @@ impl Iteration {
 
     /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in
     /// nanoseconds. It is the time for which the code outside these waits had no processor. If it is unknown how long
-    /// the thread ran during waits for the GPU, the code gets at least a share of the delay that corresponds to its
-    /// length.
+    /// the thread ran during waits for the GPU, the code gets at least a share of the delay. That share is the share of
+    /// the code in the iteration's duration.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -384,8 +384,8 @@ mod tests {
         // The thread slept for 5 ms in the code. This sleep does not count as a delay by a missing processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
         // It is unknown whether the thread slept or spun during the wait for the GPU. So the delay is divided in
-        // proportion to the lengths of the wait and the code. But the code gets at least the time that it lacks: its
-        // 10 ms minus the time for which the thread ran.
+        // proportion to the lengths of the wait and the code. But the code gets at least the processor time that it
+        // lacks, which is its 10 ms minus the time for which the thread ran.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

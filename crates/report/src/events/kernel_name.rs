@@ -1,8 +1,8 @@
 //! Converts the names of kernels, which are mangled in records, to forms for display and for
 //! comparison.
 
-/// Maximum length of a demangled name in characters. It is needed because a short mangled name can
-/// expand to an enormous name.
+/// Maximum length of a demangled name in characters. The limit is needed because a short mangled name can expand to an
+/// enormous name.
 const MAX_NAME_LENGTH: usize = 4096;
 
 /// Returns a kernel's full name, demangled if `name` is mangled.

@@ -1,10 +1,10 @@
 //! Matching of kernels to the calls that launched them.
 //!
 //! All kernels of one call have the same correlation number, and the numbers increase in the order
-//! of the calls, but a record does not contain the number of a call. So calls and kernels' numbers
+//! of the calls, but a record does not contain the number of a call. So calls and correlation numbers
 //! are matched in order, wherever there are equally many of both: over a whole window with recorded
 //! kernels or, if that fails, between two moments at which the GPUs were idle and no thread was in
-//! a launching call. A call whose time, stream or number of kernels does not fit is not matched.
+//! a launching call. A call is not matched if its time, stream or number of kernels does not fit the kernels.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,15 +14,16 @@ use super::facts::CallCount;
 use super::spans::Span;
 use super::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of launching calls to analyze; the same maximum applies to correlation numbers.
+/// Maximum number of launching calls to analyze; the same maximum applies to correlation numbers and to pieces of GPU
+/// work. If a maximum is exceeded, no launch is matched.
 const MAX_LAUNCHES: usize = 1 << 20;
 
-/// Minimum idle time of the GPUs, in nanoseconds, that shows that no work was queued. Queued work
-/// would begin sooner.
+/// Minimum idle time of the GPUs, in nanoseconds, that shows that no work was queued. If work had been queued, it would
+/// have begun sooner.
 const MIN_IDLE_NS: u64 = 10_000;
 
-/// Maximum time by which a kernel may seem to begin before its launching call, in nanoseconds. It
-/// is not 0 because the two times come from different clocks.
+/// Maximum time by which a kernel may seem to begin before its launching call, in nanoseconds. The limit is not 0
+/// because the two times come from different clocks.
 const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
 /// A call that launches GPU work, as it is in the record.
@@ -65,13 +66,15 @@ pub struct Launches {
 }
 
 impl Launches {
-    /// Returns the launch whose call began at `start` (in nanoseconds) on a thread.
+    /// Returns the launch whose call began at `start` (in nanoseconds) on a thread; `None` if the call's kernels are
+    /// not known.
     #[must_use]
     pub fn of_call(&self, thread: u32, start: u64) -> Option<&Launch> {
         self.launch(self.calls.get(&(thread, start)))
     }
 
-    /// Returns the launch that started a kernel. `start` is the kernel's start in nanoseconds.
+    /// Returns the launch that started a kernel; `None` if it is not known. `start` is the kernel's start in
+    /// nanoseconds.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<&Launch> {
         let window = window(&self.starts, start)?;
@@ -350,9 +353,10 @@ fn idle_moments(
     found
 }
 
-/// Removes pairs of a call and its kernels that may be wrong because calls of several threads overlapped. Such a pair
-/// is kept only if two conditions hold. First, its kernels ran on the GPU stream on which kernels of the same thread
-/// and stream handle usually run. Second, no overlapping call of another thread has kernels on that GPU stream.
+/// Removes pairs of a call and its kernels that may be wrong because calls of several threads overlapped. A pair with
+/// an overlapped call stays only if two conditions hold. First, its kernels ran on the GPU stream on which kernels of
+/// the same thread and stream handle usually run. Second, no overlapping call of another thread has kernels on that
+/// GPU stream.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {

@@ -25,13 +25,13 @@ const MIN_SLEEP_TICKS: u64 = 1_000_000;
 /// processor in the iteration.
 const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
 
-/// Maximum number of possible waits for requests to keep.
+/// Maximum number of possible waits for requests to store, for each kind of wait. Further ones are dropped.
 const MAX_WAITS: usize = 1 << 20;
-/// Maximum number of threads to distinguish.
+/// Maximum number of threads to store. No waits for requests are found for further threads.
 const MAX_THREADS: usize = 1 << 14;
 
-/// The effect of a CUDA call on the GPU's work: the call may give work to the GPU, wait for the GPU, or both. The
-/// search for waits for requests uses it.
+/// The effect of a CUDA call on the GPU's work: the call may give work to the GPU, wait for the GPU, or both. A wait
+/// for a GPU without work is a wait for requests, so these effects are needed to find such waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WorkEffect {
     Nothing,
@@ -147,8 +147,8 @@ impl Candidates {
             self.calls.push((thread, span(event), is_drained));
         }
         if self.drained.len() < MAX_THREADS || before.is_some() {
-            // Keep an earlier wait for the whole context: it covers all streams, whereas the
-            // present wait covers one stream.
+            // An earlier wait for the whole context covers all streams, whereas the present wait covers one stream. So
+            // do not replace the earlier wait.
             let drained = before.filter(|(wait, _)| *wait == Wait::Context);
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));

@@ -12,8 +12,8 @@ use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 
-/// Maximum number of function names with a total of their own; the same maximum applies to names of
-/// ranges and to threads.
+/// Maximum number of function names with a total of their own; the same maximum applies to names of ranges and to
+/// threads. Events beyond these limits are in no total by name.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Number of generations of Python's garbage collector that are distinguished.
@@ -349,8 +349,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a time for which a thread held the GIL. For slow iterations of other threads it is also
-    /// stored as an overlap.
+    /// Adds a time for which a thread held the GIL. If the time overlaps a slow iteration of another thread, the
+    /// overlap is stored, too.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
         if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {

@@ -11,7 +11,8 @@ use tllmprof_record::Event;
 
 use crate::events::facts::CallCount;
 
-/// Maximum number of threads to distinguish; the same maximum applies to streams.
+/// Maximum number of threads to store; the same maximum applies to pairs of a thread and a stream. Calls of further
+/// threads and on further streams are ignored.
 const MAX_THREADS: usize = 256;
 
 /// Minimum share of launches that one thread makes on one stream, for the GPU to count as used
@@ -58,7 +59,7 @@ pub struct Turnaround {
     pub one_stream: bool,
 }
 
-/// The latest wait or blocking copy of a thread, after which its stream is empty.
+/// The latest wait or blocking copy of a thread. After it, the stream of the wait or copy is empty.
 #[derive(Clone, Copy, Debug)]
 struct Empty {
     by: Drains,

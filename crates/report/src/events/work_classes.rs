@@ -140,8 +140,9 @@ impl WorkClass {
     }
 }
 
-/// Returns the mean of sorted numbers, without the smallest and the largest numbers. They are left out because a few
-/// iterations in which a graph is captured must not make two groups seem different.
+/// Returns the mean of sorted numbers, without the smallest and the largest numbers; `None` if there are no numbers.
+/// The extremes are left out because a few iterations in which a graph is captured must not make the iterations with
+/// recorded kernels seem different from those without.
 fn usual(sorted: &[u64]) -> Option<f64> {
     let odd = sorted.len() / ODD_ONE_IN;
     let some = &sorted[odd..sorted.len() - odd];

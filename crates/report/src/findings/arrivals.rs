@@ -34,8 +34,8 @@ pub(crate) fn transfer_when() -> String {
     )
 }
 
-/// Returns the comparison of the ranks' collectives. If there is none, returns the judgement that
-/// applies to both rules of this module.
+/// Returns the comparison of the ranks' collectives. If there is no comparison, returns the judgement for both rules of
+/// this module.
 fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arrivals, Judgement> {
     if all.len() < 2 {
         return Err(Judgement::Unknown("one process".to_owned()));
@@ -104,7 +104,7 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
 }
 
 /// Returns the index of the slowest process, if it costs the other processes at least
-/// [`MIN_NAMED_GAIN`] of their time.
+/// [`MIN_NAMED_GAIN`] of their time; otherwise `None`.
 pub(crate) fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)

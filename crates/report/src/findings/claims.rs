@@ -19,8 +19,8 @@ pub(crate) enum ClaimRule {
     Host(&'static [LedgerKind]),
     /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
-    /// Rows of GPU idle time during the host's copies; or the rows of copies in the host's ledger,
-    /// if the rows in the host's ledger contain more time.
+    /// Rows of GPU idle time during the host's copies, or the rows of copies in the host's ledger: those of the two
+    /// kinds that contain more time.
     Copies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,

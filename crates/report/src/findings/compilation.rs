@@ -8,7 +8,8 @@ use crate::events::iteration::Iteration;
 use crate::ledger::LedgerKind;
 use crate::numbers::units::{Share, Time};
 
-/// Number of iterations at the beginning of a process in which compilation is part of the start.
+/// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
+/// gives no finding.
 const START_UP: u64 = 32;
 /// Minimum share of the time that compilation must cost for a finding, as a fraction.
 const MIN_SHARE: f64 = 0.005;
@@ -92,7 +93,7 @@ fn functions(one: &Evidence<'_>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the numbers of the first iterations of `steps`.
+/// Returns the numbers of the iterations in `steps` as text. At most [`MAX_NAMED`] numbers are listed.
 fn numbers(steps: &[&Iteration]) -> String {
     let numbers = steps.iter().take(MAX_NAMED);
     let mut numbers: Vec<_> = numbers.map(|iteration| iteration.n.to_string()).collect();
@@ -102,7 +103,7 @@ fn numbers(steps: &[&Iteration]) -> String {
     numbers.join(", ")
 }
 
-/// Returns text about the function in which the calls are made, if samples show it.
+/// Returns text about the function that calls the loading or compiling functions; empty if no samples show it.
 fn called_in(one: &Evidence<'_>) -> String {
     let paths = &one.process.ledger.details.claims.compiling_in;
     let path = paths.python.as_ref().or(paths.native.as_ref());

@@ -50,7 +50,8 @@ pub struct Rule {
     /// The ledger rows whose time the rule claims if it holds.
     #[serde(skip)]
     pub(super) claims: ClaimRule,
-    /// Data that traces of other profilers may lack. Without these data the verdict is `Unknown`.
+    /// The data that the rule needs and that traces of other profilers may lack. Without these data the verdict is
+    /// `Unknown`.
     #[serde(skip)]
     pub data: &'static [Data],
     #[serde(skip)]
@@ -65,10 +66,10 @@ impl std::fmt::Debug for Rule {
 
 #[derive(Clone, Copy)]
 pub(super) enum Judge {
-    /// The function judges each process separately.
+    /// The function judges each process separately, and waits for a processor are subtracted from the finding's loss.
     Each(fn(&Evidence<'_>) -> Judgement),
-    /// The function judges each process by its ledger (time by cause). The ledger lists waits for a
-    /// processor separately, so these waits are not subtracted from the finding's loss again.
+    /// The function judges each process separately, by its ledger (time by cause). The ledger lists waits for a
+    /// processor in rows of their own, so these waits are not subtracted from the finding's loss again.
     Ledger(fn(&Evidence<'_>) -> Judgement),
     /// The function judges all processes of the job together.
     All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),
@@ -77,7 +78,7 @@ pub(super) enum Judge {
 /// The table of rules, and the analyses that compare several processes of a job.
 #[derive(Clone, Copy)]
 pub(super) struct JobAnalyses<'a> {
-    /// All rules. A judge needs them because some rules subtract the time that other rules explain.
+    /// All rules. The functions that judge ranks need them to subtract the time that other rules explain.
     pub rules: &'a [Rule],
     pub skew: Option<&'a Skew>,
     pub arrivals: Option<&'a Arrivals>,

@@ -26,13 +26,12 @@ const MANY_ITERATIONS: u64 = 30;
 /// Minimum ratio of an iteration's time to the median for the iteration to be called slow.
 const SLOW_RATIO: f64 = 1.5;
 
-/// Maximum share of the time, as a fraction, that tllmprof's recording may take. If it takes more,
-/// GPU idle time is not representative of the program.
+/// Maximum share of the time, as a fraction, that tllmprof's recording may take. If the recording takes more, GPU idle
+/// time is not representative of the program.
 const MAX_RECORDER_SHARE: f64 = 0.2;
 
-/// Maximum ratio of the median iteration time with recorded kernels to the median without. A
-/// difference up to this ratio may come from different work; a larger one is assumed to come from
-/// the recording.
+/// Maximum ratio of the median iteration time with recorded kernels to the median without recorded kernels, for the
+/// difference to be attributed to different work. A larger difference is assumed to come from the recording.
 const MAX_STRETCH: f64 = 1.1;
 
 /// Limit for two figures. If both figures exceed the limit and the waits are short (see [`MAX_NO_WAIT_SHARE`]), the
@@ -61,8 +60,7 @@ pub(super) struct CallTotals {
     pub total: u64,
 }
 
-/// Times of launches. They are medians over iterations, so that single iterations with other delays
-/// do not affect them.
+/// Times of launches. Each is a median over iterations, so that single iterations with other delays do not affect it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launching {
     /// Share of launches in the time of an iteration, as a fraction.
@@ -117,8 +115,8 @@ impl<'a> Evidence<'a> {
         windows.iter().flat_map(Window::qualified)
     }
 
-    /// Returns words for the text after a count: "a step" if the count is a mean per iteration, "in
-    /// all" if the trace has no iterations.
+    /// Returns the words that follow a count in a text: "a step" if the count is a mean per iteration, "in all" if the
+    /// trace has no iterations.
     pub(crate) fn a_step(&self) -> &'static str {
         match self.process.facts.origin.lacks(Data::Iterations) {
             true => "in all",
@@ -126,7 +124,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns words for the time that shares refer to: all of the iterations' time, or that time
+    /// Returns words for the time on which shares are based: all of the iterations' time, or that time
     /// without waits for requests.
     pub(crate) const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
@@ -242,8 +240,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). Waits
-    /// for requests are excluded from the time.
+    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). The
+    /// share is based on the time without waits for requests.
     pub(crate) fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
@@ -271,7 +269,7 @@ impl<'a> Evidence<'a> {
     /// each iteration, at most the time outside waits for the GPU counts as lost.
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // Skip iterations in which a graph is captured or code is compiled, because the capture or the compilation
-        // makes them slow. If this applies to most iterations, skip none.
+        // makes them slow. If most iterations are such iterations, skip none.
         let is_slow = |iteration: &Iteration| {
             iteration.preparation.captures > 0 || iteration.preparation.compilations > 0
         };
@@ -369,7 +367,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns the share of time in which the GPU is busy. The share is computed from recorded kernels or,
-    /// without these, from sampled utilization metrics.
+    /// without these, from sampled utilization metrics. Returns `None` if the record has neither.
     pub(crate) fn busy(&self) -> Option<Busy> {
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
         self.process
@@ -378,7 +376,8 @@ impl<'a> Evidence<'a> {
             .or_else(|| sampled().map(Busy::Sampled))
     }
 
-    /// Returns the utilization metrics of the GPU with the highest utilization.
+    /// Returns the utilization metrics of the GPU with the highest SM utilization or, if that was not recorded, of the
+    /// GPU with the highest share of time in which a kernel ran. Returns `None` if neither was recorded.
     pub(crate) fn metrics(&self) -> Option<Metrics> {
         let all = || self.process.metrics.sums.iter();
         let of = |metric| all().filter(move |sum| sum.metric == metric);

@@ -10,8 +10,8 @@ use crate::numbers::units::{Rate, Share, Time};
 
 /// Minimum number of launches in an iteration for the finding `launch-bound`.
 const MIN_LAUNCHES: f64 = 20.0;
-/// Limit for the mean duration of kernels, in nanoseconds. Shorter kernels end before the host has
-/// launched the next kernel.
+/// Maximum mean duration of kernels, in nanoseconds, for the finding `launch-bound` if kernels were recorded. Kernels
+/// shorter than this end before the host has launched the next kernel.
 const MAX_SHORT_KERNEL_NS: u64 = 20_000;
 /// Minimum share of the total time, as a fraction, in which the GPU is idle during launches, for
 /// the finding `launch-bound`.
@@ -66,8 +66,8 @@ pub(crate) fn launch_bound(one: &Evidence<'_>) -> Judgement {
             Time(mean),
             Share(gaps)
         );
-        // A graph launches many kernels in one call. If there are far fewer launches than kernels,
-        // the program already uses graphs.
+        // A graph launches many kernels in one call. If there are far fewer launches than kernels, the program already
+        // uses graphs, so it is not launch-bound.
         let is_eager = count * 4.0 >= kernels;
         return if gaps >= MIN_GAP_SHARE
             && mean < MAX_SHORT_KERNEL_NS

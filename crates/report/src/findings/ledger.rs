@@ -20,7 +20,7 @@ use crate::numbers::units::{Bytes, Rate, Share, Time};
 
 /// Name of the finding `host-bound`: the GPU waits for code of the host.
 pub(crate) const CODE_RULE: &str = "host-bound";
-/// Name of the finding `page-faults`. Page faults occur in host code.
+/// Name of the finding `page-faults`: page faults of the thread take time. They occur in host code.
 pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
@@ -90,8 +90,8 @@ const MIN_FAULTS: f64 = 50.0;
 /// kernel, for the finding `page-faults`.
 const MIN_IN_KERNEL: f64 = 0.05;
 
-/// Minimum share of the time outside CUDA calls, as a fraction, for the finding on a host that
-/// launches nothing.
+/// Minimum share of the time, as a fraction, that the host spends outside CUDA calls, for the finding on a process that
+/// launches no GPU work.
 const MIN_OUTSIDE: f64 = 0.5;
 
 /// Minimum share of waits for requests in the time, as a fraction, for a finding on these waits.
@@ -429,7 +429,8 @@ pub(crate) fn input_when() -> String {
     )
 }
 
-/// Judges the time in which the thread waits for input that another thread or a child process of the program prepares.
+/// Judges the rule on the time in which the thread waits for input that another thread or a child process of the
+/// program prepares.
 pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if !one.process.stacks.is_there() {
@@ -512,8 +513,8 @@ impl Doing<'_> {
             true => MIN_PART,
             false => self.least,
         };
-        // If the process mostly waits for requests or other work, the activity's share of the whole
-        // time may be too small to matter.
+        // If the process mostly waits for requests or other work, the activity's share of the whole time may be below
+        // `MIN_OF_ALL`. Then the rule does not hold.
         let of_all = claims.of_all(idle.ns);
         match idle.ns as f64 / worked {
             share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
@@ -522,9 +523,9 @@ impl Doing<'_> {
         }
     }
 
-    /// Judges the host's time in this activity, if the GPU's idle time is unknown but it is certain
-    /// that the host decides how long a step takes. The loss is unknown, because the GPU may finish
-    /// only shortly before the host.
+    /// Judges the host's time in this activity, if kernels were not recorded but it is certain that the host decides
+    /// how long a step takes. Otherwise, and if the activity's share is less than [`MIN_DECIDING`], returns `None`. The
+    /// loss is unknown, because the GPU may finish only shortly before the host.
     fn by_host(&self, one: &Evidence<'_>) -> Option<Judgement> {
         let claims = &one.process.ledger.details.claims;
         let ran = claims.ran_in(self.claim);
@@ -596,7 +597,7 @@ fn idle_waits(one: &Evidence<'_>) -> String {
     }
 }
 
-/// Judges the GPU's total idle time, whatever the host does meanwhile.
+/// Judges the rule on the GPU's total idle time, during all activities of the host together.
 pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if claims.gpu == 0 {
@@ -710,7 +711,7 @@ pub(crate) fn no_work_when() -> String {
     )
 }
 
-/// Judges whether a process launches no work. Such a process has no GPU time, so most other rules
+/// Judges the rule on processes that launch no GPU work. Such a process has no GPU time, so most other rules
 /// are unknown for it.
 pub(crate) fn no_work(one: &Evidence<'_>) -> Judgement {
     let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);

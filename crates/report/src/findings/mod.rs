@@ -186,7 +186,7 @@ pub fn findings(
     findings
 }
 
-/// Returns the finding of the rule called `name`.
+/// Returns the finding of the rule called `name`; `None` if there is no such rule.
 fn find_finding<'a>(findings: &'a mut [Finding], name: &str) -> Option<&'a mut Finding> {
     let mut findings = findings.iter_mut();
     findings.find(|finding| finding.rule.name == name)
@@ -269,7 +269,7 @@ fn withdraw_code_without_processor(findings: &mut [Finding]) {
 }
 
 /// Merges the finding on host code into the finding on a slow rank, if only that rank has slow host
-/// code. Otherwise both findings are kept, with separate losses.
+/// code. Otherwise there are two findings, with separate losses.
 fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
         let is_it = |finding: &Finding| {
@@ -298,7 +298,8 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding `gpu-idle` if findings on causes explain enough of the idle time.
+/// Withdraws the finding `gpu-idle` if at least one finding on a cause holds whose loss is [`ledger::MIN_PART`] or
+/// more.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let says_why = |finding: &&Finding| {
         let is_cause =
@@ -354,8 +355,8 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Reduces the losses of causes so that their total is at most 1, which is all of the time. The losses are counted
-/// from the largest to the smallest, and each loss is cut to the share that is left.
+/// Reduces the losses of causes so that their total is at most 1, which is all of the time. From the largest loss to
+/// the smallest, each loss is cut to the share of the time that the larger losses leave.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause

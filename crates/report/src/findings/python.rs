@@ -64,8 +64,8 @@ pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Judges a process without any recorded collection or wait for the GIL. Only a record of tllmprof
-/// can show that the process does not run Python.
+/// Judges a process without any recorded collection or wait for the GIL. Returns `No` if a record of tllmprof shows
+/// that the process does not run Python, otherwise `Unknown` with the reason `what`.
 fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {
@@ -74,8 +74,8 @@ fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     Judgement::Unknown(what.to_owned())
 }
 
-/// Returns the name of the thread that held the GIL for the longest time, among the threads that
-/// run no iterations.
+/// Returns the name of the thread that held the GIL for the longest time, among the threads that run no iterations;
+/// `None` if no such thread held the GIL.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one

@@ -154,13 +154,13 @@ fn tokens(one: &Evidence<'_>) -> Option<f64> {
     (iterations > 0).then(|| tokens as f64 / iterations as f64)
 }
 
-/// Returns the index of the process with the longest median iteration time.
+/// Returns the index of the process with the longest median iteration time; `None` if `all` is empty.
 pub(crate) fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
     Some(slowest.place)
 }
 
-/// Returns the share of time that a process loses to causes with findings, minus the mean of that
+/// Returns the share of time that a process loses to causes that have findings of their own, minus the mean of that
 /// share over the other processes.
 pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
@@ -172,7 +172,7 @@ pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -
 /// Returns the share of time that a process loses to causes that can be judged for each process
 /// separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
-    // Host code, and an idle GPU that waits for it, are symptoms of a slow rank. They do not count
+    // Host code, and an idle GPU that waits for the host code, are symptoms of a slow rank. These symptoms do not count
     // as separate causes.
     let is_one = |rule: &&Rule| {
         rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name)

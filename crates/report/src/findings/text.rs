@@ -112,8 +112,8 @@ pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     }
 }
 
-/// Returns words for the time that a finding costs, without the time that other findings account
-/// for.
+/// Returns words for the time that a finding costs, without the time that the losses of other findings contain; empty
+/// if the cost is not known.
 fn cost(finding: &Finding) -> String {
     match (finding.loss, finding.is_partly_others) {
         (None, _) => String::new(),

@@ -44,7 +44,7 @@ pub struct OutsideSum {
 
 impl Outside {
     /// Returns the times of iterations outside windows. `before` contains the buckets of the histogram from which the
-    /// field of the same name is computed. The list is empty if the record lacks that histogram.
+    /// field `before` is computed; it is empty if the record lacks that histogram.
     pub fn new(header: &Header, before: &[(u16, u64)], ns: &Ns) -> Self {
         let all = &header.outside;
         let before = (!before.is_empty()).then(|| Histogram::of_buckets(before.iter().copied()));

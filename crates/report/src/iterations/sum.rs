@@ -91,7 +91,7 @@ pub struct Totals {
     /// recorded kernels.
     unlike: f64,
     /// The share of time for which the GPU is busy, in iterations without recorded kernels; `None` if it is unknown.
-    /// It is estimated from iterations with recorded kernels and the same kind of work.
+    /// The share is estimated from iterations with recorded kernels and the same kind of work.
     busy_share: Option<f64>,
 }
 
@@ -181,8 +181,9 @@ impl Sum {
         }
     }
 
-    /// Removes the GPU span if its share of the time is less than `least`, a lower limit that recorded kernels give.
-    /// The span can be too short because it starts at the first launch and misses a copy before that.
+    /// Removes the GPU span (the time from an iteration's first GPU work to its last) if its share of the time is less
+    /// than `least`, the share of busy time that recorded kernels prove. The span can be too short because it starts at
+    /// the first launch and misses a copy before that.
     pub fn withdraw_shorter(&mut self, least: f64) {
         if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
             (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);

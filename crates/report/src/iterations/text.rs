@@ -46,8 +46,8 @@ pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        // A window of the flight recorder contains iterations from before a trigger. It is short,
-        // and its line has no room for a rate.
+        // A window of the flight recorder contains iterations from before a trigger. Such a window is short, and its
+        // line has no room for a rate.
         let (past, rate) = match window.past {
             true => (" (flight recorder)", None),
             false => ("", sum.per_second),
@@ -93,7 +93,7 @@ impl TimesTable<'_> {
         ));
     }
 
-    /// Adds rows for waits for the GPU and for waits for requests. They are computed from the iterations without
+    /// Adds rows for waits for the GPU and for waits for requests. The rows are computed from the iterations without
     /// recorded kernels, if there are any.
     fn waits(&mut self, sum: &Sum, requests: f64, indent: &str) {
         if sum.wait.max > 0 {
@@ -202,8 +202,8 @@ fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
     }
 }
 
-/// Returns a remark if the median iteration time after the window differs clearly from that in the
-/// window.
+/// Returns a remark if the median iteration time after the window differs from that in the window by more than the
+/// factor [`MIN_CHANGE_RATIO`]. Returns `None` otherwise, or if there are too few iterations after the window.
 fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
     let after = outside
         .after

@@ -10,7 +10,7 @@ use tllmprof_record::{StringId, Strings};
 
 use crate::events::kernel_name;
 
-/// Maximum number of kernels to analyze, in all iterations together.
+/// Maximum number of kernels to analyze, in all iterations together. If there are more kernels, no blocks are found.
 const MAX_KERNELS: usize = 1 << 20;
 /// Maximum number of kernels of one iteration. An iteration with more kernels is not analyzed.
 const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
@@ -84,7 +84,7 @@ impl Blocks {
     }
 }
 
-/// One execution of a kernel. `place` is the index of the iteration in which it began, and times
+/// One execution of a kernel. `place` is the index of the iteration in which the kernel began, and times
 /// are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct KernelRun {
@@ -103,7 +103,7 @@ pub(crate) struct BlockTally {
 }
 
 impl BlockTally {
-    /// Adds a kernel. `place` is the index of the iteration in which it began.
+    /// Adds a kernel. `place` is the index of the iteration in which the kernel began.
     pub(crate) fn add(&mut self, device: u8, place: usize, start: u64, name: StringId, ns: u64) {
         if self.ran.len() >= MAX_KERNELS {
             self.is_too_much = true;
@@ -146,7 +146,7 @@ impl BlockTally {
     }
 }
 
-/// Returns the number of the GPU that ran the most kernels.
+/// Returns the number of the GPU that ran the most kernels; `None` if there are no kernels.
 fn busiest(ran: &[KernelRun]) -> Option<u8> {
     let mut count = [0_u32; 256];
     for ran in ran {
@@ -175,8 +175,9 @@ impl Repeated {
     }
 }
 
-/// Returns the repeated blocks that cover the most elements. If blocks of several lengths cover
-/// equally many, the shortest blocks are returned.
+/// Returns the repeated blocks that cover the most elements. If blocks of several lengths cover equally many, the
+/// shortest blocks are returned. Returns `None` if no blocks repeat [`MIN_BLOCKS`] times, if the best blocks cover less
+/// than [`MIN_SHARE`] of the elements, or if each of them is a single repeated element.
 fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
     if all.len() > MAX_KERNELS_IN_ITERATION {
         return None;

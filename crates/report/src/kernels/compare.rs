@@ -8,8 +8,8 @@ use super::{KernelTotal, Kernels};
 use crate::events::kernel_name;
 use crate::numbers::parts::{Part, PartChange, change};
 
-/// Maximum number of kernels in the comparison. The kernels whose time per iteration differs most
-/// are kept.
+/// Maximum number of kernels in the comparison. If there are more, the comparison shows those whose time per iteration
+/// differs most.
 const MAX_KERNELS: usize = 20;
 
 /// Returns true if both runs recorded when kernels ran, in at least one iteration.

@@ -23,11 +23,11 @@ pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 
 /// Maximum number of kernel names whose times are added up separately. The same maximum applies to the number of
-/// threads, and to the number of windows that sample kernels periodically.
+/// threads, and to the number of windows that sample kernels periodically. Further ones are dropped.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Maximum number of entries in all lists [`Total::by_step`] together. An entry is the time of one kernel name in one
-/// iteration.
+/// iteration. If the maximum is reached, the report has no times per iteration for any kernel.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ struct Total {
     ns: u64,
     longest: u64,
     shortest: u64,
-    /// Index of an iteration and the kernel's time in that iteration. An index may occur several
-    /// times if work arrives out of order.
+    /// Index of an iteration and the kernel's time in that iteration, in nanoseconds. An index may occur several times,
+    /// because work may arrive out of order.
     by_step: Vec<(u32, u64)>,
 }
 
@@ -309,8 +309,8 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Stores in each iteration the busy time of the GPU that is busiest in it. Returns the sums for each GPU over the
-/// qualifying iterations, which are those that the report's figures include.
+/// Stores in each iteration the busy time of the GPU that is busiest in this iteration. Returns the sums for each GPU
+/// over the qualifying iterations, which are those that the report's figures include.
 fn device_sums(
     devices: &[DeviceActivity],
     iterations: &mut [InKernels],

@@ -70,7 +70,7 @@ pub struct KernelTotal {
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
     /// The total time in each iteration in which a kernel with this name began. The key is the iteration's index among
-    /// the iterations with recorded kernels. `None` if there were too many entries to keep.
+    /// the iterations with recorded kernels. `None` if there were too many entries to store.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }

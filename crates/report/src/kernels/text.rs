@@ -133,7 +133,7 @@ fn known(ns: u64) -> String {
     }
 }
 
-/// Returns the heading of the table of kernels. It states the iterations with recorded kernels, and
+/// Returns the heading of the table of kernels. The heading states the iterations with recorded kernels, and
 /// divides their time into busy time, gaps between work, and the time before the first and after
 /// the last work of an iteration.
 fn heading(taken: &KernelSum, is_of_trace: bool) -> String {

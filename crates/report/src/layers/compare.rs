@@ -7,7 +7,7 @@ use super::{Layers, parent, starred};
 use crate::numbers::parts::{Part, PartChange, change};
 use crate::numbers::units::Share;
 
-/// Maximum number of layers in the comparison. The layers whose times differ most are kept.
+/// Maximum number of layers in the comparison. If there are more, the comparison shows those whose times differ most.
 const MAX_LAYERS: usize = 20;
 
 /// Limit for the share of an inner layer in the difference of the layer around it, as a fraction. If an inner layer
@@ -135,7 +135,8 @@ pub(crate) fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
-/// Returns a note if a considerable part of the kernel time belongs to no known layer.
+/// Returns a note if at least [`MIN_UNKNOWN_SHARE`] of the kernel time of one run belongs to no known layer; otherwise
+/// `None`.
 pub(crate) fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();

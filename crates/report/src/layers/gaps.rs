@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use crate::events::spans::{Span, Spans};
 
-/// Number of pieces of work that are held back for each GPU. Work arrives only nearly in the order
-/// of its starts, so it is sorted before it is processed.
+/// Minimum number of pieces of work that are held back for each GPU. Work arrives only nearly in the order
+/// of its starts, so the held-back pieces are sorted before they are processed.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of pairs of successive kernels whose idle time is kept.
+/// Maximum number of pairs of successive kernels whose idle time is added up. If there are more pairs, the results are
+/// discarded.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Adds up the idle times of all GPUs. `K` is the type that identifies a kernel; work without a
@@ -24,7 +25,8 @@ pub(crate) struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// The latest end of all work processed so far, in nanoseconds. The field `last` is the kernel that ended then.
+    /// The latest end of all work processed so far, in nanoseconds. The field `last` is the kernel that ended at this
+    /// time.
     until: u64,
     last: Option<K>,
 }

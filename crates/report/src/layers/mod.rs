@@ -24,8 +24,8 @@ pub(crate) use raw::RawLayers;
 pub use scopes::Scopes;
 pub(crate) use tally::LayerTally;
 
-/// Maximum number of rows in the tree of layers' full names. The rows with the longest times are
-/// kept.
+/// Maximum number of rows in the tree of layers' full names. If there are more, the rows with the longest times are
+/// shown.
 const MAX_TREE_ROWS: usize = 4096;
 
 /// GPU time by layer. A kernel's layer is the scope that was open when the kernel was launched: torch modules, NVTX
@@ -56,7 +56,7 @@ pub struct Layers {
     pub scopes: Scopes,
 }
 
-/// Totals of all recorded kernels of a process, whether their layer is known or not.
+/// Totals of all recorded kernels of a process, including kernels whose layer is not known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerTotals {
     pub kernels: u64,
@@ -85,7 +85,7 @@ pub struct Layer {
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
     /// Time in each iteration, by the iteration's index among the iterations with recorded kernels; `None` if there
-    /// were too many entries to keep.
+    /// were too many entries to store.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }

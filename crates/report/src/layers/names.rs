@@ -46,9 +46,9 @@ pub struct GpuLayerPattern {
     pub(super) gaps: u64,
 }
 
-/// Joins the names of nested scopes, from the outermost to the innermost, to one name. A name that
-/// begins with the preceding name replaces it, because the qualified name of a torch module
-/// contains the names of the modules around it.
+/// Joins the names of nested scopes, from the outermost to the innermost, to one name. If a scope's name begins with
+/// the name of the scope around it, only the longer name is used, because the qualified name of a torch module contains
+/// the names of the modules around it.
 pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     let mut name = String::new();
     // Index in `name` at which the latest part starts.
@@ -176,8 +176,8 @@ pub(crate) fn patterns(
 pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
-        // A parent takes at least as long as its child and comes earlier in the tree, so a kept
-        // child's parent is kept, too.
+        // A parent takes at least as long as its child and comes earlier in the tree. So if a child is among the rows,
+        // its parent is, too.
         order.sort_by_key(|at| (std::cmp::Reverse(tree[*at].ns), *at));
         order.truncate(most);
         order.sort_unstable();

@@ -7,8 +7,8 @@ use tllmprof_record::{Event, GraphState, StringId, What};
 
 use super::{GraphCode, UnknownScope};
 
-/// Maximum number of entries in the table of scopes; the same maximum applies to the table of graph
-/// nodes, and to the tables of graph states and scope changes together.
+/// Maximum number of entries in the table of scopes; the same maximum applies to the table of graph nodes, and to the
+/// tables of graph states and scope changes together. Further entries are dropped.
 const MAX_ENTRIES: usize = 1 << 20;
 /// Scope number that the recorder writes if it had no room for the scope.
 const NO_ROOM: u32 = (1 << 24) - 1;

@@ -13,12 +13,12 @@ use crate::events::launches::Launches;
 use crate::events::spans::{Span, Spans};
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of kernels outside CUDA graphs that are kept until their launching calls are
-/// known.
+/// Maximum number of kernels outside CUDA graphs that are stored until their launching calls are known. The scope of
+/// further kernels counts as unknown.
 const MAX_KERNELS: usize = 1 << 20;
 
 /// Maximum number of entries in all lists [`KernelSum::by_step`] together. An entry is the time of one scope in one
-/// iteration.
+/// iteration. If the maximum is reached, the report has no times per iteration for any layer.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// A kernel outside CUDA graphs. `place` is the index of the iteration in which it began, `None`
@@ -31,8 +31,8 @@ struct KernelOutsideGraph {
     place: Option<u32>,
 }
 
-/// The latest kernel of a thread. It is kept until the thread's next event, because only that event
-/// shows whether the kernel belongs to a CUDA graph.
+/// The latest kernel of a thread, which is not counted until the thread's next event: only that event shows whether the
+/// kernel belongs to a CUDA graph.
 #[derive(Clone, Copy, Debug)]
 struct LatestKernel {
     device: u8,
@@ -42,8 +42,8 @@ struct LatestKernel {
     counts: bool,
 }
 
-/// A kernel's scope. If the kernel is outside CUDA graphs, its scope is found later; until then its
-/// index in [`LayerTally::alone`] is stored instead.
+/// A kernel's scope. For a kernel outside CUDA graphs, the scope is found later; until then, the kernel's index in
+/// [`LayerTally::alone`] is stored instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum KernelRef {
     In(u32),
@@ -184,7 +184,7 @@ impl LayerTally {
     }
 
     /// Returns the layers. `steps` has an entry for each iteration: its index among the iterations with recorded
-    /// kernels, or `None` if it has no recorded kernels. `ns_of` converts ticks to nanoseconds.
+    /// kernels, or `None` if the iteration has no recorded kernels. `ns_of` converts ticks to nanoseconds.
     pub(crate) fn finish(
         mut self,
         launches: Launches,

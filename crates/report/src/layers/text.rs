@@ -17,7 +17,8 @@ pub(crate) fn fixed(layers: &Layers) -> usize {
     lines.into_iter().map(usize::from).sum()
 }
 
-/// Returns the totals of the kernels that were launched while no scope (module or range) was open.
+/// Returns the totals of the kernels that were launched while no scope (module or range) was open; `None` if there are
+/// no such kernels.
 fn outside(layers: &Layers) -> Option<&Layer> {
     layers.rows.iter().find(|layer| layer.name.is_empty())
 }
@@ -80,8 +81,8 @@ pub(crate) fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
             "of all"
         ));
     }
-    // The printed layers that contain the current row, from the outermost to the innermost. The
-    // row's name is shown relative to the innermost of them, and its indentation is their number.
+    // The printed layers that contain the current row, from the outermost to the innermost. The row's name is shown
+    // relative to the innermost of these layers, and its indentation is the number of these layers.
     let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
         let within = |around: &&str| {

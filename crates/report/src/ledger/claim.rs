@@ -15,7 +15,7 @@ pub enum Claim {
     Capture,
     Allocation,
     Compilation,
-    /// The host is in a CUDA call that is none of the calls above.
+    /// The host is in a CUDA call of another kind than those above.
     Call,
     Gc,
     Gil,

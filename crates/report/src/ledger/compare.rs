@@ -7,7 +7,7 @@ use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of functions in a comparison. The functions whose times differ most are kept.
+/// Maximum number of functions in a comparison. If there are more, the comparison shows those whose times differ most.
 const MAX_FUNCTIONS: usize = 20;
 
 /// Minimum number of samples of a function that only one of the two runs has, for the function to
@@ -148,7 +148,7 @@ mod tests {
         let (low, high) = sure.interval.unwrap();
         assert!((sure.relative - 1.0).abs() < 1e-9);
         assert!(low > 0.8 && low < 1.0 && high > 1.0 && high < 1.2);
-        // The ratio is the same as in the test case before, but there are too few samples to
+        // The ratio of the times is the same as in the first test case, but there are too few samples to
         // exclude chance.
         assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
         assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());

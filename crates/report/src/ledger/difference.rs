@@ -1,4 +1,4 @@
-//! A difference in time between iterations, with its cause. Also the names of causes.
+//! A difference in time between iterations, with its cause. The module also defines the names of causes.
 
 use schemars::JsonSchema;
 use serde::Serialize;

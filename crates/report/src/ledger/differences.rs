@@ -1,4 +1,4 @@
-//! Differences between a slow iteration and the other iterations, by cause. They add up to the slow
+//! Differences between a slow iteration and the other iterations, by cause. The differences add up to the slow
 //! iteration's extra time.
 
 use std::cmp::Reverse;
@@ -11,11 +11,13 @@ use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
 use crate::numbers::units::Rate;
 
-/// Minimum difference that is reported by name, as a fraction of the slow iteration's time.
+/// Minimum difference that is reported by name, as a fraction of the slow iteration's time. Smaller differences are
+/// part of the unexplained rest.
 const MIN_SHARE: f64 = 0.002;
-/// Minimum difference that is reported by name, as a fraction of the slow iteration's extra time.
+/// Minimum difference that is reported by name, as a fraction of the slow iteration's extra time. Smaller differences
+/// are part of the unexplained rest.
 const MIN_SHARE_OF_EXTRA: f64 = 0.05;
-/// Maximum number of differences that are reported by name.
+/// Maximum number of differences that are reported by name. Further differences are part of the unexplained rest.
 const MAX_NAMED: usize = 6;
 
 /// Sums over the iterations on one side of a comparison: over the slow iteration, or over the other

@@ -84,9 +84,9 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Divides the iterations of windows into groups. `slow` contains the number and the start of
-    /// each slow iteration to explain. `launcher` is the thread that launches the work of other
-    /// threads' iterations, if there is one; the host's time is then that thread's time.
+    /// Divides the iterations of windows into groups. `slow` contains the number and the start of each slow iteration
+    /// to explain. `launcher` is the thread that launches the work of other threads' iterations, if there is one. The
+    /// host's time is then the launcher's time.
     pub(crate) fn new(
         windows: &[Window],
         gpu_from: GpuFrom,
@@ -136,10 +136,9 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                // The operating system counted the next three times for the iteration's own thread.
-                // If another thread launches the work, the host's time is divided for that thread,
-                // for which these times are unknown: it may have been blocked for any part of the
-                // iteration.
+                // The operating system counted the next three times for the iteration's own thread. If another thread
+                // launches the work, the host's time is that of the launching thread, for which these times are
+                // unknown: the launching thread may have been blocked for any part of the iteration.
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: launcher.map_or(one.blocked_at_most(), |_| one.duration),
@@ -241,9 +240,9 @@ impl Groups {
         self.chosen(window, |group| stretched || !group.taken)
     }
 
-    /// Returns the groups on which the GPU's ledger is based. If GPU times from iterations with
-    /// recorded kernels were applied to other iterations ([`Basis::Projected`]), these are the
-    /// groups without recorded kernels.
+    /// Returns the groups on which the GPU's ledger is based. With [`Basis::Projected`], GPU times from iterations with
+    /// recorded kernels were applied to other iterations, and the ledger is based on the groups of these other
+    /// iterations.
     pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
@@ -252,8 +251,8 @@ impl Groups {
         }
     }
 
-    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do
-    /// the same work. The caller ensures that this is possible for most iterations.
+    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. Must
+    /// be called only if this is possible for most iterations.
     pub(crate) fn project(&mut self, sums: &mut Sums) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
@@ -349,8 +348,8 @@ impl Groups {
         rows(times)
     }
 
-    /// Returns the time in nanoseconds by which a slow iteration exceeded the mean of comparable
-    /// iterations, and the causes.
+    /// Returns the time in nanoseconds by which a slow iteration exceeded the mean of comparable iterations, and the
+    /// causes; 0 and no causes if there are no comparable iterations.
     pub(crate) fn differences(
         &self,
         slow: usize,

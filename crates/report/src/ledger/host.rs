@@ -20,12 +20,12 @@ use crate::events::requests::Requests;
 use crate::events::samples::{Sampled, SampledState};
 use crate::events::spans::Span;
 
-/// Minimum number of pieces (adjacent times with a cause) to keep for a thread, because a later
-/// event may contain them.
+/// Minimum number of the latest pieces (adjacent times with a cause) of a thread that stay unmerged, because a later
+/// event may contain some of them.
 const MIN_HELD_BACK: usize = 1 << 16;
 
 /// Maximum number of entries in the maps of all groups together. An entry is the time of one cause in one group of
-/// iterations.
+/// iterations. Times of further causes are added to [`HostCause::Other`].
 const MAX_TIMES: usize = 1 << 18;
 
 /// An iteration with the index of the group of iterations to which its time is added.
@@ -66,7 +66,7 @@ struct GroupTimes {
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// The state of a thread that runs iterations, while its events are read.
+/// The data on a thread that runs iterations, collected while the thread's events are read.
 #[derive(Debug, Default)]
 struct LedgerThread {
     iterations: Vec<GroupedIteration>,
@@ -487,8 +487,8 @@ impl LedgerThread {
         });
     }
 
-    /// Returns the time before the thread's first piece and the time after its last piece, with
-    /// their causes.
+    /// Returns the time before the thread's first piece and the time after its last piece, with their causes; `None` if
+    /// the thread has no pieces.
     fn ends(&self) -> Option<[(HostCause, Span); 2]> {
         let (first, last) = (self.pieces.first()?, self.pieces.last()?);
         let before = Span {

@@ -68,7 +68,7 @@ pub enum Code {
 }
 
 impl HostCause {
-    /// Returns the code, if this cause is code outside CUDA calls.
+    /// Returns the code, if this cause is code outside CUDA calls; otherwise `None`.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::On(key @ ActivityKey::Function(_)) => Some(Code::In(key)),
@@ -179,8 +179,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the category of GPU idle time during a cause, under which a finding may explain
-    /// ("claim") this time.
+    /// Returns the category that GPU idle time during a cause has. A finding may explain ("claim") the idle time of a
+    /// category.
     pub fn claim(&self, spent: HostCause) -> Claim {
         match spent {
             HostCause::On(key) => self.claim_on(key),
@@ -247,8 +247,8 @@ impl NameSources<'_> {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }
 
-    /// Returns true if the thread waits during this cause. If a thread gets no processor during a
-    /// wait, this need not cost time.
+    /// Returns true if the thread waits during this cause. If the thread gets no processor during a wait, that need not
+    /// cost time.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
@@ -263,7 +263,7 @@ impl NameSources<'_> {
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)
     }
 
-    /// Returns the kind of a sleep, given by its index in [`Frames::sleeps`].
+    /// Returns the kind of a sleep, given by its index in [`Frames::sleeps`]; `None` if there is no such sleep.
     fn sleep_kind(&self, sleep: u32) -> Option<SleepKind> {
         Some(self.frames.sleeps.get(sleep as usize)?.kind)
     }

@@ -31,9 +31,10 @@ pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 
-/// Maximum number of rows of a ledger.
+/// Maximum number of rows of a ledger. Further causes are added up in rows such as `other`.
 const MAX_ROWS: usize = 40;
-/// Minimum share of the time, as a fraction, for a cause to get a row of its own.
+/// Minimum share of the time, as a fraction, for a cause to get a row of its own. Causes with a smaller share are added
+/// up in rows such as `other`.
 const MIN_ROW_SHARE: f64 = 0.001;
 
 /// Prefix of the names of causes of GPU idle time. The host's activity follows.
@@ -121,8 +122,8 @@ pub enum Basis {
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
-    /// True if kernels were recorded in all iterations, but the recording made the iterations
-    /// hardly longer.
+    /// True if another profiler recorded the process and its recording took at most a tenth of the windows' time, by an
+    /// estimate. The text then does not say that recording made iterations longer.
     pub is_exact: bool,
 }
 
@@ -243,8 +244,8 @@ fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     kinds
 }
 
-/// Returns a row for each cause with a large time, the longest first, and rows with the sums of the
-/// small causes.
+/// Returns a row for each cause whose share is at least [`MIN_ROW_SHARE`], the longest first, but at most [`MAX_ROWS`]
+/// rows. Rows with the sums of the remaining causes follow.
 fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     let mut sums: BTreeMap<(LedgerKind, String), (u64, Option<Location>)> = BTreeMap::new();
     for time in times {

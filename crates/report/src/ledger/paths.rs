@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::keys::{HostCause, NameSources};
 use crate::events::samples::{Frames, Function, Origin};
 
-/// Share of samples, as a fraction, above which a function is in most samples.
+/// Share of samples, as a fraction. A function counts as being in most samples if its share exceeds this limit.
 const MAJORITY: f64 = 0.5;
 /// Minimum share of a function's samples that are in one callee, as a fraction, for the search to
 /// continue in that callee.
@@ -251,7 +251,7 @@ fn is_interpreter(function: &Function) -> bool {
 }
 
 /// Returns true if a function belongs to the program itself, and not to an installed package. The top level of a
-/// module (`<module>`) is not a function of the program in this sense.
+/// module (`<module>`) does not count as a function.
 fn is_own(function: &Function) -> bool {
     let name = &function.name;
     let is_installed = ["/site-packages/", "/dist-packages/"]

@@ -19,7 +19,7 @@ use crate::numbers::quantiles::Quantiles;
 /// Maximum number of slow iterations that are analyzed.
 const MAX_SLOWEST: usize = 10;
 
-/// Maximum number of overlapping activities that are kept for a slow iteration.
+/// Maximum number of overlapping activities that are reported for a slow iteration.
 const MAX_OVERLAPS: usize = 8;
 
 /// A slow iteration, with the activities that overlapped it.
@@ -115,8 +115,8 @@ impl Slow {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the name of the thread that held the GIL longer than usual during this iteration; `None` if there is
-    /// none. If several threads did, returns the one with the largest additional time.
+    /// Returns the name of the thread that held the GIL longer than usual during this iteration; `None` if no thread
+    /// did. If several threads did, returns the one with the largest additional time.
     pub fn holder(&self) -> Option<&str> {
         let mut overlaps = self.overlaps.iter();
         let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;

@@ -12,7 +12,7 @@ use crate::events::samples::{SampleCounts, SampledState};
 const MAX_WEIGHT: f64 = 4.0;
 /// Number of steps of the binary search for the weight of a sample of a sleep.
 const SEARCH_STEPS: u32 = 32;
-/// Factor by which the weight of a sample is multiplied before it is rounded to an integer. It is large so that
+/// Factor by which the weight of a sample is multiplied before it is rounded to an integer. The factor is large so that
 /// rounding errors are negligible.
 const SAMPLE_WEIGHT: f64 = 1024.0;
 
@@ -102,7 +102,7 @@ impl SampleSums {
 pub(crate) struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
 
 impl SamplesByCause {
-    /// Returns the number of samples taken during a cause for which `is` returns true.
+    /// Returns the number of samples that were taken during the cause `spent`, and for whose state `is` returns true.
     fn count(&self, spent: HostCause, is: impl Fn(SampledState) -> bool) -> u64 {
         let counts = self.0.get(&spent).into_iter().flatten();
         let counts = counts.filter(|(seen, _)| is(**seen));
@@ -400,14 +400,14 @@ mod tests {
                 |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
             parts.iter().find(is_it).unwrap().1.all
         };
-        // By the samples, the thread slept for 600 ns in the code and for 50 ns in the call. The total is within the
-        // range that the operating system measured, so the weight is 1.
+        // By the samples, the thread slept for 600 ns in the code and for 50 ns in the call. The total of 650 ns is
+        // within the range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
         // The total that the operating system measured includes 50 ns of sleep in the call. The rest is in the code.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
-        // The weight cannot be less than a quarter, so the code keeps more sleep than the operating
+        // The weight cannot be less than a quarter, so the sleep in the code stays longer than the operating
         // system measured.
         assert!(slept(0, 50).abs_diff(273) <= 1, "{}", slept(0, 50));
     }

@@ -94,7 +94,8 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
     }
 }
 
-/// Adds the ledgers of single windows to the text, but only those that differ much from the ledger of all windows.
+/// Adds the ledgers of single windows to the text, but only those that differ from the ledger of all windows by more
+/// than [`MIN_UNLIKE`].
 pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
@@ -134,7 +135,7 @@ pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
         return;
     }
     // If a record has few iterations, some of its slowest iterations take less time than comparable iterations. Leave
-    // these out.
+    // out such iterations.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
     let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {
@@ -156,8 +157,8 @@ pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     }
 }
 
-/// Returns the slow iterations that fit into the room. Those that exceed comparable iterations the
-/// most are chosen; the longest comes first.
+/// Returns the slow iterations to show, at most `room`. Those that exceed comparable iterations the most are chosen. In
+/// the result, the longest comes first.
 pub(crate) fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
     all.sort_by_key(|one| Reverse(slow(one).more));
     all.truncate(room);

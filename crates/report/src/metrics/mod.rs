@@ -98,9 +98,9 @@ impl Metrics {
     }
 }
 
-/// Returns the record that contains the samples of a process's GPUs, and the numbers of these GPUs
-/// in that record. Each record numbers the GPUs as its program sees them, so only one record is
-/// used.
+/// Returns the record that contains the samples of a process's GPUs, and the numbers of these GPUs in that record. Each
+/// record numbers the GPUs as its program sees them, so only one record is used. If the GPUs are not known, returns the
+/// reason in words.
 fn devices<'a, 'b>(
     of: MeasuredProcess<'_>,
     records: &'a [SampledRecord<'b>],

@@ -45,8 +45,8 @@ struct GpuNode {
 }
 
 impl GpuNode {
-    /// Parses the text for a GPU in a record. The text `0 1 0:21,1:10` means: GPU 0 is on node 1,
-    /// which has the distance 21 to node 0 and 10 to node 1.
+    /// Parses the text for a GPU in a record; `None` if the text has another form. The text `0 1 0:21,1:10` means: GPU
+    /// 0 is on node 1, which has the distance 21 to node 0 and 10 to node 1.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let (device, node) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -63,9 +63,9 @@ impl GpuNode {
     }
 }
 
-/// Compares the NUMA node of the thread that runs the iterations with the nodes of the process's
-/// GPUs (`devices`). Returns the result for the GPU from whose node the thread was away longest;
-/// `None` if no GPU's node is known.
+/// Compares the NUMA node of the thread that runs the iterations with the nodes of the process's GPUs (`devices`).
+/// Returns the result for the GPU whose node differed from the thread's node for the longest time; `None` if no GPU's
+/// node is known.
 pub(crate) fn find(
     of: MeasuredProcess<'_>,
     devices: &[u8],
@@ -132,7 +132,7 @@ fn times(of: MeasuredProcess<'_>, record: &SampledRecord<'_>) -> Vec<(u16, u64)>
         .collect()
 }
 
-/// Returns the thread that runs the most iterations.
+/// Returns the thread that runs the most iterations; `None` if the windows have no iterations.
 fn thread(windows: &[Window]) -> Option<u32> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     let all = windows.iter().flat_map(Window::qualified);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::{Clock, Event, GpuOwner, Metric, NO_STRING, StringId, Strings, What};
 
-/// Maximum number of samples of each kind to keep. Further samples are only counted.
+/// Maximum number of samples of each kind to store. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 22;
 
 /// A sample of a GPU metric, averaged over a short time.

@@ -15,7 +15,7 @@ use crate::numbers::quantiles::Quantiles;
 /// Share of the maximum SM clock, as a fraction, below which the clock counts as lowered.
 const FULL_CLOCK: f64 = 0.95;
 /// Share of the SM clock that a GPU reaches later in a window, as a fraction. If the clock at the start of the window
-/// is below this share, it counts as not yet risen.
+/// is below this share, the clock counts as not yet risen.
 const RISEN_CLOCK: f64 = 0.9;
 /// Minimum number of clock samples after the clock has risen, for the conclusion that it was low
 /// before.
@@ -334,17 +334,18 @@ fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse
         }
     }
     spans::join(&mut busy);
-    // If at most one process of an unknown owner is listed at a time, it is regarded as the process of the run
-    // itself. If there are several, some may belong to other runs.
+    // If at most one process of an unknown owner is listed at a time, that process is regarded as the process of the
+    // run itself. If several such processes are listed, some of them may belong to other runs.
     let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
     let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
     (others, busy)
 }
 
 /// Returns the fraction of the iterations' time that slow iterations lose compared with other
-/// iterations. `is_slow` takes the middle of an iteration and returns true if the iteration is
+/// iterations. `is_slow` takes the middle of an iteration in nanoseconds and returns true if the iteration is
 /// slow, or `None` if it is not compared. Only iterations of the same phase are compared, and
-/// iterations with recorded kernels only with each other.
+/// iterations with recorded kernels only with each other. Returns `None` if no such class has [`MIN_COMPARED`] slow and
+/// [`MIN_COMPARED`] other iterations.
 fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64> {
     let mut classes: BTreeMap<_, [Vec<u64>; 2]> = BTreeMap::new();
     let mut all = 0;

@@ -184,7 +184,7 @@ fn relative(base: f64, other: f64) -> f64 {
 }
 
 /// Returns the interval that contains the middle 95 % of the resampled changes, widened by the factor `widening`. The
-/// factor corrects for a small number of blocks.
+/// factor corrects for a small number of blocks. Returns `None` if an end of the interval is infinite.
 fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f64)> {
     found.sort_by(f64::total_cmp);
     let at = |share: f64| {
@@ -214,7 +214,8 @@ fn widening(pieces: f64) -> f64 {
     student / z * ((freedom + 1.0) / freedom).sqrt()
 }
 
-/// Returns the best length of blocks, in values, for estimating the mean of a series.
+/// Returns the best length of blocks, in values, for estimating the mean of a series, by the method of Politis and
+/// White (see the top of this file).
 fn block_length(values: &[f64]) -> usize {
     let length = values.len();
     let size = length as f64;

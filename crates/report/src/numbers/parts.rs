@@ -28,7 +28,7 @@ pub(crate) struct PartChange {
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub ns: u64,
-    /// Indexes of iterations, each with the part's time in that iteration; `None` if times per
+    /// Indexes of iterations, each with the part's time in that iteration in nanoseconds; `None` if times per
     /// iteration are unknown. An index may occur several times.
     pub by_step: Option<Cow<'a, [(u32, u64)]>>,
 }

@@ -70,7 +70,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// A fraction (0.02 is 2 %), shown in per cent.
+/// A fraction (0.02 is 2 %), shown in percent.
 pub struct Share(pub f64);
 
 impl fmt::Display for Share {

@@ -113,8 +113,8 @@ impl Lines {
         self.is_of_trace
     }
 
-    /// Returns words for the text after a number of calls or kernels: `a step` if the number is a
-    /// mean per iteration, `in all` if it is a total of a trace.
+    /// Returns the words that follow a number of calls or kernels in a text: `a step` if the number is a mean per
+    /// iteration, `in all` if it is a total of a trace.
     pub const fn a_step(&self) -> &'static str {
         if self.is_of_trace { "in all" } else { "a step" }
     }
@@ -171,8 +171,8 @@ impl Lines {
     pub fn text_within(&mut self, text: &str, indent: usize, lines: usize) {
         match self.style.is_whole {
             true => self.text(text, indent),
-            // Lines break between words, so they may be shorter than the width. Allow the
-            // characters of one line less, so that the text still fits.
+            // Lines break between words, so they may be shorter than the width. Cut the text to the characters of one
+            // line less than allowed, so that it still fits.
             false => self.folded(
                 &short(text, (lines - 1) * (self.style.width - indent)),
                 indent,
@@ -217,7 +217,7 @@ impl Lines {
     /// lines. A word longer than `room` is divided on a screen; otherwise it is kept whole.
     fn break_at(&self, text: &str, end: usize, room: usize) -> Option<usize> {
         // Search only after the indentation, because a line must not be empty. Do not break between
-        // a number and its per cent sign.
+        // a number and its percent sign.
         let from = text.len() - text.trim_start().len();
         let spaces = text.match_indices(' ').map(|(at, _)| at);
         let mut spaces = spaces.filter(|at| *at > from && !text[at + 1..].starts_with('%'));
@@ -280,7 +280,7 @@ impl Lines {
         format!("{start}…{end}")
     }
 
-    /// Returns a sentence. On a screen it is cut to `width` characters, because it may contain long
+    /// Returns a sentence. On a screen the sentence is cut to `width` characters, because it may contain long
     /// names.
     pub fn sentence(&self, text: &str, width: usize) -> String {
         match self.style.is_whole {
@@ -289,7 +289,7 @@ impl Lines {
         }
     }
 
-    /// Returns the number of rows that a table may have. `on_screen` is that number for a screen.
+    /// Returns the maximum number of rows of a table. `on_screen` is the maximum for a screen.
     pub fn rows(&self, on_screen: usize) -> usize {
         let all = if self.style.is_whole && !self.style.is_brief {
             usize::MAX
@@ -550,7 +550,7 @@ mod tests {
             lines.finish()
         };
         let screen = Style::default();
-        // A line does not break between a number and its per cent sign.
+        // A line does not break between a number and its percent sign.
         assert_eq!(
             folded(screen, "code of the loop 30 % of it"),
             "code of the loop\n  30 % of it\n"

@@ -18,10 +18,9 @@ use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
 
-/// Maximum number of iterations to keep. Further iterations are only counted.
+/// Maximum number of iterations to store. Further iterations are only counted.
 const MAX_ITERATIONS: usize = 1 << 20;
-/// Maximum number of openings and closings of windows to keep. Further openings and closings are
-/// only counted.
+/// Maximum number of openings and closings of windows to store. Further openings and closings are only counted.
 const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -42,9 +41,8 @@ pub(crate) struct FirstPass {
     pub layers: RawLayers,
     /// Processor time and page faults of the iteration's thread, by number of the iteration.
     pub used: HashMap<u32, Used>,
-    /// Histogram of the times of iterations that lie outside windows and before the last window:
-    /// index of the bucket, and number of iterations. The buckets are the same as in the header's
-    /// histogram.
+    /// Histogram of the times of iterations that lie outside windows and before the last automatic window: index of the
+    /// bucket, and number of iterations. The buckets are the same as in the header's histogram.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -152,8 +150,8 @@ pub(crate) struct FirstResults {
     pub compiles: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
-    /// Histogram of the times of iterations that lie outside windows and before the last window:
-    /// index of the bucket, and number of iterations.
+    /// Histogram of the times of iterations that lie outside windows and before the last automatic window: index of the
+    /// bucket, and number of iterations.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }

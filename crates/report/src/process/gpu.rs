@@ -10,8 +10,8 @@ use crate::iterations::sum::Sum;
 use crate::kernels::{KernelSum, Kernels};
 use crate::process::state::State;
 
-/// Maximum ratio of an iteration's time with recorded kernels to its time without recorded kernels. The value was
-/// measured on an H200 with CUDA graphs of tiny kernels.
+/// Assumed maximum ratio of an iteration's time with recorded kernels to its time without recorded kernels. The upper
+/// limit of the busy share is computed from this ratio. It was measured on an H200 with CUDA graphs of tiny kernels.
 const MAX_SLOWDOWN: f64 = 1.7;
 
 /// Maximum excess of the GPU's busy time over the GPU span (the time from its first to its last work), as a fraction

@@ -36,7 +36,7 @@ pub(crate) fn mark_cut(
     }
 }
 
-/// Returns the last window, if the end of the process closed it before it had all its iterations.
+/// Returns the last window, if the end of the process closed it before it had all its iterations; otherwise `None`.
 fn closed_by_end(
     edges: &[WindowEdge],
     asked: &str,

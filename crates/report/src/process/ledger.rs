@@ -15,8 +15,8 @@ use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, NameSources};
 use crate::numbers::quantiles::Quantiles;
 use crate::stacks::Stacks;
 
-/// Minimum length of code between two calls, as a multiple of the mean time of a launch, for the
-/// code to get its own row in the ledger. Shorter code is added to the calls.
+/// Minimum length of code between two calls, as a multiple of the mean time of a launch, for the code to get its own
+/// row in the ledger. Shorter code is added to the row for short code around calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
 /// Minimum length of code between two calls, in nanoseconds, for the code to get its own row in the
 /// ledger.

@@ -120,11 +120,10 @@ impl Process {
         Self::read_among(file, recording, 1)
     }
 
-    /// Reads one of several records. `records` is their number; they share a limit on the memory
+    /// Reads one of several records. `records` is the number of all these records, which share a limit on the memory
     /// for collectives.
     ///
-    /// # Errors
-    /// Returns an error if the source cannot be read.
+    /// # Errors Returns an error if the source cannot be read.
     pub fn read_among(
         file: PathBuf,
         recording: &impl Recording,

@@ -26,13 +26,13 @@ use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::Metrics;
 use crate::python::Python;
 
-/// Minimum time, in nanoseconds, between two comparisons of the processor's counter with `CLOCK_MONOTONIC`. Each
-/// comparison has an error of some ten nanoseconds, so a shorter time would make durations wrong by more than a few
-/// parts in 100,000.
+/// Minimum time, in nanoseconds, from the first to the last comparison of the processor's counter with
+/// `CLOCK_MONOTONIC`. Each comparison has an error of some ten nanoseconds, so after a shorter time durations could be
+/// wrong by more than a few parts in 100,000. The report then warns.
 const MIN_TIED_NS: u64 = 500_000;
 
-/// Reads a process from its record. `records` is the number of records that are read together; they
-/// share a limit on the memory for collectives.
+/// Reads a process from its record. `records` is the number of records that are read together, which share a limit on
+/// the memory for collectives.
 pub(crate) fn read(
     file: PathBuf,
     recording: &impl Recording,
@@ -127,8 +127,8 @@ fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
     }
 }
 
-/// Removes figures for which another profiler did not record the data. Adds a note if the recording
-/// changed times much.
+/// Removes figures for which another profiler did not record the data. Also marks the ledger as exact if the recording
+/// took at most [`SMALL_COST`] of the windows' time.
 fn forget_missing(
     origin: &Origin,
     sum: Option<&mut Sum>,
@@ -152,7 +152,7 @@ fn forget_missing(
     }
 }
 
-/// Returns the state of the record and the numbers of missing data.
+/// Returns the state of the record and the counts of data that are missing in it.
 fn record(
     header: &Header,
     clock: &Clock,

@@ -57,7 +57,7 @@ pub(crate) struct SecondResults {
 
 impl<'a> SecondPass<'a> {
     /// Returns the analyses without any events. `records` is the number of records that are read
-    /// together; they share a limit on the memory for collectives.
+    /// together, which share a limit on the memory for collectives.
     pub(crate) fn new(
         known: &'a FirstResults,
         layers: RawLayers,
@@ -210,7 +210,7 @@ const fn is_launch(kind: CallKind) -> bool {
 }
 
 /// Returns the time span from the start of a window's first iteration to the end of its last
-/// iteration, in nanoseconds.
+/// iteration, in nanoseconds; `None` if the window has no iterations.
 fn span(window: &Window, iterations: &[RawIteration], clock: &Clock) -> Option<(u64, u64)> {
     let is_in = |raw: &&RawIteration| (window.first..=window.last).contains(&raw.n);
     let mut spans = iterations.iter().filter(is_in).map(RawIteration::span);

@@ -39,7 +39,7 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
         ));
     }
     let dropped = process.record.dropped.saturating_sub(process.record.passed);
-    // A trace of another profiler gives the reasons for which its events were left out, among the warnings.
+    // For a trace of another profiler, the warnings give the reasons for which its events were left out.
     if dropped > 0 && origin.is_own() {
         notes.push(format!(
             "{dropped} events were dropped: the record was full"

@@ -92,7 +92,7 @@ impl<'a> Members<'a> {
             .is_none_or(|(one, other)| one == other)
     }
 
-    /// Returns true if a process is in several communicators. It is then not known which
+    /// Returns true if a process is in several communicators. In this case it is not known which
     /// communicator an NCCL kernel of the process used.
     pub(crate) fn is_in_several(&self, place: usize) -> bool {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
@@ -136,8 +136,8 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// Returns the communicator that all these processes are in, if none of them is in another
-    /// communicator.
+    /// Returns the communicator that all these processes are in, if none of them is in another communicator; otherwise
+    /// `None`. Also returns `None` for collectives that do not use a communicator.
     fn only_set(&self, row: u8, places: &[usize]) -> Option<&Set> {
         if !ROWS[usize::from(row)].is_of_communicator() {
             return None;

@@ -23,7 +23,7 @@ pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
 }
 
 /// Returns true if the processes may belong to one job. One of four conditions is enough: their ranks are all
-/// different, all their ranks are known, they have the same run ID, or they have the same command.
+/// different, the rank of each process is known, they have the same run ID, or they have the same command.
 pub(crate) fn is_one_job(processes: &[Rank<'_>]) -> bool {
     let runs: HashSet<_> = processes.iter().map(|one| &one.facts.run).collect();
     let commands: HashSet<_> = processes.iter().map(|one| &one.facts.command).collect();
@@ -37,8 +37,8 @@ fn have_own_ranks(processes: &[Rank<'_>]) -> bool {
     ranks.len() == processes.len()
 }
 
-/// Returns the name of the program in a command line, without its folder. If a Python interpreter
-/// runs a script, it is the name of the script.
+/// Returns the name of the program in a command line, without its folder. If a Python interpreter runs a script,
+/// returns the name of the script.
 pub(crate) fn program(command: &str) -> &str {
     let mut words = command.split_whitespace().map(file_name);
     let first = words.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The iterations of several ranks compared: the slowest rank in each iteration, and the time by
-//! which it exceeds the others.
+//! The iterations of several ranks compared: the slowest rank in each iteration, and the time by which it exceeds the
+//! other ranks.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -58,7 +58,7 @@ impl Report {
         let is_one_job = names::is_one_job(&ranks);
         let names = names::names(&ranks);
         // If the iterations of a trace are unknown, its process cannot be compared with others iteration by
-        // iteration. Then no processes are compared.
+        // iteration. In that case, none of the processes are compared with each other.
         let is_counted = |process: &Process| !process.facts.origin.lacks(Data::Iterations);
         let compared = match is_one_job && processes.iter().all(is_counted) {
             true => &ranks[..],

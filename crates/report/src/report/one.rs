@@ -309,7 +309,7 @@ impl TableSizes {
         most.or_else(|| alone(0)).unwrap_or(1)
     }
 
-    /// Adds the ledgers of windows that differ much from the ledger of all windows to the text.
+    /// Adds the ledgers of the windows that differ from the ledger of all windows to the text (see [`ledger::unlike`]).
     fn unlike(&self, process: &Process, lines: &mut Lines) {
         let fewest = self.rows.iter().min().unwrap_or(&0);
         let room = lines.left().saturating_sub(self.others + 1 + fewest);

@@ -166,8 +166,8 @@ fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String>
     processes.iter().map(place).collect()
 }
 
-/// Adds the table with a row for each process to the text, on at most `room` lines. A few processes
-/// are shown even if there is no room.
+/// Adds the table with a row for each process to the text, on at most `room` lines. At least [`MIN_PROCESSES`]
+/// processes are shown, even if there is no room.
 fn table(
     processes: &[Process],
     is_one_job: bool,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub(crate) use balance::Routing;
 use tllmprof_record::{Event, What};
 
-/// Maximum number of experts to distinguish, in all layers together.
+/// Maximum number of experts whose load is stored, in all layers together. The loads of further experts are dropped.
 const MAX_EXPERTS: usize = 1 << 16;
 
 /// The number of tokens that each expert of a layer received (its load).
@@ -128,14 +128,14 @@ fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
     Some(most as f64 * count / sum)
 }
 
-/// Returns the busiest expert's load divided by the mean load, as a mean over the layers that
-/// received tokens.
+/// Returns the busiest expert's load divided by the mean load, as a mean over the layers that received tokens; `None`
+/// if no layer did.
 pub(crate) fn mean(loads: &[LayerLoad]) -> Option<f64> {
     mean_of(loads.iter().filter_map(LayerLoad::of_mean))
 }
 
-/// Returns the busiest GPU's load divided by the mean load of a GPU, as a mean over the layers that
-/// received tokens.
+/// Returns the busiest GPU's load divided by the mean load of a GPU, as a mean over the layers that received tokens.
+/// Returns `None` if no layer did, or if the experts cannot be divided equally.
 pub(crate) fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
     mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
 }
@@ -172,7 +172,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
         .filter(|gpus| *gpus > 1)
 }
 
-/// Returns the number that follows one of these options in a command line.
+/// Returns the number that follows one of these options in a command line; `None` if none of them has a number.
 fn option(command: &str, names: &[&str]) -> Option<usize> {
     let mut words = command.split_whitespace().peekable();
     while let Some(word) = words.next() {

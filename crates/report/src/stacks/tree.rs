@@ -12,7 +12,7 @@ use crate::events::samples::Frames;
 /// Maximum number of nodes of a call tree. The samples of further nodes are counted only in their
 /// callers.
 const MAX_NODES: usize = 2000;
-/// Minimum share of all samples, as a fraction, for a node to be kept.
+/// Minimum share of all samples, as a fraction, for a node to be part of the finished tree.
 const MIN_SHARE: f64 = 0.001;
 
 /// A function of a call tree, as called by one caller or as the outermost function.
@@ -91,13 +91,14 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// Returns the tree, which keeps only the nodes with the most samples.
+    /// Returns the tree, without nodes below [`MIN_SHARE`]. Of the remaining nodes, only the [`MAX_NODES`] with the
+    /// most samples are returned.
     pub(crate) fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();
         };
-        // A caller has at least as many samples as each of its callees, and a lower index. So if a
-        // node is kept, its caller is kept, too.
+        // A caller has at least as many samples as each of its callees, and a lower index. So if a node stays in the
+        // tree, its caller stays, too.
         let mut kept: Vec<_> = (1..self.nodes.len()).collect();
         kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * MIN_SHARE);
         kept.sort_by_key(|at| (Reverse(self.nodes[*at].samples), *at));

@@ -69,7 +69,7 @@ pub(crate) struct Job {
     /// Number of ranks in a group; 0 if all ranks are one group. Ranks of different groups do not
     /// wait for each other.
     pub group: u64,
-    /// A rank whose record begins later than the others, and the first iteration in that record.
+    /// A rank whose record begins later than those of the other ranks, and the first iteration in that record.
     pub later: Option<(u64, u64)>,
     /// A rank whose record lacks one collective, and the iteration of that collective.
     pub lost: Option<(u64, u64)>,

@@ -10,8 +10,8 @@ use tllmprof_report::Report;
 /// the record marks as not satisfying it.
 type Condition = (&'static str, fn(u64) -> bool);
 
-/// Returns a server's record and the true figures of its iterations. `batch` returns the batch of
-/// an iteration. If there is a condition, the windows have it.
+/// Returns a server's record and the true figures of its iterations. `batch` returns the batch of an iteration. If
+/// `condition` is given, the record states it as the condition of all windows.
 fn with_batches(
     condition: Option<Condition>,
     batch: impl Fn(&Truth) -> Option<Batch>,
@@ -478,7 +478,7 @@ fn slow_iterations_have_their_batches() {
     assert_eq!(batch(112)["prefill_tokens"], 900);
     assert_eq!(batch(109), &Value::Null);
     assert_eq!(batch(129)["phase"], "decode");
-    // The batch of iteration 112 is large, but the GPU did no more work than in others, so the
+    // The batch of iteration 112 is large, but the GPU did no more work than in other iterations, so the
     // batch must not be named as the cause.
     assert!(!report.text().contains("prefill of"), "{}", report.text());
 }

@@ -186,8 +186,8 @@ fn each_number_of_the_brief_is_one_of_the_json() {
         assert!(text.chars().count() <= LONGEST, "{name}: {text}");
         briefs.push((text, known));
     }
-    // Make sure that the test can find errors: the JSON of another record must lack some numbers of
-    // this text.
+    // Make sure that the test can find errors: if the numbers of this text are looked up in the JSON of another record,
+    // some of them must be missing.
     for (place, (text, _)) in briefs.iter().enumerate() {
         let other = &briefs[(place + 3) % briefs.len()].1;
         if numbers(text).len() > 10 {

@@ -17,7 +17,7 @@ struct Run {
     rank: u64,
     iterations: u64,
     time: f64,
-    /// If it is `Some(n)`, one iteration in n takes ten times as long; `None` if none does.
+    /// `Some(n)` if one iteration in n takes ten times as long as the other iterations; `None` if no iteration does.
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,

@@ -248,7 +248,7 @@ fn the_strongest_comes_first_and_symptoms_after_their_cause() {
     };
     let report = report(&[both]);
     assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
-    // The symptom (low utilisation) has no loss, because its time is already in the losses of its
+    // The symptom (low utilization) has no loss, because its time is already in the losses of its
     // causes.
     let symptom = &report.findings[2];
     assert_eq!((&*symptom.advice, symptom.loss), ("fix gil first", None));

@@ -303,8 +303,8 @@ fn what_does_not_match_is_said_and_left_out() {
         "{:?}",
         found.notes
     );
-    // If a rank's record begins a little later than the others, their earlier iterations are left
-    // out. If it begins much later, the rank is left out.
+    // If one rank's record begins a little later than those of the other ranks, the earlier iterations of the other
+    // ranks are left out. If it begins much later, that rank is left out.
     for (later, steps, note) in [
         (5, 35, "have no match"),
         (30, 40, "rank 6: records of too few"),

@@ -134,7 +134,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // If no step was recognized, the last line ends with this reason. A note about the condition must not follow.
+    // If no step was recognized, the last line ends with the reason for that. No clause about `TLLMPROF_WHERE` follows.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -161,8 +161,8 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Each pass launches kernels with other handles, and more kernels than the pass before, so
-        // that no pattern recurs.
+        // Each pass launches more kernels than the pass before, and none of the kernels of that pass, so that no
+        // pattern recurs.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
         }

@@ -1,5 +1,5 @@
 //! Tests with several threads: one thread has the turn (the right to switch windows), and other threads wait
-//! for it for a limited time.
+//! for that thread for a limited time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -17,8 +17,8 @@ use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_t
 use crate::{STATE, by_name, slot};
 
 /// Returns a fake process with two channels to its sink (profilers and record). When the sink switches windows at
-/// `point`, it sends a message, and continues only after the test has sent one back. `gil` is true if the switching
-/// thread has the GIL and a thread of the library waits for it.
+/// `point`, the sink sends a message, and continues only after the test has sent one back. `gil` is true if the
+/// switching thread has the GIL and a thread of the library waits for the GIL.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();

@@ -65,7 +65,7 @@ impl Unwinder {
         Some(self.rules.function_at(modules, address)?.start)
     }
 
-    /// Adds a code address for each function of a sleeping thread's stack, innermost first. Stops
+    /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops
     /// at the first function that cannot be determined. For callers, the address is inside the call
     /// instruction.
     pub(crate) fn unwind(
@@ -131,7 +131,8 @@ impl Walk<'_> {
         self.registers.program_counter - self.behind_call
     }
 
-    /// Replaces the registers with those of the caller.
+    /// Replaces the registers with those of the caller. If the function has no caller, or the caller cannot be
+    /// determined, the registers are unchanged.
     fn step(&mut self) -> UnwindResult {
         let function = self
             .unwinder
@@ -158,7 +159,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the registers of the caller of a function.
+    /// Returns the registers of the caller of a function; `None` if they cannot be determined.
     fn caller(&mut self, function: usize, rule: UnwindRule) -> Option<Registers> {
         let Registers {
             stack_pointer,
@@ -266,7 +267,7 @@ impl Stack {
         (self.start, self.is_all) = (start, true);
     }
 
-    /// Returns the word of the stack at an address.
+    /// Returns the word of the stack at an address; `None` if the word is not in the copy and cannot be read.
     fn word(&mut self, address: usize) -> Option<usize> {
         let known = self.known(address);
         if known.is_some() || self.is_all {

@@ -47,7 +47,7 @@ pub(super) struct UnwindInfo {
     pub caller: Option<Caller>,
 }
 
-/// The rules by which the caller of a function is found.
+/// The caller of a function: none, or the one that a rule gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caller {
     /// The function has no caller: the thread begins here.

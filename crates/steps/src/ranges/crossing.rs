@@ -77,7 +77,8 @@ impl Crossing {
         true
     }
 
-    /// Removes range `id`, which has ended. Returns `None` if the range is not in the table.
+    /// Removes range `id`, which has ended, and returns the data about its beginning. Returns `None` if the range is
+    /// not in the table.
     pub fn ended(&self, id: u64) -> Option<Begun> {
         let take = |place: &&OpenRange| {
             place.state.load(Ordering::Acquire) == USED
@@ -95,8 +96,8 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Between the search and the exchange, another thread may have reused this entry for
-        // another range.
+        // Between the search and the exchange, another thread may have reused this entry for another range. Then the
+        // entry stays in use.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)

@@ -119,7 +119,7 @@ fn position(table: &[AtomicUsize], handle: usize) -> Option<usize> {
     None
 }
 
-/// Stores a new handle in a free entry.
+/// Stores a new handle in a free entry of the table. Does nothing if the table has no free entry.
 fn put(table: &[AtomicUsize], handle: usize) {
     let free = places(table, handle).find(|&index| table[index].load(Ordering::Relaxed) == FREE);
     if let Some(index) = free {

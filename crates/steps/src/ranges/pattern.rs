@@ -28,7 +28,7 @@ pub enum CompiledPattern {
 }
 
 impl CompiledPattern {
-    /// Compiles the regular expression.
+    /// Builds the table of states of the expression. If the table would be too large, returns [`Self::Slow`].
     pub fn new(regex: &Regex) -> Self {
         Self::table(regex.as_str()).unwrap_or_else(|| Self::Slow(regex.clone()))
     }
@@ -53,7 +53,8 @@ impl CompiledPattern {
         Some(Self::Table { states, start })
     }
 
-    /// Returns true if the expression matches anywhere in the text.
+    /// Returns true if the expression matches anywhere in the text `bytes`. Without a table of states, only the first
+    /// `LONGEST` bytes are examined.
     #[inline]
     pub fn matches(&self, bytes: impl Iterator<Item = u8>) -> bool {
         match self {

@@ -11,8 +11,8 @@ use tllmprof_sync::{Lock, OnlyThread};
 /// name.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
-/// The number of ranges after which no more names are collected, because a program then hardly
-/// opens ranges with new names.
+/// The number of ranges after which no more names are collected. A program that has opened that number of ranges
+/// hardly opens ranges with new names.
 const LOOKED_AT: u32 = 4096;
 /// The number of similar names that the report shows.
 const REPORTED: usize = 3;
@@ -69,7 +69,8 @@ impl Seen {
         }
     }
 
-    /// Returns true if more names should be collected.
+    /// Returns true if more names should be collected: no range has matched the step rule yet, and fewer than
+    /// `LOOKED_AT` ranges were seen.
     #[inline]
     pub fn wants(&self) -> bool {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT

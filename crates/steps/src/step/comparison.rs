@@ -51,7 +51,8 @@ impl Counts {
         }
     }
 
-    /// Returns the factor between the two counts if it is close to a whole number; 1 if the counts agree.
+    /// Returns the factor between the two counts as a whole number; 1 if the counts agree. Returns `None` if the larger
+    /// count is not close to a multiple of the smaller one.
     fn factor(self) -> Option<u64> {
         let few = self.counted.min(self.learnt);
         let many = self.counted.max(self.learnt);
@@ -67,8 +68,8 @@ pub struct RuleComparison {
     what: Counted,
     /// The number of calls of the engine's function when the comparison began.
     from: u64,
-    /// The number of recurrences of the pattern since the learner (which searches the calls for a pattern) was sure of
-    /// it.
+    /// The number of recurrences of the pattern since the learner (which searches the calls for a pattern) became sure
+    /// of the pattern.
     learnt: u64,
     /// The counts at the time when the learner (which searches the calls for a pattern) became sure of the pattern.
     /// `block` has the counts at the end of the latest block.
@@ -80,7 +81,7 @@ pub struct RuleComparison {
     blocks: u64,
 }
 
-/// The progress of the comparison after it has handled a call.
+/// The progress of the comparison after it has examined a call.
 pub enum ComparisonProgress {
     Continues,
     Ends(Option<Mismatch>),

@@ -7,7 +7,7 @@ use tllmprof_calls::{CALLS, Call, CallPurpose};
 pub enum Counted {
     /// A CUDA call. All functions that make this call count, such as the driver's and the runtime's.
     Call(Call),
-    /// An NVTX range that the program opens, or a native function that the step rule names.
+    /// An NVTX range whose name matches the step rule, or a native function that the step rule names.
     Named,
     /// A Python function that the step rule names. Its count is separate from that of native functions. With the rule
     /// `auto`, the steps may be calls of the native function of one engine or of the Python function of another,

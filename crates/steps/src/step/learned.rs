@@ -103,7 +103,7 @@ const fn is_followed(kind: CallPurpose) -> bool {
     )
 }
 
-/// Notes a call in a thread's trail (the list of recent calls that the learner reads).
+/// Adds a call to `trail`, the list of a thread's recent calls that the learner reads.
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
     match call.kind() {
         CallPurpose::KernelLaunch { handle } => {
@@ -182,7 +182,7 @@ impl Learned {
     }
 
     /// Called when a thread has entered a launch of GPU work. Returns the iteration that begins before the
-    /// launch, if one does.
+    /// launch; `None` if no iteration begins there.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let Memory {
             learner,
@@ -238,7 +238,7 @@ impl Learned {
         }
     }
 
-    /// Called when a copy or a wait has returned. Returns the iteration that begins now, if one does.
+    /// Called when a copy or a wait has returned. Returns the iteration that begins now; `None` if none begins.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let cell = slot.live(call);
         if cell.count() <= cell.limit() {
@@ -358,8 +358,8 @@ impl Learned {
         self.memory.learner.inner()
     }
 
-    /// Lets the threads run without reporting their calls until `iteration` begins. With `None`, no iteration
-    /// matters any more.
+    /// Lets the threads run without reporting their calls until `iteration` begins. `None` means that no particular
+    /// iteration has to be found from now on.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         let near = iteration.is_some_and(|next| self.is_near(next));
         if near != self.near || self.is_stale {

@@ -1,11 +1,12 @@
 //! Numbers the calls of all threads exactly, without a counter that each call has to update.
 //!
-//! The next call that may begin an iteration of interest is called the interesting call. As long as many calls remain
-//! before it, they are handed out to the threads as credit: each thread may count a number of calls by itself. The
-//! total credit never exceeds the number of calls before the interesting call, so the thread that makes the
-//! interesting call always stops and asks first. A thread that has used up its credit takes back the credit of all
-//! threads, which shows the number of calls so far, and hands out the rest again. Close to the interesting call no
-//! thread has credit, and each call is numbered in this module.
+//! The next call that may begin an iteration of interest (one at which the library has to act) is called the
+//! interesting call. As long as many calls remain before the interesting call, these calls are handed out to the
+//! threads as credit: each thread may count a number of calls by itself. The total credit never exceeds the number of
+//! calls before the interesting call, so the thread that makes the interesting call always stops and asks first. A
+//! thread that has used up its credit takes back the credit of all threads, which shows the number of calls so far, and
+//! hands out credit for the remaining calls. Close to the interesting call no thread has credit, and each call is
+//! numbered in this module.
 //!
 //! To take back credit, every thread has to see its new limit before its count is read, although threads use
 //! no memory fences. The process-wide barrier [`Fence`] ensures this.

@@ -2,7 +2,7 @@
 //!
 //! The steps of all threads are ordered by the time at which they begin. An iteration's number is its position in
 //! that order, and the iteration lasts until the next one begins, on any thread. A call gets its number with the
-//! session's lock held, right before it continues to the real function (a wait: right before it returns). So the
+//! session's lock held, right before it continues to the intercepted function (a wait: right before it returns). So the
 //! order of the numbers is the order in which steps begin. While a window is being opened or closed no call gets a
 //! number, unless its thread must not wait any longer.
 
@@ -67,8 +67,8 @@ pub struct Counter {
     to_begin: bool,
     /// True if the settings define the length of the warm-up.
     warmup_given: bool,
-    /// The comparison of an engine's steps with the pattern that recurs in the CUDA calls, as long as it
-    /// lasts.
+    /// The comparison of an engine's steps with the pattern that recurs in the CUDA calls; `None` if no comparison is
+    /// in progress.
     comparison: Option<RuleComparison>,
     fence: Fence,
 }
@@ -264,10 +264,10 @@ impl Counter {
         }
     }
 
-    /// Called when a stream capture has ended. Returns true if counting restarts. This happens only during
-    /// the warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture, or after
-    /// [`WARMUP_CAPTURES`] with graph launches between them. So counting is not interrupted in a program that
-    /// captures its graphs again later.
+    /// Called when a stream capture has ended. Returns true if counting restarts. Counting restarts only during the
+    /// warm-up, so that a program that captures its graphs again later is not interrupted. The warm-up ends after
+    /// [`WARMUP_ITERATIONS`] iterations in a row without a capture, or after [`WARMUP_CAPTURES`] captures with graph
+    /// launches between them.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
         if !self.restarts {
             return false;
@@ -320,7 +320,7 @@ impl Counter {
         self.restarts
     }
 
-    /// Makes stream captures no longer restart the count.
+    /// Called when a window opens or is requested. From then on, stream captures no longer restart the count.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
         if let StepRule::Learned(learned) = &mut self.rule {
@@ -328,8 +328,8 @@ impl Counter {
         }
     }
 
-    /// Lets the threads run without reporting their calls until `iteration` begins. With `None`, no iteration
-    /// matters any more.
+    /// Lets the threads run without reporting their calls until `iteration` begins. `None` means that no particular
+    /// iteration has to be found from now on.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
             (StepRule::Calls(ledger), None) => ledger.hand_out(slots, None),

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 /// Determines which iteration begins at which call. Calls are numbered from 0.
 ///
-/// A call that opens an iteration does so before it continues to the real function. A call that closes an
+/// A call that opens an iteration does so before it continues to the intercepted function. A call that closes an
 /// iteration does so when it returns, and the next iteration begins then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {

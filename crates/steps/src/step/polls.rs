@@ -1,4 +1,5 @@
-//! A thread's waits by polling: it asks again and again whether work is done, and makes no other call meanwhile.
+//! A thread's waits by polling: the thread asks again and again whether work is done, and makes no other call
+//! meanwhile.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,11 +33,12 @@ pub enum Polled {
     Ends { since: Option<u64> },
 }
 
-/// A thread counts as one that polls after this number of series in a row. Then a single query that finds new work done
-/// is a wait, too. Memory allocators, for example, also make single queries, and do not wait by them.
+/// The number of successive series of queries after which a thread counts as one that polls. From then on, a single
+/// query that finds new work done is a wait, too. Memory allocators, for example, also make single queries, but do not
+/// wait by them.
 const SERIES_OF_POLLER: u64 = 3;
 
-/// The polling state of a thread. Only that thread uses it.
+/// Data about a thread's waits by polling. Only that thread uses it.
 #[derive(Debug, Default)]
 pub struct Polls {
     is_polling: AtomicU64,
@@ -144,7 +146,7 @@ mod tests {
 
     const EVENT: u64 = 7;
 
-    /// Returns the state of a thread that is known to poll. Its last series was at `made`.
+    /// Returns the state of a thread that is known to poll. `last` are the calls that it had made at its last series.
     fn of_poller(last: CallsMade) -> Polls {
         let polls = Polls::default();
         for _ in 0..SERIES_OF_POLLER {

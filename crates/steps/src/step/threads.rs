@@ -101,7 +101,7 @@ const fn rows_of<const N: usize>(waits: bool) -> [usize; N] {
     rows
 }
 
-/// The counting state of a thread. Only one thread at a time uses a slot.
+/// A thread's counters of calls, and its other data for counting steps. Only one thread at a time uses a slot.
 #[repr(C)]
 pub struct Slot {
     live: [Cell; ROWS],
@@ -111,8 +111,8 @@ pub struct Slot {
     /// asking) was taken back.
     given: AtomicU64,
     taken: AtomicBool,
-    /// True while the thread begins a step: its call has a number but has not continued to the real function
-    /// yet.
+    /// True while the thread begins a step: its call has a number but has not yet continued to the intercepted
+    /// function.
     begins: AtomicBool,
     open: OpenRanges,
     polls: Polls,
@@ -225,12 +225,12 @@ impl Slot {
         &self.open
     }
 
-    /// Returns the thread's polling state.
+    /// Returns the data about the thread's waits by polling.
     pub fn polls(&self) -> &Polls {
         &self.polls
     }
 
-    /// Returns the numbers of calls that gave work, and that waited, outside stream captures.
+    /// Returns the numbers of calls outside stream captures that gave the GPU work, and that waited for the GPU.
     pub fn calls_made(&self) -> CallsMade {
         let sum = |rows: &[usize]| rows.iter().map(|&row| self.live[row].count()).sum();
         CallsMade {
@@ -239,12 +239,13 @@ impl Slot {
         }
     }
 
-    /// Returns true if a call of the thread has a number but has not continued to the real function yet.
+    /// Returns true if a call of the thread has a number but has not yet continued to the intercepted function.
     pub fn is_beginning(&self) -> bool {
         self.begins.load(Ordering::Acquire)
     }
 
-    /// Sets the flag that a call of the thread has a number but has not continued to the real function yet.
+    /// Sets or clears the flag that a call of the thread has a number but has not yet continued to the intercepted
+    /// function.
     pub fn set_beginning(&self, begins: bool) {
         self.begins.store(begins, Ordering::Release);
     }

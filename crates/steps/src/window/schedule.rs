@@ -51,7 +51,7 @@ pub struct Schedule {
     /// The search for steady iterations, if the window has to begin once the time of an iteration
     /// has settled; else `None`.
     settling: Option<Settling>,
-    /// The state of the window's length, if the window lasts until its figures are precise enough.
+    /// The data for the window's length, if the window lasts until its figures are precise enough; otherwise `None`.
     length: Option<Length>,
     /// A window that was requested while the process runs and has not opened yet. If a planned window is due as well,
     /// the requested window opens first.

@@ -101,7 +101,7 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
         windows(&even),
         [(asked, window(6, 10)), (next, window(12, 14))]
     );
-    // A window that is not complete when the process ends reports the iterations that it has got.
+    // A window that is not complete when the process ends reports the iterations that it contains.
     let mut cut = of_some(&[asked], 10, |n| n == 5 || n > 8);
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));

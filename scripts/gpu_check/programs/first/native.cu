@@ -54,7 +54,7 @@ static long long clock_ns(clockid_t clock)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-// Returns true and notes the time when the new step begins. Returns false if the program's time is over.
+// Stores the time when the new step begins, and returns true. Returns false if the program's time is over.
 static bool next_step()
 {
     static long long end;

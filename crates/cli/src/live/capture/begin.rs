@@ -89,7 +89,8 @@ fn leave_ended(candidates: &mut Vec<CaptureCandidate>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the iteration counts of all candidates that have not ended.
+/// Reads the iteration counts of all candidates. Candidates that end before they answer are left out. Fails if a
+/// candidate sends no answer or another answer.
 fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     let since = Instant::now();
     let asked = |candidate: &mut CaptureCandidate| candidate.ask(&Request::Status);
@@ -209,8 +210,8 @@ pub(super) fn begin(
 /// An answer to a request, with the index of the process that gave it. `None` if the process has ended.
 type CaptureAnswer = (usize, io::Result<Option<ControlEvent>>);
 
-/// Sends `request` to the processes in lockstep if `in_lockstep` is true, otherwise to the processes that are not in
-/// lockstep. Returns their answers.
+/// Sends `request` to the processes in lockstep (which make the same steps at the same time) if `in_lockstep` is true,
+/// otherwise to all other processes. Returns the answers of the processes that got the request.
 fn ask(
     candidates: &mut [CaptureCandidate],
     plan: &Plan,

@@ -1,5 +1,5 @@
-//! Waits for the windows (ranges of captured iterations) that the processes have accepted, shows their progress, and
-//! stops them if necessary.
+//! Waits for the windows (ranges of captured iterations) that the processes have accepted, and shows their progress.
+//! Closes the windows early if the user interrupts the command, or if no iteration begins in time.
 
 use std::io;
 use std::path::PathBuf;

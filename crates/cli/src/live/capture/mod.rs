@@ -289,7 +289,7 @@ fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     }
 }
 
-/// Counts the interrupts (SIGINT or SIGTERM) that the user sends from now on.
+/// Returns a counter of the interrupts (SIGINT or SIGTERM) that the user sends from now on.
 pub(crate) fn interrupts() -> Result<Arc<AtomicUsize>> {
     let count = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -346,7 +346,7 @@ impl CaptureRequest {
     }
 }
 
-/// Returns the name of a process for messages: its number, and its rank if that is known.
+/// Returns the name of a process for messages: its process id, and its rank if that is known.
 fn name(status: &Status) -> String {
     match status.rank {
         Some(rank) => format!("{} (rank {rank})", status.pid),

@@ -1,7 +1,7 @@
 //! The energy counters of the machine's GPUs, read with NVML (NVIDIA's management library) at each scrape.
 //!
-//! A thread of its own reads them, because a query of a broken GPU may never return. The metrics of the processes are
-//! then served without the energy.
+//! A separate thread reads the counters, because a query of a broken GPU may never return. In that case, the metrics of
+//! the processes are served without the energy.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-/// The longest time that a scrape waits for the counters. NVML needs some milliseconds for eight GPUs; only the first
-/// scrape may come before NVML has been initialized.
+/// The longest time that a scrape waits for the counters. NVML needs some milliseconds for eight GPUs. Only the first
+/// scrape may reach this limit, because NVML may still be initializing.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// The energy that a GPU has used since its driver was loaded.
@@ -30,7 +30,7 @@ pub(crate) struct EnergyReader {
 }
 
 impl EnergyReader {
-    /// Starts the thread that reads. If NVML or a GPU is missing, there are no counters.
+    /// Starts the thread that reads the counters. Without NVML, the thread ends at once.
     pub(crate) fn start() -> Self {
         let (requests, requested) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
@@ -42,9 +42,10 @@ impl EnergyReader {
         }
     }
 
-    /// Returns the present values of the counters. The list is empty if no counter can be read, or not in time.
+    /// Returns the present values of the counters. The list is empty if no counter can be read, or if the thread does
+    /// not answer within [`MAX_WAIT`].
     pub(crate) fn read(&mut self) -> Vec<GpuEnergy> {
-        // An earlier request is answered first if its answer came too late for its scrape. That answer is dropped.
+        // The answer to an earlier request may have come too late for that request's scrape. Such an answer is dropped.
         while self.unanswered > 0 && self.answers.try_recv().is_ok() {
             self.unanswered -= 1;
         }
@@ -58,7 +59,7 @@ impl EnergyReader {
     }
 }
 
-/// Answers requests until there can be no further ones, or until NVML turns out to be missing.
+/// Answers each request with the counters until the [`EnergyReader`] is dropped. Returns at once if NVML is missing.
 fn answer_all(requested: &Receiver<()>, answer: &Sender<Vec<GpuEnergy>>) {
     let Ok(nvml) = Nvml::init() else { return };
     while requested.recv().is_ok() && answer.send(energies(&nvml)).is_ok() {}

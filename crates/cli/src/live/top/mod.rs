@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a table each second: `count` tables, or until the reader closes the pipe.
+/// Prints a table each second, until `count` tables are printed or the reader closes the pipe.
 fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
     // A rate is computed from two samples. This call takes the first sample, before the first table.

@@ -20,8 +20,8 @@ use crate::{failure, output};
 /// Time that a running capture has to stop when the command `top` ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// The identity of a process: its host and its number. The number is not enough, because two containers may use the
-/// same process numbers.
+/// The identity of a process: its host and its process id. The process id is not enough, because two containers may use
+/// the same ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id {
     host: String,

@@ -1,5 +1,5 @@
-//! The terminal as a full screen: sets the screen up, draws on it, and restores the terminal in whatever way the
-//! command ends.
+//! The terminal as a full screen: sets the screen up, draws on it, and restores the terminal when the command ends,
+//! also after an error or a panic.
 
 use std::cell::RefCell;
 use std::io::{self, Write};

@@ -17,7 +17,7 @@ impl TrampolinePages {
     /// there in the meantime.
     ///
     /// # Errors
-    /// The system refuses the mapping.
+    /// Returns an error if the system refuses the mapping.
     pub(crate) fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
         // SAFETY: the mapping is new and replaces no other. Old kernels do not know MAP_FIXED_NOREPLACE and may map the
         // pages elsewhere; such a mapping is removed.
@@ -69,7 +69,7 @@ impl TrampolinePages {
     /// Makes the code executable.
     ///
     /// # Errors
-    /// The system does not allow it.
+    /// Returns an error if the system does not allow executable memory.
     pub(crate) fn finish(&self) -> Result<(), Denied> {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
         // SAFETY: these pages belong to this object and have this size, and no thread runs code in them yet.
@@ -93,7 +93,6 @@ impl TrampolinePages {
         unsafe { libc::munmap(place, self.size) };
     }
 
-    /// Returns the address range of the pages.
     #[cfg(test)]
     pub(crate) fn range(&self) -> Range<usize> {
         self.start..self.start + self.size

@@ -139,8 +139,8 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that still works on iteration 5 must not have it measured, although iteration 6, which another
-        // thread has begun, is measured.
+        // For a thread that still works on iteration 5, the iteration must not count as measured, although iteration 6,
+        // which another thread has begun, is measured.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

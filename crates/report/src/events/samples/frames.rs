@@ -10,7 +10,7 @@ use super::native::Modules;
 use super::sleep::Sleep;
 use crate::events::facts::{Facts, name};
 
-/// Maximum number of frames to keep. Further frames are only counted.
+/// Maximum number of frames to store. Further frames are only counted.
 const MAX_FRAMES: usize = 1 << 22;
 
 /// Maximum depth of a stack. In a damaged record the callers of a frame may form a cycle, which
@@ -42,7 +42,7 @@ pub struct Frames {
 }
 
 impl RawFrames {
-    /// Adds a frame. Returns false if the limit is reached.
+    /// Adds a frame. Returns false, and drops the frame, if [`MAX_FRAMES`] frames are stored already.
     pub(crate) fn add(&mut self, id: u32, parent: u32, name: StringId) -> bool {
         let has_room = self.0.len() < MAX_FRAMES || self.0.contains_key(&id);
         if has_room && id != 0 {
@@ -114,28 +114,30 @@ impl Frames {
         self.get(id).map_or("?", |frame| self.name(frame.function))
     }
 
-    /// Returns the name of a function, which is given by its index.
+    /// Returns the name of a function, which is given by its index in `functions`; `?` if there is no such function.
     #[must_use]
     pub fn name(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.name)
     }
 
-    /// Returns the location (file, line and name) of a function's code.
+    /// Returns the location (file, line and name) of a function's code. `function` is its index in `functions`; `None`
+    /// is returned if there is no such function.
     #[must_use]
     pub fn location(&self, function: u32) -> Option<Location> {
         let known = self.functions.get(function as usize);
         known.map(Function::location)
     }
 
-    /// Returns a function's name for display, with only the last part of the file's path.
+    /// Returns a function's name for display, with only the last part of the file's path; `?` if there is no such
+    /// function.
     pub fn label(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.label)
     }
 }
 
-/// Parses a Python function from a text of the form `QUALNAME (FILE:LINE)`.
+/// Parses a Python function from a text of the form `QUALNAME (FILE:LINE)`. A text of another form becomes the name.
 fn python(text: &str) -> Function {
     let label = match text.rsplit_once(" (") {
         Some((qualified, place)) => {

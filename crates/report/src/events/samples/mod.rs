@@ -29,9 +29,10 @@ use workers::Workers;
 /// Minimum number of samples that is enough to compare functions by their shares.
 pub const ENOUGH: u64 = 200;
 
-/// Maximum number of samples to keep. Further samples are only counted.
+/// Maximum number of samples to store. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 20;
-/// Maximum number of other threads and child processes to keep for a sample of a wait.
+/// Maximum number of tasks (other threads and child processes) whose states are stored for one sample of a waiting
+/// thread.
 const MAX_TASKS: usize = 8;
 
 /// A sample of a thread's stack.
@@ -95,7 +96,7 @@ pub(crate) struct RawStacks {
     samples: Vec<StackSample>,
     /// Data about sleeping threads. The key is the thread and the time of its sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
-    /// The samples, by the same key, at which a thread had not woken since its previous sample.
+    /// The keys (thread and time in ticks) of the samples at which a thread had not woken since its previous sample.
     continuing: HashSet<(u32, u64)>,
     /// The states of other threads and child processes at samples of waits. The key is the time of the sample in ticks.
     meanwhile: HashMap<u64, Vec<Meanwhile>>,

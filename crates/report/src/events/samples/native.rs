@@ -12,7 +12,8 @@ use tllmprof_symbols::{Image, demangle};
 use super::function::{Function, Origin};
 use crate::events::facts::{Facts, name};
 
-/// Maximum number of modules (programs and libraries) whose symbols are read.
+/// Maximum number of modules (programs and libraries) whose symbols are read. Functions in further modules are shown
+/// without names, as `MODULE+0xOFFSET`.
 const MAX_MODULES: usize = 64;
 
 /// The symbols of the modules that were read so far.
@@ -42,7 +43,8 @@ impl Modules {
         }
     }
 
-    /// Returns the native function for a text of the form `MODULE+0xOFFSET`.
+    /// Returns the native function for a text of the form `MODULE+0xOFFSET`. If no symbol is found for the text, the
+    /// text is the function's name.
     pub(crate) fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;

@@ -23,16 +23,18 @@ const MIN_AT_WORK: f64 = 0.5;
 /// Minimum share of the samples of all waits in a function, as a fraction, in which a task must be at work. This
 /// minimum excludes a task that has nothing to do with the waits and is at work only in short bursts.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
-/// Minimum number of waits, and of samples inside waits, for a decision whether a sleeping task causes the waits.
+/// Minimum numbers of a thread's waits (`MIN_WAITS`) and of the samples after the first one of each wait
+/// (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
-/// Minimum share of waits, as a fraction, since whose previous wait a sleeping task must have run to be their cause.
+/// Minimum share, as a fraction, of a thread's waits before which a sleeping task has run since the previous wait.
+/// Below this share, the task is not the cause of the waits.
 const MIN_RUNS: f64 = 0.8;
-/// Maximum share of the samples inside waits, as a fraction, at which a sleeping task that causes the waits has run
-/// since the previous sample. A task that runs more often, such as one that polls, does not run because of the waits.
+/// Maximum share, as a fraction, of the samples inside a thread's waits at which a sleeping task has run since the
+/// previous sample. A task that runs more often, such as one that polls, is not the cause of the waits.
 const MAX_RUNS_INSIDE: f64 = 0.5;
-/// Maximum time in nanoseconds between a sample of a waiting thread and the sample of another thread that shows the
-/// activity of that thread at the same time.
+/// Maximum time in nanoseconds between a sample of a waiting thread and a sample of another thread, for the second
+/// sample to show what the other thread did at the time of the first.
 const MAX_APART_NS: u64 = 5_000_000;
 /// Minimum share of a task's stacks, as a fraction, that must contain a function for the report to name the function.
 const MIN_IN_FUNCTION: f64 = 0.5;
@@ -85,7 +87,8 @@ struct TaskSample {
     key: TaskKey,
     activity: TaskActivity,
     has_run: bool,
-    /// The index of the thread's own sample nearest in time; `None` for child processes, or if there is none.
+    /// For a thread, the index of its own sample that is nearest in time to the sample of the wait. `None` for child
+    /// processes, or if the thread has no sample within [`MAX_APART_NS`].
     sample: Option<usize>,
 }
 
@@ -113,8 +116,8 @@ pub(super) struct Producers<'a> {
 }
 
 impl Producers<'_> {
-    /// Finds the samples in which a thread waits for a task of the program, and replaces their sleep by one that names
-    /// the task.
+    /// Finds the samples in which a thread waits for a task of the program, and replaces the sleeps of these samples by
+    /// sleeps whose texts name the task.
     pub(super) fn name_waits(&self, samples: &mut [StackSample], frames: &mut Frames) {
         if self.meanwhile.is_empty() {
             return;
@@ -295,7 +298,8 @@ fn nearest(samples: &[StackSample], thread: u32, at: u64) -> Option<usize> {
     (distance(&near) <= MAX_APART_NS).then_some(near)
 }
 
-/// For each waiting thread and task, true if the wake-ups of the task belong to the ends of the thread's waits.
+/// For each waiting thread and task, true if the wake-ups of the task belong to the ends of the thread's waits. That is
+/// so if the task runs before most waits but rarely inside them (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
 struct Linked(HashMap<(u32, TaskKey), bool>);
 
 /// Numbers of samples of a thread's waits at which a task has run since the previous sample: at first samples of
@@ -450,7 +454,8 @@ impl Produced {
         }
     }
 
-    /// Returns words for the task's activity, such as `busy in FUNCTION`, and the location of the function.
+    /// Returns words for the activity of the task `key` in these waits, such as `busy in FUNCTION`, and the location of
+    /// the function.
     fn does(
         &self,
         key: &TaskKey,
@@ -478,7 +483,8 @@ impl Produced {
         }
     }
 
-    /// Returns the innermost function of the program in which a thread is in most of its samples.
+    /// Returns the innermost function of the program in which the thread `key` is in most of its samples in these
+    /// waits. Returns `None` for a child process, because its stacks are not sampled.
     fn function(&self, key: &TaskKey, samples: &[StackSample], frames: &Frames) -> Option<u32> {
         let TaskKey::Thread(thread) = key else {
             return None;
@@ -514,9 +520,9 @@ impl Produced {
     }
 }
 
-/// Returns the innermost function of the program that is on most of the given stacks. `innermost` contains the
-/// innermost frame of each stack. An outermost function of the stacks, such as a thread's start function, is returned
-/// only if no other function is on most of them.
+/// Returns the innermost function of the program that is on most of the given stacks; `None` if there is no such
+/// function. `innermost` contains the innermost frame of each stack. An outermost function of the stacks, such as a
+/// thread's start function, is returned only if no other function is on most of them.
 fn common(innermost: impl Iterator<Item = u32>, frames: &Frames) -> Option<u32> {
     // For each function, the number of stacks that contain it, and the sum of its depths in these stacks.
     let mut functions: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -685,7 +691,7 @@ mod tests {
                         has_run: doing.has_run,
                         call: (!is_thread && !doing.is_busy).then_some(call),
                         name: 0,
-                        // Each step starts another child process. All of them have the same name.
+                        // Each step starts another child process. All child processes have the same name.
                         id: if is_thread {
                             OTHER
                         } else {

@@ -27,8 +27,8 @@ pub enum SleepKind {
 }
 
 impl SleepKind {
-    /// Returns the kind of a sleep in this system call, if the call alone determines it: a sleep for a given time, or a
-    /// wait for a file or a lock on a file.
+    /// Returns the kind of a sleep in this system call: a sleep for a given time, or a wait for a file or a lock on a
+    /// file. Returns `None` for other calls, which do not determine the kind.
     pub(super) const fn of_call(call: SystemCall) -> Option<Self> {
         use SystemCall as Call;
         match call {
@@ -75,7 +75,7 @@ pub struct Sleep {
     /// The innermost function of the program on the sleeping thread's stack; `None` if it is not
     /// known.
     pub location: Option<Location>,
-    /// For a wait for a producer: how often the producer was at work.
+    /// For a wait for a producer, the share of the wait's samples at which the producer was at work; otherwise `None`.
     pub producer: Option<ProducerShare>,
 }
 
@@ -97,7 +97,7 @@ impl Sleep {
         }
     }
 
-    /// Returns the text for the cause if the thread waits for `producer`.
+    /// Returns the text for the cause if the thread waits for `producer`. The text names the same functions as `cause`.
     pub(super) fn cause_for(&self, producer: &str) -> String {
         let place = self.cause.strip_prefix(FOR_WORK);
         let place = place.or_else(|| self.cause.strip_prefix(BLOCKED));
@@ -107,7 +107,7 @@ impl Sleep {
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
-/// Beginning of the text for the cause of a wait that is of no other kind.
+/// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`].
 pub(super) const BLOCKED: &str = "blocked";
 /// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

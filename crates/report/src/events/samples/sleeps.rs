@@ -125,8 +125,8 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the innermost Python function that belongs to the program; if there is none, the
-    /// innermost Python function.
+    /// Returns the innermost Python function that belongs to the program. If there is none, returns the innermost
+    /// Python function. If there is no Python function at all, returns `None`.
     fn python(&self) -> Option<&'a Function> {
         let own = |function: &&&Function| function.origin == Origin::Program;
         let found = self.python.iter().find(own).or(self.python.first());
@@ -191,7 +191,8 @@ impl<'a> Stacks<'a> {
 
     /// Finds a function of Python's standard library in which the thread waits for another thread. Returns the
     /// function's name in the report, and true if the other thread may give work to this thread. If several such
-    /// functions are on the stack, the one that the program called is used.
+    /// functions are on the stack, the one that the program called is used. Returns `None` if there is no such
+    /// function.
     fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);
@@ -224,7 +225,8 @@ impl<'a> Stacks<'a> {
         self.inner.iter().any(|function| is_it(&function.name))
     }
 
-    /// Returns the function of the C library that was called by code outside the C library.
+    /// Returns the function of the C library that was called by code outside the C library; `None` if the system call
+    /// was not made in the C library.
     fn called(&self) -> Option<&str> {
         let of_library = |function: &&&Function| function.origin == Origin::C;
         let last = self.inner.iter().take_while(of_library).last()?;

@@ -14,7 +14,7 @@ use crate::events::spans::{self, Span};
 /// Maximum time, in nanoseconds, between two calls of a thread that give work to the GPU. If the time is longer, the
 /// thread is not regarded as at work between these calls.
 const MAX_APART_NS: u64 = 1_000_000;
-/// Maximum number of time spans in which threads gave work to the GPU.
+/// Maximum number of stored time spans in which threads gave work to the GPU.
 const MAX_SPANS: usize = 1 << 20;
 /// Minimum number of samples of a wait, for a decision whether it is a wait for another thread.
 const MIN_SAMPLES: u64 = 8;

@@ -11,7 +11,7 @@ use super::fit::{Fit, Jump, median};
 use super::matching::{Group, Matched};
 use crate::ranks::Rank;
 
-/// Maximum number of a group's collectives that are used to align clocks.
+/// Maximum number of a group's collectives that are used to align clocks. If there are more, every n-th one is used.
 const MAX_EVENTS: usize = 4096;
 /// Maximum error between the times of two processes that read the same host's clock, in
 /// nanoseconds.
@@ -72,8 +72,8 @@ pub(crate) struct Clocks {
     /// For each host, the index of one of its processes.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// For each process, an offset that is added to the offset of its host. It differs from 0 only if the times of this
-    /// process jump and the times of the other processes on its host do not.
+    /// For each process, an offset that is added to the offset of its host. This offset differs from 0 only if the
+    /// times of the process jump and the times of the other processes on its host do not.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }
@@ -134,8 +134,8 @@ impl Clocks {
         clocks
     }
 
-    /// Aligns hosts of a group that are not aligned yet with hosts of the group that are. Returns
-    /// true if at least one host was aligned.
+    /// Aligns those hosts of a group whose offset is not known yet with hosts of the group whose offset is known.
+    /// Returns true if at least one host was aligned.
     fn align(&mut self, group: &Group<'_>) -> bool {
         let mut by_host: Vec<Vec<usize>> = vec![Vec::new(); self.fits.len()];
         for (at, lane) in group.lanes.iter().enumerate() {
@@ -232,8 +232,8 @@ impl Clocks {
         points
     }
 
-    /// Finds processes whose times jump although the clock of their host does not. The reason is that the GPU times
-    /// that the driver gives to a single process may jump.
+    /// Finds processes whose times jump although the clock of their host does not. Such a jump occurs in the GPU times
+    /// that the driver gives to a single process.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -281,7 +281,8 @@ impl Clocks {
         }
     }
 
-    /// Converts a time in the record of the process `place` to the clock of the first host.
+    /// Converts a time in the record of the process `place` to the clock of the first host. Both times are in
+    /// nanoseconds.
     pub(crate) fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
         let fit = self.fits[self.hosts[place]].as_ref();

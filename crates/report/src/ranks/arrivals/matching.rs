@@ -7,7 +7,7 @@ use crate::collectives::{Collective, ROWS};
 use crate::ranks::Rank;
 use crate::ranks::groups::Members;
 
-/// Maximum number of collectives by which two ranks are compared.
+/// Maximum number of collectives by which two ranks are compared. If there are more, every n-th one is used.
 const MAX_COMPARED: usize = 256;
 /// Minimum number of collectives that are needed to compare two ranks.
 const MIN_COMPARED: usize = 3;
@@ -58,7 +58,8 @@ pub(crate) struct Matched<'a> {
     pub all: u64,
     /// Number of the collectives in `all` that were matched with collectives of other ranks.
     pub matched: u64,
-    /// Indexes of the processes that have too few of the iterations of their group.
+    /// Indexes of the processes that have far fewer iterations than the median process of their group. The group leaves
+    /// these processes out.
     pub few: Vec<usize>,
     /// Indexes of the processes with collectives in which no other process takes part.
     pub alone: Vec<usize>,
@@ -95,7 +96,8 @@ impl<'a> Lane<'a> {
         &self.all[self.of[at as usize] as usize]
     }
 
-    /// Returns the process's previous collective, of any operation. `at` is an index in `of`.
+    /// Returns the process's previous collective, of any operation; `None` for the first collective. `at` is an index
+    /// in `of`.
     pub(crate) fn before(&self, at: u32) -> Option<&'a Collective> {
         let before = (self.of[at as usize] as usize).checked_sub(1)?;
         self.all.get(before)
@@ -143,9 +145,9 @@ impl Group<'_> {
     }
 }
 
-/// Matches the collectives of several processes, which `places` contains as indexes in `processes`. No two of them
-/// may have the same rank. `hosts` contains the host of each process, and `members` shows which processes may be in
-/// one group.
+/// Matches the collectives of several processes. `places` contains their indexes in `processes`, and no two of these
+/// processes may have the same rank. `hosts` contains the host of each process, and `members` shows which processes may
+/// be in one group.
 pub(crate) fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],

@@ -62,8 +62,8 @@ impl Bound {
         }
     }
 
-    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each
-    /// rank. If not, the other ranks may wait for a rank without a record.
+    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each rank. If it is false,
+    /// the other ranks may wait for a rank without a record, so the verdict is never transfer-bound or mixed.
     fn judge(sum: &Sum, is_whole: bool) -> Self {
         let all = (sum.wait + sum.transfer).max(1) as f64;
         let off = sum.unsure as f64 / all;
@@ -88,7 +88,7 @@ pub struct CollectiveGroup {
     /// Indexes of the processes in this group.
     pub processes: Vec<usize>,
     pub events: u64,
-    /// Sums over the group's collectives. They leave out the first collective of each window, collectives in
+    /// Sums over the group's collectives. The sums leave out the first collective of each window, collectives in
     /// iterations that do not qualify, and collectives with impossible times.
     pub sum: Sum,
 }
@@ -159,8 +159,8 @@ impl Arrivals {
         })
     }
 
-    /// Returns the sums over a process's matched collectives of one operation and library. `row` is
-    /// their row in the table of kernel names.
+    /// Returns the sums over a process's matched collectives of one operation and library; `None` if there are none.
+    /// `row` is the row of the operation and library in the table of kernel names.
     pub fn kind(&self, process: usize, row: u8) -> Option<&Sum> {
         self.kinds.get(process)?.get(&row)
     }
@@ -246,7 +246,8 @@ impl StepSum {
     }
 }
 
-/// Returns the indexes of the processes that do not share their rank number with another process.
+/// Returns the indexes of the processes that do not share their rank number with another process. If some processes do,
+/// adds a note on this to `notes`.
 fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {
@@ -285,7 +286,7 @@ fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
         .iter()
         .map(|place| processes[*place].facts.rank)
         .collect();
-    // Limit the number of ranks, because in a damaged record it may be enormous.
+    // Limit the number of ranks, because a damaged record may state an enormous number.
     let size = size.unwrap_or(0).min(1 << 20);
     (0..size).filter(|rank| !there.contains(rank)).collect()
 }

@@ -73,8 +73,8 @@ pub(crate) struct Sums {
     /// Sums of each process's collectives.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
-    /// For each process, sums by operation and library. The key is their row in the table of kernel
-    /// names.
+    /// For each process, sums by operation and library. The key is the row of the operation and library in the table of
+    /// kernel names.
     pub kinds: Vec<BTreeMap<u8, Sum>>,
     /// Lateness of each process in each iteration of `steps`, relative to the median rank, in
     /// microseconds; [`NONE`] if the process took part in no matched collective of that iteration.

@@ -24,8 +24,7 @@ fn gpu(comparison: &Comparison) -> [f64; 5] {
 
 #[test]
 fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
-    // In one of each three blocks of eight iterations, the GPU takes a fifth of the time that it
-    // takes in the other two.
+    // Of each three blocks of eight iterations, one block has a fifth of the GPU time of the other two blocks.
     const fn time(n: u64) -> u64 {
         if n % 24 < 8 { 1_000_000 } else { 5_000_000 }
     }

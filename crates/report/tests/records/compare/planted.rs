@@ -1,5 +1,5 @@
-//! Tests of comparisons with a planted change: on one side, one thing takes longer, by about 2 % of an iteration.
-//! `compare` has to find the change and name its cause. Without a change, it must report none.
+//! Tests of comparisons with a planted change: on one side, one part of an iteration takes longer, by about 2 % of the
+//! iteration. `compare` has to find the change and name its cause. Without a change, it must report none.
 //!
 //! The test suite runs only a few comparisons; `scripts/compare-sweep` runs more.
 
@@ -387,8 +387,8 @@ fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     }
 }
 
-/// Returns true if, in the list where the planted cause is expected, it is the first row whose change is
-/// statistically certain.
+/// Returns true if the planted cause is the first row with a statistically certain change, in the list where the cause
+/// is expected.
 fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let (list, name) = plant.cause();

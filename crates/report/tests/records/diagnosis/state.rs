@@ -10,7 +10,7 @@ use crate::common::{json, process};
 
 /// Time between two samples, in nanoseconds.
 const SAMPLE: u64 = 100 * MS;
-/// The process number of the loop.
+/// Process ID of the loop.
 const LOOP: u32 = 100;
 const MAX_CLOCK: u64 = 1980;
 

@@ -81,9 +81,9 @@ pub(crate) struct SyntheticLoop {
     pub rule: &'static str,
     /// Time of a garbage collection on another thread while the main thread waits, in nanoseconds.
     pub hidden_gc: u64,
-    /// SM utilization and memory bandwidth of each GPU, in per cent.
+    /// SM utilization and memory bandwidth of each GPU, in percent.
     pub metrics: Vec<(f64, Option<f64>)>,
-    /// The utilization that a GPU without SM metrics reports, in per cent.
+    /// The utilization that a GPU without SM metrics reports, in percent.
     pub gpu_util: Option<f64>,
     /// Number of tokens that each expert received, by layer.
     pub experts: Vec<Vec<u64>>,

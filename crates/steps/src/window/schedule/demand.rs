@@ -107,14 +107,14 @@ impl Schedule {
     /// Adds a window on demand, like [`Schedule::demand`], that begins after the end of the open window.
     ///
     /// # Errors
-    /// Returns the conflict if another window is in the way.
+    /// Returns the conflict if another window was requested before, or is planned for the same iterations.
     pub fn demand_after(&mut self, window: IterationRange) -> Result<(), Conflict> {
         if let Some(demanded) = self.demanded {
             return Err(Conflict::Demanded(demanded));
         }
         let planned = self.windows.get(self.next..).unwrap_or_default();
         let gives_way = self.is_settling() || self.length.is_some();
-        // A planned window that was interrupted needs the next iterations for its rest, so it conflicts with
+        // A planned window that was interrupted needs the next iterations to become complete, so it conflicts with
         // each request.
         let is_hit = |planned: &&IterationRange| self.rest.is_some() || planned.overlaps(&window);
         if let Some(planned) = planned.iter().filter(|_| !gives_way).find(is_hit) {
