@@ -231,11 +231,11 @@ impl<'a> Evidence<'a> {
 
     pub(crate) fn launching(&self) -> Launching {
         let millionths = self.iterations().map(|iteration| {
-            let share = iteration.launching as f64 / iteration.busy().max(1) as f64;
+            let share = iteration.launching.ns as f64 / iteration.busy().max(1) as f64;
             (share.min(1.0) * 1e6) as u64
         });
         let launch = self.iterations().filter(|iteration| iteration.launches > 0);
-        let means = launch.map(|iteration| iteration.launching / u64::from(iteration.launches));
+        let means = launch.map(|iteration| iteration.launching.ns / u64::from(iteration.launches));
         Launching {
             share: Quantiles::from_values(millionths).map_or(0.0, |shares| shares.p50 as f64 / 1e6),
             mean: Quantiles::from_values(means).map_or(0, |means| means.p50),
