@@ -110,12 +110,15 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(ledger::recapture),
     },
     Rule {
-        name: "compilation",
+        name: compilation::RULE,
         kind: FindingKind::Cause,
-        evidence: "calls that load or compile code, and how much longer the iterations take in which they are made",
+        evidence: "calls that load or compile code, samples in torch.compile's compiler, and how much longer the iterations take that \
+                   have them",
         threshold: compilation::when,
         advice: "compile in the warm-up: run each shape and each kernel once before the first request, keep the compilers' caches \
-                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER",
+                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER; for torch.compile \
+                 mark sizes that change as dynamic (torch._dynamo.mark_dynamic), and see TORCH_LOGS=recompiles for the guards that \
+                 fail",
         to_know: "record with a library that counts such calls",
         needs: "a newer library",
         claims: ClaimRule::Host(&[LedgerKind::Compilation]),

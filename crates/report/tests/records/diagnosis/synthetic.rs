@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId, Used,
-    What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId,
+    Taken, ThreadState, Used, What,
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
@@ -18,6 +18,37 @@ pub(super) const START: u64 = 1000 * MS;
 pub(super) const LENGTH: u64 = 10 * MS;
 pub(super) const MAIN: u32 = 7;
 const OTHER: u32 = 8;
+const SAMPLER: u32 = 9;
+
+/// The frames of sampled stacks: ID, ID of the caller, and name.
+const FRAMES: &[(u32, u32, &str)] = &[
+    (1, 0, "serve (/srv/serve.py:10)"),
+    (
+        2,
+        1,
+        "OptimizedModule.__call__ (/x/torch/_dynamo/eval_frame.py:400)",
+    ),
+    (
+        RUNS_COMPILED,
+        2,
+        "cudagraphify.<locals>.run (/x/torch/_inductor/compile_fx.py:2288)",
+    ),
+    (
+        4,
+        2,
+        "ConvertFrame.__call__ (/x/torch/_dynamo/convert_frame.py:1200)",
+    ),
+    (5, 4, "_compile (/x/torch/_dynamo/convert_frame.py:1690)"),
+    (
+        COMPILES,
+        5,
+        "step (/x/torch/_dynamo/symbolic_convert.py:1500)",
+    ),
+];
+/// The frame of a function that runs compiled code.
+const RUNS_COMPILED: u32 = 3;
+/// The frame of a function in torch.compile's compiler.
+const COMPILES: u32 = 6;
 
 /// Index of the row of the launching function in the loop's table of calls. The constants below are the indexes of
 /// other rows.
@@ -68,6 +99,9 @@ pub(crate) struct SyntheticLoop {
     pub captures: fn(u64) -> bool,
     /// Returns the time in which an iteration loads code, which makes it longer, in nanoseconds.
     pub compiles: fn(u64) -> u64,
+    /// Returns the time for which torch.compile compiles in an iteration, which makes it longer, in nanoseconds. Stacks
+    /// are sampled each millisecond. `None` if stacks are not sampled.
+    pub recompiles: Option<fn(u64) -> u64>,
     /// Values that the operating system counted for the thread in each iteration: times in
     /// nanoseconds, and numbers.
     pub used: Vec<(Used, u64, u32)>,
@@ -114,6 +148,7 @@ impl Default for SyntheticLoop {
             longer: |_| 0,
             captures: |_| false,
             compiles: |_| 0,
+            recompiles: None,
             used: vec![(Used::Ran, LENGTH, 1)],
             prompts: |_| false,
             tokens: None,
@@ -156,7 +191,9 @@ impl SyntheticLoop {
         for n in 0..self.iterations {
             let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
             let fast = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + (self.compiles)(n);
-            let more = fast + u64::from(slowed) * LENGTH;
+            let recompiles = self.recompiles.map_or(0, |recompiles| recompiles(n));
+            let more = fast + recompiles + u64::from(slowed) * LENGTH;
+            self.sample(&mut writer, now, LENGTH + more, recompiles);
             self.iteration(&mut writer, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
@@ -177,7 +214,28 @@ impl SyntheticLoop {
         Process::read(PathBuf::from("made"), &reader).unwrap()
     }
 
+    /// Writes samples of the stack in an iteration. In the last `compiling` nanoseconds, torch.compile compiles.
+    fn sample(&self, writer: &mut RecordWriter, start: u64, length: u64, compiling: u64) {
+        let ends = (1..=length / MS).filter(|_| self.recompiles.is_some());
+        for end in ends.map(|end| end * MS) {
+            let what = What::Sample {
+                taken: Taken::Python,
+                state: Some(ThreadState::Running),
+                thread: MAIN,
+                frame: match end > length - compiling {
+                    true => COMPILES,
+                    false => RUNS_COMPILED,
+                },
+            };
+            writer.put(SAMPLER, start + end - MS / 2, 0, what);
+        }
+    }
+
     fn facts(&self, writer: &mut RecordWriter) {
+        for (id, parent, name) in FRAMES.iter().filter(|_| self.recompiles.is_some()) {
+            let (id, parent, name) = (*id, *parent, writer.0.string(SAMPLER, name));
+            writer.put(SAMPLER, START, 0, What::Frame { id, parent, name });
+        }
         let rank = Some(Info::Rank);
         let value = self.rank;
         writer.put(MAIN, START, 0, What::Info { key: rank, value });
