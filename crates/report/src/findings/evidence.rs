@@ -328,7 +328,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
+    /// Returns the time that iterations lost, of which `part` returns the nanoseconds in a given iteration.
+    pub(super) fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         let usual = self.sum.time.p50;
         let slow = (usual as f64 * SLOW_RATIO) as u64;
         let mut lost = Lost::default();

@@ -9,6 +9,7 @@ mod claims;
 mod compilation;
 mod definition;
 mod evidence;
+mod fallback;
 mod gpu;
 mod host;
 mod ledger;
@@ -149,6 +150,7 @@ pub fn findings(
     let found: Vec<_> = findings.iter().map(|finding| finding.loss).collect();
     separate_delays(&mut findings);
     separate_faults(&mut findings);
+    separate_fallback(&mut findings);
     separate_recompiles(&mut findings, &all);
     withdraw_code_without_processor(&mut findings);
     withdraw_code_after_waits(&mut findings, &all);
@@ -231,6 +233,15 @@ fn separate_faults(findings: &mut [Finding]) {
             true => code.loss = Some(left),
             false => code.withdraw(),
         }
+    }
+}
+
+/// Subtracts the loss by iterations that ran without their graph from the losses by launches and by host code, because
+/// these iterations take longer due to the launches and the code between them.
+fn separate_fallback(findings: &mut [Finding]) {
+    if let Some(fallback) = loss(findings, fallback::FALLBACK_RULE) {
+        let left = subtract_loss(findings, (host::LAUNCH_RULE, host::MIN_GAP_SHARE), fallback);
+        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), left);
     }
 }
 

@@ -60,6 +60,7 @@ pub(crate) const EVENT_WAIT: u8 = 4;
 pub(crate) const CAPTURE: u8 = 5;
 pub(crate) const COPY_ASYNC: u8 = 6;
 pub(crate) const COMPILE: u8 = 7;
+pub(crate) const GRAPH: u8 = 8;
 
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
@@ -70,6 +71,8 @@ pub(crate) struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
+    /// Returns the calls of an iteration; `None` if all iterations have those in `calls`.
+    pub calls_of: Option<fn(u64) -> Vec<Call>>,
     /// Handles of the streams on which work is launched. Launches use them in turn.
     pub streams: Vec<u64>,
     /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if CUDA
@@ -110,6 +113,10 @@ pub(crate) struct SyntheticLoop {
     pub prompts: fn(u64) -> bool,
     /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
     pub tokens: Option<fn(u64) -> i64>,
+    /// Returns the number of requests in an iteration's batch.
+    pub requests: fn(u64) -> u16,
+    /// Returns the number of prompt tokens in an iteration's batch.
+    pub prompt_tokens: fn(u64) -> i64,
     pub engine: &'static str,
     /// The rule by which iterations are counted.
     pub rule: &'static str,
@@ -134,6 +141,7 @@ impl Default for SyntheticLoop {
             rank: 0,
             iterations: 40,
             calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+            calls_of: None,
             streams: vec![1],
             gpu: Some((100 * US, 9500 * US)),
             kernels: Vec::new(),
@@ -152,6 +160,8 @@ impl Default for SyntheticLoop {
             used: vec![(Used::Ran, LENGTH, 1)],
             prompts: |_| false,
             tokens: None,
+            requests: |_| 1,
+            prompt_tokens: |_| 0,
             engine: "",
             rule: "cuStreamSynchronize",
             hidden_gc: 0,
@@ -262,6 +272,7 @@ impl SyntheticLoop {
             (CAPTURE, CallKind::Capture, "cuStreamEndCapture"),
             (COPY_ASYNC, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
             (COMPILE, CallKind::Other, "cuModuleLoadData"),
+            (GRAPH, CallKind::GraphLaunch, "cuGraphLaunch"),
         ] {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
@@ -282,14 +293,17 @@ impl SyntheticLoop {
         let prompt = [(LAUNCH, 9700 * US, 9705 * US), (WAIT, 9710 * US, 9990 * US)];
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
         let mut functions = self.functions.iter().peekable();
-        for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
+        let calls = self
+            .calls_of
+            .map_or_else(|| self.calls.clone(), |calls| calls(n));
+        for (place, (row, from, to)) in calls.iter().chain(prompt).enumerate() {
             // Records contain events in the order of their ends.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
             }
             let stream = match *row {
-                LAUNCH => self.streams[place % self.streams.len()],
+                LAUNCH | GRAPH => self.streams[place % self.streams.len()],
                 _ => 0,
             };
             let (row, capturing) = (*row, false);
@@ -309,7 +323,12 @@ impl SyntheticLoop {
             writer.put(MAIN, start + 9_600 * US, 10 * US, what);
         }
         if let Some(tokens) = self.tokens {
-            let batch = Batch::new(1, tokens(n), 0).unwrap();
+            let batch = Batch::new(
+                (self.requests)(n).into(),
+                tokens(n),
+                (self.prompt_tokens)(n),
+            )
+            .unwrap();
             let iteration = n as u16;
             writer.put(MAIN, start, 0, What::Batch { iteration, batch });
         }
