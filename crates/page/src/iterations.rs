@@ -30,7 +30,7 @@ pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns
     columns.column(all().map(|iteration| iteration.wait));
     columns.column(all().map(|iteration| iteration.gil_wait));
     columns.column(all().map(|iteration| iteration.gc));
-    columns.column(all().map(|iteration| iteration.launching));
+    columns.column(all().map(|iteration| iteration.launching.ns));
     columns.column(all().map(Iteration::delayed_in_code));
     columns.column(all().map(Iteration::blocked));
     let code = process.stacks.code_of(all());

@@ -132,15 +132,24 @@ pub struct Iteration {
     pub unqualified: Option<Unqualified>,
     /// True if the iteration did not reach its end, for example because the process ended.
     pub cut: bool,
-    /// Time in calls that launch kernels or graphs, in nanoseconds.
+    /// The calls that launch kernels or graphs, on all threads.
     #[serde(skip)]
-    pub launching: u64,
+    pub launching: InLaunches,
     #[serde(skip)]
     pub preparation: Preparation,
     /// The first wait for the GPU after which the thread launched more work, as a row in the table of CUDA calls;
     /// `None` if there was no such wait.
     #[serde(skip)]
     pub launched_after: Option<u8>,
+}
+
+/// Sums of an iteration's calls that launch kernels or graphs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InLaunches {
+    /// Time in these calls, in nanoseconds.
+    pub ns: u64,
+    /// Number of these calls that launch a graph.
+    pub graphs: u32,
 }
 
 /// Numbers of an iteration's calls that prepare work for the GPU rather than start it.

@@ -43,6 +43,8 @@ impl Total {
 pub(crate) struct InIteration {
     pub launches: u32,
     pub launching: u64,
+    /// Number of graph launches among `launches`.
+    pub graphs: u32,
     pub calls: u32,
     pub preparation: Preparation,
     pub wait: u64,
@@ -267,6 +269,8 @@ impl<'a> Tally<'a> {
                     iteration.launched_after = iteration.waited;
                 }
                 iteration.launches = iteration.launches.saturating_add(1);
+                let launches_graph = kind == CallKind::GraphLaunch;
+                iteration.graphs = iteration.graphs.saturating_add(launches_graph.into());
                 iteration.launching = iteration.launching.saturating_add(event.duration);
             }
             if let Some(stream) = stream

@@ -1,16 +1,21 @@
-//! The finding `compilation`: code is loaded or compiled in the steady state.
+//! The finding `compilation`: code is loaded or compiled in the steady state. Calls of the driver show it, and samples in
+//! torch.compile's compiler.
 
 use super::Judgement;
 use super::evidence::Evidence;
 use super::ledger::{MIN_SHARE_OF_SLOW, within};
+use super::recompiles::Recompiles;
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
 use crate::ledger::LedgerKind;
-use crate::numbers::units::{Share, Time};
+use crate::numbers::units::{Count, Share, Time};
+
+/// Name of the finding `compilation`.
+pub(crate) const RULE: &str = "compilation";
 
 /// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
 /// gives no finding.
-const START_UP: u64 = 32;
+pub(super) const START_UP: u64 = 32;
 /// Minimum share of the time that compilation must cost for a finding, as a fraction.
 const MIN_SHARE: f64 = 0.005;
 /// Minimum share of the time that compilation must cost for a finding, as a fraction, if it explains at least
@@ -31,11 +36,19 @@ pub(super) fn when() -> String {
 
 pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
-    if process.facts.origin.is_own() && !process.facts.calls.iter().any(CallCount::compiles) {
+    let recompiles = Recompiles::find(one, START_UP);
+    let is_sampled = !recompiles.iterations.is_empty();
+    if process.facts.origin.is_own()
+        && !is_sampled
+        && !process.facts.calls.iter().any(CallCount::compiles)
+    {
         return Judgement::Unknown("the record does not have them".to_owned());
     }
-    let compiles =
-        |iteration: &Iteration| iteration.n >= START_UP && iteration.preparation.compilations > 0;
+    let compiles = |iteration: &Iteration| {
+        let is_one =
+            iteration.preparation.compilations > 0 || recompiles.iterations.contains(&iteration.n);
+        iteration.n >= START_UP && is_one
+    };
     let steps: Vec<_> = one
         .iterations()
         .filter(|iteration| compiles(iteration))
@@ -49,7 +62,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     let all = one.iterations().count();
     // If most iterations compile, there are too few iterations without compilation to compare them with.
     let (share, of_slow, cost) = if steps.len() * 2 > all {
-        let share = process.ledger.host_share(LedgerKind::Compilation);
+        let calls = process.ledger.host_share(LedgerKind::Compilation);
+        let share = (calls + recompiles.share).min(1.0);
         (share, 0.0, format!("for {} of the time", Share(share)))
     } else {
         let longer = one.longer(compiles);
@@ -61,21 +75,37 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         );
         (share, longer.of_slow, cost)
     };
-    let calls: u32 = steps
-        .iter()
-        .map(|iteration| iteration.preparation.compilations)
-        .sum();
     let evidence = format!(
-        "{calls} calls of {} in {} of {all} iterations ({}), {cost}{}",
-        functions(one),
+        "{} in {} of {all} iterations ({}), {cost}{}",
+        activity(one, &steps, &recompiles),
         steps.len(),
         numbers(&steps),
-        called_in(one)
+        called_in(one, &recompiles)
     );
     let explains = share >= MIN_EXPLAINING_SHARE && of_slow >= MIN_SHARE_OF_SLOW;
     match share >= MIN_SHARE || explains {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
+    }
+}
+
+/// Returns words for what loads or compiles code in the iterations of `steps`.
+fn activity(one: &Evidence<'_>, steps: &[&Iteration], recompiles: &Recompiles) -> String {
+    let calls = steps
+        .iter()
+        .map(|iteration| iteration.preparation.compilations);
+    let calls: u32 = calls.sum();
+    let is_sampled = steps
+        .iter()
+        .any(|iteration| recompiles.iterations.contains(&iteration.n));
+    let calls = match calls {
+        0 => String::new(),
+        _ => format!("{} of {}", Count(calls.into(), "call"), functions(one)),
+    };
+    match (is_sampled, &*calls) {
+        (true, "") => "torch.compile compiles".to_owned(),
+        (true, _) => format!("torch.compile compiles, and {calls}"),
+        (false, _) => calls,
     }
 }
 
@@ -103,8 +133,12 @@ fn numbers(steps: &[&Iteration]) -> String {
     numbers.join(", ")
 }
 
-/// Returns text about the function that calls the loading or compiling functions; empty if no samples show it.
-fn called_in(one: &Evidence<'_>) -> String {
+/// Returns text about the function that calls torch.compile's code, or else the loading or compiling functions; empty if
+/// no samples show it.
+fn called_in(one: &Evidence<'_>, recompiles: &Recompiles) -> String {
+    if let Some(caller) = &recompiles.caller {
+        return format!("; torch.compile's code is called by {caller}");
+    }
     let paths = &one.process.ledger.details.claims.compiling_in;
     let path = paths.python.as_ref().or(paths.native.as_ref());
     path.map_or_else(String::new, |path| format!("; {}", within(path, paths)))

@@ -229,11 +229,11 @@ impl<'a> Evidence<'a> {
 
     pub(crate) fn launching(&self) -> Launching {
         let millionths = self.iterations().map(|iteration| {
-            let share = iteration.launching as f64 / iteration.busy().max(1) as f64;
+            let share = iteration.launching.ns as f64 / iteration.busy().max(1) as f64;
             (share.min(1.0) * 1e6) as u64
         });
         let launch = self.iterations().filter(|iteration| iteration.launches > 0);
-        let means = launch.map(|iteration| iteration.launching / u64::from(iteration.launches));
+        let means = launch.map(|iteration| iteration.launching.ns / u64::from(iteration.launches));
         Launching {
             share: Quantiles::from_values(millionths).map_or(0.0, |shares| shares.p50 as f64 / 1e6),
             mean: Quantiles::from_values(means).map_or(0, |means| means.p50),
@@ -326,7 +326,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
+    /// Returns the time that iterations lost, of which `part` returns the nanoseconds in a given iteration.
+    pub(super) fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         let usual = self.sum.time.p50;
         let slow = (usual as f64 * SLOW_RATIO) as u64;
         let mut lost = Lost::default();

@@ -8,6 +8,9 @@ use crate::events::facts::CallCount;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
 
+/// Name of the finding `launch-bound`.
+pub(crate) const LAUNCH_RULE: &str = "launch-bound";
+
 /// Minimum number of launches in an iteration for the finding `launch-bound`.
 const MIN_LAUNCHES: f64 = 20.0;
 /// Maximum mean duration of kernels, in nanoseconds, for the finding `launch-bound` if kernels were recorded. Kernels
@@ -15,7 +18,7 @@ const MIN_LAUNCHES: f64 = 20.0;
 const MAX_SHORT_KERNEL_NS: u64 = 20_000;
 /// Minimum share of the total time, as a fraction, in which the GPU is idle during launches, for
 /// the finding `launch-bound`.
-const MIN_GAP_SHARE: f64 = 0.2;
+pub(crate) const MIN_GAP_SHARE: f64 = 0.2;
 /// Minimum share of launches in the host's time, as a fraction, for the finding `launch-bound` if
 /// kernels were not recorded.
 const MIN_LAUNCHING_SHARE: f64 = 0.5;

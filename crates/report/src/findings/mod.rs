@@ -9,11 +9,13 @@ mod claims;
 mod compilation;
 mod definition;
 mod evidence;
+mod fallback;
 mod gpu;
 mod host;
 mod ledger;
 mod python;
 mod ranks;
+mod recompiles;
 mod routing;
 mod rule;
 mod rules;
@@ -33,6 +35,7 @@ pub use claims::{ClaimedRow, LedgerSide};
 pub use definition::{FindingKind, Rule};
 use definition::{JobAnalyses, Judge};
 use evidence::Evidence;
+use recompiles::Recompiles;
 pub use rules::RULES;
 
 /// The result of checking a rule.
@@ -148,6 +151,8 @@ pub fn findings(
     let found: Vec<_> = findings.iter().map(|finding| finding.loss).collect();
     separate_delays(&mut findings);
     separate_faults(&mut findings);
+    separate_fallback(&mut findings);
+    separate_recompiles(&mut findings, &all);
     withdraw_code_without_processor(&mut findings);
     withdraw_code_after_waits(&mut findings, &all);
     merge_code_into_slow_rank(&mut findings, &all);
@@ -232,8 +237,48 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding on host code if there is a finding on waits for the GPU inside iterations.
-/// Without recorded kernels, or samples that name a function, GPU idle time during host code cannot be
+/// Subtracts the loss by iterations that ran without their graph from the losses by launches and by host code, because
+/// these iterations take longer due to the launches and the code between them.
+fn separate_fallback(findings: &mut [Finding]) {
+    if let Some(fallback) = loss(findings, fallback::FALLBACK_RULE) {
+        let left = subtract_loss(findings, (host::LAUNCH_RULE, host::MIN_GAP_SHARE), fallback);
+        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), left);
+    }
+}
+
+/// Subtracts the loss by torch.compile from the loss by host code, because its compiler is host code.
+fn separate_recompiles(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let is_sampled = |one: &Evidence<'_>| {
+        !Recompiles::find(one, compilation::START_UP)
+            .iterations
+            .is_empty()
+    };
+    if let Some(compilation) = loss(findings, compilation::RULE)
+        && all.iter().any(is_sampled)
+    {
+        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), compilation);
+    }
+}
+
+/// Subtracts a loss that another finding explains from that of the finding called `name`. If less than `least` and less
+/// than half of the loss are left, the finding is withdrawn. Returns the part that could not be subtracted.
+fn subtract_loss(findings: &mut [Finding], (name, least): (&str, f64), explained: f64) -> f64 {
+    let Some(finding) = find_finding(findings, name) else {
+        return explained;
+    };
+    let Some(loss) = finding.loss else {
+        return explained;
+    };
+    let left = loss - explained;
+    match left >= least || left * 2.0 >= loss {
+        true => finding.loss = Some(left),
+        false => finding.withdraw(),
+    }
+    (explained - loss).max(0.0)
+}
+
+/// Withdraws the finding on host code if there is a finding on waits for the GPU inside iterations. Without
+/// recorded kernels, or samples that name a function, GPU idle time during host code cannot be
 /// distinguished from idle time after such waits.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();

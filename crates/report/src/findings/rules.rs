@@ -2,7 +2,9 @@
 
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
-use super::{arrivals, compilation, gpu, host, ledger, python, ranks, routing, rule, state};
+use super::{
+    arrivals, compilation, fallback, gpu, host, ledger, python, ranks, routing, rule, state,
+};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
@@ -21,7 +23,7 @@ const STEPS: &[Data] = &[Data::Calls, Data::Iterations];
 /// All rules; each one results in a finding.
 pub const RULES: &[Rule] = &[
     Rule {
-        name: "launch-bound",
+        name: host::LAUNCH_RULE,
         kind: FindingKind::Cause,
         evidence: "kernels and the gaps between them; without them the host's time in launches",
         threshold: host::launch_bound_when,
@@ -110,12 +112,29 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(ledger::recapture),
     },
     Rule {
-        name: "compilation",
+        name: fallback::FALLBACK_RULE,
         kind: FindingKind::Cause,
-        evidence: "calls that load or compile code, and how much longer the iterations take in which they are made",
+        evidence: "batches and graph launches of decode iterations, and how much longer those without a graph take",
+        threshold: fallback::when,
+        advice: "capture graphs for these sizes, or have batches padded to captured sizes; else find what keeps such a batch \
+                 from its graph: a feature of a request (multimodal input, an adapter, cascade attention), or with data \
+                 parallelism the batch of another rank",
+        to_know: "name where the engine holds its batch (--batch)",
+        needs: "",
+        claims: ClaimRule::None,
+        data: STEPS,
+        judge: Judge::Each(fallback::judge),
+    },
+    Rule {
+        name: compilation::RULE,
+        kind: FindingKind::Cause,
+        evidence: "calls that load or compile code, samples in torch.compile's compiler, and how much longer the iterations take that \
+                   have them",
         threshold: compilation::when,
         advice: "compile in the warm-up: run each shape and each kernel once before the first request, keep the compilers' caches \
-                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER",
+                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER; for torch.compile \
+                 mark sizes that change as dynamic (torch._dynamo.mark_dynamic), and see TORCH_LOGS=recompiles for the guards that \
+                 fail",
         to_know: "record with a library that counts such calls",
         needs: "a newer library",
         claims: ClaimRule::Host(&[LedgerKind::Compilation]),

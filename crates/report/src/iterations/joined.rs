@@ -2,7 +2,7 @@
 
 use tllmprof_record::{Batch, Clock};
 
-use crate::events::iteration::{InKernels, Iteration};
+use crate::events::iteration::{InKernels, InLaunches, Iteration};
 use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
 use crate::events::tally::InIteration;
@@ -42,7 +42,10 @@ pub(crate) fn whole(
                 thread: raw.thread,
                 cut: raw.cut,
                 launches: inside.launches,
-                launching: ns(inside.launching),
+                launching: InLaunches {
+                    ns: ns(inside.launching),
+                    graphs: inside.graphs,
+                },
                 calls: inside.calls,
                 preparation: inside.preparation,
                 launched_after: inside.launched_after,

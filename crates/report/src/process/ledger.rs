@@ -105,7 +105,7 @@ pub(crate) fn read(
 fn long(counted: &SecondResults) -> u64 {
     let iterations = counted.windows.iter().flat_map(Window::qualified);
     let launches = iterations.filter(|iteration| iteration.launches > 0);
-    let means = launches.map(|one| one.launching / u64::from(one.launches));
+    let means = launches.map(|one| one.launching.ns / u64::from(one.launches));
     let usual = Quantiles::from_values(means).map_or(0, |means| means.p50);
     MIN_CODE_NS.max(MIN_CODE_LAUNCHES * usual)
 }

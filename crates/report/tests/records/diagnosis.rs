@@ -3,6 +3,7 @@
 
 mod between;
 mod calls;
+mod fallback;
 mod gaps;
 mod gpu;
 mod page;

@@ -103,7 +103,7 @@ impl<'a> KnownIterations<'a> {
                 one.gil_wait,
                 one.delayed_in_code(),
                 one.blocked(),
-                one.launching,
+                one.launching.ns,
             ];
             for (sum, own) in host.iter_mut().zip(own) {
                 *sum = i64::saturating_add(*sum, i64::try_from(own).unwrap_or(i64::MAX));

@@ -252,6 +252,53 @@ fn code_that_is_loaded_in_the_steady_state() {
 }
 
 #[test]
+fn iterations_in_which_torch_compiles() {
+    let made = SyntheticLoop {
+        iterations: 80,
+        recompiles: Some(|n| if n % 20 == 3 { 3 * MS } else { 0 }),
+        ..SyntheticLoop::default()
+    };
+    let evidence = finds(made.clone(), &["compilation"]);
+    assert_eq!(
+        evidence,
+        "torch.compile compiles in 2 of 80 iterations (43, 63), which take 3.00 ms longer each than the others: 0.7 % of the \
+         time; torch.compile's code is called by serve (serve.py:10)"
+    );
+    let with_calls = SyntheticLoop {
+        compiles: |n| if n == 43 { MS } else { 0 },
+        ..made.clone()
+    };
+    let evidence = finds(with_calls, &["compilation"]);
+    let both = "torch.compile compiles, and 1 call of cuModuleLoadData in 2 of 80 iterations (43, 63), which take 3.50 ms ";
+    assert!(evidence.starts_with(both), "{evidence}");
+    // Compilations in the first iterations belong to the start, and compiled code that only runs is none.
+    let at_the_start = SyntheticLoop {
+        recompiles: Some(|n| if n < 3 { 50 * MS } else { 0 }),
+        ..made.clone()
+    };
+    says(at_the_start, "compilation", Verdict::No);
+    let compiled = SyntheticLoop {
+        recompiles: Some(|_| 0),
+        ..made.clone()
+    };
+    says(compiled, "compilation", Verdict::No);
+    // The compiler is host code during which the GPU has nothing to do, and that time must count only once. What is left
+    // for host code is the compilation in the first iterations.
+    let each = SyntheticLoop {
+        recompiles: Some(|_| 5 * MS),
+        ..made
+    };
+    let evidence = finds(each.clone(), &["compilation", "host-bound"]);
+    let start = "torch.compile compiles in 48 of 80 iterations (32, 33, 34, 35, …), for 20.0 % of the time; torch.compile's code ";
+    assert!(evidence.starts_with(start), "{evidence}");
+    let at_the_start = SyntheticLoop {
+        iterations: 30,
+        ..each
+    };
+    finds(at_the_start, &["host-bound"]);
+}
+
+#[test]
 fn small_copies() {
     let mut calls = times(20, 100 * US, &[(COPY_ASYNC, 0, 50 * US)]);
     calls.extend([(LAUNCH, 2 * MS, 2005 * US), (WAIT, 2010 * US, 9500 * US)]);

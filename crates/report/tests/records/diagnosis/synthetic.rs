@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId, Used,
-    What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId,
+    Taken, ThreadState, Used, What,
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
@@ -18,6 +18,37 @@ pub(super) const START: u64 = 1000 * MS;
 pub(super) const LENGTH: u64 = 10 * MS;
 pub(super) const MAIN: u32 = 7;
 const OTHER: u32 = 8;
+const SAMPLER: u32 = 9;
+
+/// The frames of sampled stacks: ID, ID of the caller, and name.
+const FRAMES: &[(u32, u32, &str)] = &[
+    (1, 0, "serve (/srv/serve.py:10)"),
+    (
+        2,
+        1,
+        "OptimizedModule.__call__ (/x/torch/_dynamo/eval_frame.py:400)",
+    ),
+    (
+        RUNS_COMPILED,
+        2,
+        "cudagraphify.<locals>.run (/x/torch/_inductor/compile_fx.py:2288)",
+    ),
+    (
+        4,
+        2,
+        "ConvertFrame.__call__ (/x/torch/_dynamo/convert_frame.py:1200)",
+    ),
+    (5, 4, "_compile (/x/torch/_dynamo/convert_frame.py:1690)"),
+    (
+        COMPILES,
+        5,
+        "step (/x/torch/_dynamo/symbolic_convert.py:1500)",
+    ),
+];
+/// The frame of a function that runs compiled code.
+const RUNS_COMPILED: u32 = 3;
+/// The frame of a function in torch.compile's compiler.
+const COMPILES: u32 = 6;
 
 /// Index of the row of the launching function in the loop's table of calls. The constants below are the indexes of
 /// other rows.
@@ -29,6 +60,7 @@ pub(crate) const EVENT_WAIT: u8 = 4;
 pub(crate) const CAPTURE: u8 = 5;
 pub(crate) const COPY_ASYNC: u8 = 6;
 pub(crate) const COMPILE: u8 = 7;
+pub(crate) const GRAPH: u8 = 8;
 
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
@@ -39,6 +71,8 @@ pub(crate) struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
+    /// Returns the calls of an iteration; `None` if all iterations have those in `calls`.
+    pub calls_of: Option<fn(u64) -> Vec<Call>>,
     /// Handles of the streams on which work is launched. Launches use them in turn.
     pub streams: Vec<u64>,
     /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if CUDA
@@ -68,6 +102,9 @@ pub(crate) struct SyntheticLoop {
     pub captures: fn(u64) -> bool,
     /// Returns the time in which an iteration loads code, which makes it longer, in nanoseconds.
     pub compiles: fn(u64) -> u64,
+    /// Returns the time for which torch.compile compiles in an iteration, which makes it longer, in nanoseconds. Stacks
+    /// are sampled each millisecond. `None` if stacks are not sampled.
+    pub recompiles: Option<fn(u64) -> u64>,
     /// Values that the operating system counted for the thread in each iteration: times in
     /// nanoseconds, and numbers.
     pub used: Vec<(Used, u64, u32)>,
@@ -76,6 +113,10 @@ pub(crate) struct SyntheticLoop {
     pub prompts: fn(u64) -> bool,
     /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
     pub tokens: Option<fn(u64) -> i64>,
+    /// Returns the number of requests in an iteration's batch.
+    pub requests: fn(u64) -> u16,
+    /// Returns the number of prompt tokens in an iteration's batch.
+    pub prompt_tokens: fn(u64) -> i64,
     pub engine: &'static str,
     /// The rule by which iterations are counted.
     pub rule: &'static str,
@@ -100,6 +141,7 @@ impl Default for SyntheticLoop {
             rank: 0,
             iterations: 40,
             calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+            calls_of: None,
             streams: vec![1],
             gpu: Some((100 * US, 9500 * US)),
             kernels: Vec::new(),
@@ -114,9 +156,12 @@ impl Default for SyntheticLoop {
             longer: |_| 0,
             captures: |_| false,
             compiles: |_| 0,
+            recompiles: None,
             used: vec![(Used::Ran, LENGTH, 1)],
             prompts: |_| false,
             tokens: None,
+            requests: |_| 1,
+            prompt_tokens: |_| 0,
             engine: "",
             rule: "cuStreamSynchronize",
             hidden_gc: 0,
@@ -156,7 +201,9 @@ impl SyntheticLoop {
         for n in 0..self.iterations {
             let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
             let fast = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + (self.compiles)(n);
-            let more = fast + u64::from(slowed) * LENGTH;
+            let recompiles = self.recompiles.map_or(0, |recompiles| recompiles(n));
+            let more = fast + recompiles + u64::from(slowed) * LENGTH;
+            self.sample(&mut writer, now, LENGTH + more, recompiles);
             self.iteration(&mut writer, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
@@ -177,7 +224,28 @@ impl SyntheticLoop {
         Process::read(PathBuf::from("made"), &reader).unwrap()
     }
 
+    /// Writes samples of the stack in an iteration. In the last `compiling` nanoseconds, torch.compile compiles.
+    fn sample(&self, writer: &mut RecordWriter, start: u64, length: u64, compiling: u64) {
+        let ends = (1..=length / MS).filter(|_| self.recompiles.is_some());
+        for end in ends.map(|end| end * MS) {
+            let what = What::Sample {
+                taken: Taken::Python,
+                state: Some(ThreadState::Running),
+                thread: MAIN,
+                frame: match end > length - compiling {
+                    true => COMPILES,
+                    false => RUNS_COMPILED,
+                },
+            };
+            writer.put(SAMPLER, start + end - MS / 2, 0, what);
+        }
+    }
+
     fn facts(&self, writer: &mut RecordWriter) {
+        for (id, parent, name) in FRAMES.iter().filter(|_| self.recompiles.is_some()) {
+            let (id, parent, name) = (*id, *parent, writer.0.string(SAMPLER, name));
+            writer.put(SAMPLER, START, 0, What::Frame { id, parent, name });
+        }
         let rank = Some(Info::Rank);
         let value = self.rank;
         writer.put(MAIN, START, 0, What::Info { key: rank, value });
@@ -204,6 +272,7 @@ impl SyntheticLoop {
             (CAPTURE, CallKind::Capture, "cuStreamEndCapture"),
             (COPY_ASYNC, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
             (COMPILE, CallKind::Other, "cuModuleLoadData"),
+            (GRAPH, CallKind::GraphLaunch, "cuGraphLaunch"),
         ] {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
@@ -224,14 +293,17 @@ impl SyntheticLoop {
         let prompt = [(LAUNCH, 9700 * US, 9705 * US), (WAIT, 9710 * US, 9990 * US)];
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
         let mut functions = self.functions.iter().peekable();
-        for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
+        let calls = self
+            .calls_of
+            .map_or_else(|| self.calls.clone(), |calls| calls(n));
+        for (place, (row, from, to)) in calls.iter().chain(prompt).enumerate() {
             // Records contain events in the order of their ends.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
             }
             let stream = match *row {
-                LAUNCH => self.streams[place % self.streams.len()],
+                LAUNCH | GRAPH => self.streams[place % self.streams.len()],
                 _ => 0,
             };
             let (row, capturing) = (*row, false);
@@ -251,7 +323,12 @@ impl SyntheticLoop {
             writer.put(MAIN, start + 9_600 * US, 10 * US, what);
         }
         if let Some(tokens) = self.tokens {
-            let batch = Batch::new(1, tokens(n), 0).unwrap();
+            let batch = Batch::new(
+                (self.requests)(n).into(),
+                tokens(n),
+                (self.prompt_tokens)(n),
+            )
+            .unwrap();
             let iteration = n as u16;
             writer.put(MAIN, start, 0, What::Batch { iteration, batch });
         }

@@ -1,0 +1,268 @@
+//! The finding `eager-fallback`: decode iterations launch their kernels one by one, although CUDA graphs ran batches
+//! that are at least as large.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tllmprof_record::{Batch, Phase};
+
+use super::Judgement;
+use super::evidence::Evidence;
+use super::ledger::MIN_SHARE_OF_SLOW;
+use super::recompiles::Recompiles;
+use crate::events::iteration::Iteration;
+use crate::numbers::quantiles::Quantiles;
+use crate::numbers::units::{Share, Time};
+
+/// Name of the finding `eager-fallback`.
+pub(crate) const FALLBACK_RULE: &str = "eager-fallback";
+
+/// Minimum number of iterations that ran without a graph, for a finding. The same minimum applies to the iterations
+/// with a graph that each of them is compared with.
+const MIN_EACH: usize = 4;
+/// Minimum ratio of the launches of an iteration without a graph to those of iterations with one. An iteration with
+/// fewer launches did not launch the work of the graph itself, so another iteration may have done so.
+const MIN_LAUNCHES_RATIO: u64 = 2;
+/// Minimum share of the iterations without a graph that take longer than those with one, as a fraction.
+const MIN_LONGER: f64 = 0.75;
+/// Minimum share of the time that these iterations must cost for a finding, as a fraction.
+const MIN_SHARE: f64 = 0.005;
+/// Minimum share of the time that these iterations must cost for a finding, as a fraction, if they explain at least
+/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
+const MIN_EXPLAINING_SHARE: f64 = 0.001;
+/// Maximum number of iterations, and of batch sizes, that the text of the finding names.
+const MAX_NAMED: usize = 4;
+
+pub(super) fn when() -> String {
+    format!(
+        "at least {MIN_EACH} decode iterations launch no graph, although graphs, before and in at least {MIN_EACH} iterations, ran \
+         batches of at least their tokens and of as many tokens a request; they make at least {MIN_LAUNCHES_RATIO} times the \
+         launches of those, {} of them or more are longer, by over {} of the time in all; or over {}, and that is over {} of what slow iterations (1.5 times \
+         the median) take beyond it",
+        Share(MIN_LONGER),
+        Share(MIN_SHARE),
+        Share(MIN_EXPLAINING_SHARE),
+        Share(MIN_SHARE_OF_SLOW)
+    )
+}
+
+pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
+    if one.iterations().all(|iteration| iteration.batch.is_none()) {
+        return Judgement::Unknown("what is in batches is not known".to_owned());
+    }
+    let decodes: Vec<_> = one.iterations().filter_map(Decode::new).collect();
+    let by_graph = decodes.iter().filter(|decode| decode.is_by_graph());
+    let Some(largest) = by_graph.map(|decode| decode.batch.tokens).max() else {
+        return Judgement::No("no decode iteration launches a graph".to_owned());
+    };
+    let fallbacks = fallbacks(one, &decodes);
+    if fallbacks.len() < MIN_EACH {
+        return Judgement::No(format!(
+            "{} of {} decode iterations launched no graph although their batches fit one",
+            fallbacks.len(),
+            decodes.len()
+        ));
+    }
+    let median = |times: &mut dyn Iterator<Item = u64>| {
+        Quantiles::from_values(times).map_or(0, |times| times.p50)
+    };
+    let took = median(&mut fallbacks.iter().map(|one| worked(one.iteration)));
+    let usual = median(&mut fallbacks.iter().map(|one| one.usual));
+    let more = median(&mut fallbacks.iter().map(Fallback::more));
+    let cost = one.share(more.saturating_mul(fallbacks.len() as u64));
+    let evidence = format!(
+        "{} of {} decode iterations ({}) launched no graph although their batches fit one: they have {} tokens, and graphs ran \
+         batches of up to {largest}; they take {}, iterations of such batches with a graph {}: {} of the time",
+        fallbacks.len(),
+        decodes.len(),
+        first(fallbacks.iter().map(|one| one.iteration.n)),
+        first(sizes(&fallbacks).into_iter()),
+        Time(took),
+        Time(usual),
+        Share(cost)
+    );
+    let longer = fallbacks.iter().filter(|one| one.more() > 0).count();
+    let is_longer = longer as f64 >= MIN_LONGER * fallbacks.len() as f64;
+    let beyond: HashMap<_, _> = (fallbacks.iter())
+        .map(|one| (one.iteration.n, one.more()))
+        .collect();
+    let lost = one.beyond(|iteration| beyond.get(&iteration.n).copied().unwrap_or(0));
+    let explains = cost >= MIN_EXPLAINING_SHARE && lost.of_slow >= MIN_SHARE_OF_SLOW;
+    match is_longer && (cost >= MIN_SHARE || explains) {
+        true => Judgement::yes(evidence, cost),
+        false => Judgement::No(evidence),
+    }
+}
+
+/// Returns the time of an iteration in nanoseconds, without what has findings of its own: waits for requests, the GIL and
+/// a processor, collections, and sleeps.
+fn worked(iteration: &Iteration) -> u64 {
+    let others = [
+        iteration.gc,
+        iteration.gil_wait,
+        iteration.delayed_in_code(),
+        iteration.blocked(),
+    ];
+    others
+        .into_iter()
+        .fold(iteration.busy(), u64::saturating_sub)
+}
+
+/// An iteration whose batch has only decode tokens.
+#[derive(Clone, Copy)]
+struct Decode<'a> {
+    iteration: &'a Iteration,
+    batch: Batch,
+}
+
+impl<'a> Decode<'a> {
+    fn new(iteration: &'a Iteration) -> Option<Self> {
+        let batch = iteration.batch?;
+        (batch.phase() == Phase::Decode && batch.requests > 0).then_some(Self { iteration, batch })
+    }
+
+    const fn is_by_graph(&self) -> bool {
+        self.iteration.launching.graphs > 0
+    }
+
+    /// Returns true if the iteration launched work, but no graph. Iterations in which a graph is captured or code is
+    /// compiled are left out, because other findings are about them.
+    const fn is_eager(&self) -> bool {
+        let prepared = self.iteration.preparation;
+        let is_prepared = prepared.captures > 0 || prepared.compilations > 0;
+        !self.is_by_graph() && self.iteration.launches > 0 && !is_prepared
+    }
+
+    /// Returns the number of tokens of each request as a reduced fraction. Batches with different numbers run different
+    /// graphs: with speculative decoding, a request has several tokens.
+    const fn tokens_each(&self) -> (u32, u32) {
+        let (requests, tokens) = (self.batch.requests as u32, self.batch.tokens);
+        let (mut divisor, mut rest) = (tokens, requests);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        (tokens / divisor, requests / divisor)
+    }
+}
+
+/// An iteration that launched no graph although graphs ran batches that are at least as large.
+struct Fallback<'a> {
+    iteration: &'a Iteration,
+    tokens: u32,
+    /// The median of [`worked`] of comparable iterations with a graph, in nanoseconds.
+    usual: u64,
+}
+
+impl Fallback<'_> {
+    fn more(&self) -> u64 {
+        worked(self.iteration).saturating_sub(self.usual)
+    }
+}
+
+/// Iterations with a graph whose requests have the same number of tokens, as pairs of tokens and iteration, sorted by
+/// tokens. Iterations with recorded kernels are longer, so they are in a group of their own.
+type GraphGroups<'a> = BTreeMap<((u32, u32), bool), Vec<(u32, &'a Iteration)>>;
+
+fn fallbacks<'a>(one: &Evidence<'a>, decodes: &[Decode<'a>]) -> Vec<Fallback<'a>> {
+    let key = |decode: &Decode<'_>| (decode.tokens_each(), decode.iteration.gpu_busy.is_some());
+    let mut groups = GraphGroups::new();
+    for decode in decodes.iter().filter(|decode| decode.is_by_graph()) {
+        let group = groups.entry(key(decode)).or_default();
+        group.push((decode.batch.tokens, decode.iteration));
+    }
+    for group in groups.values_mut() {
+        group.sort_by_key(|(tokens, iteration)| (*tokens, iteration.n));
+    }
+    let recompiles = Recompiles::find(one, 0);
+    let displaced = beside_displaced_launches(one);
+    let mut compared = HashMap::new();
+    let is_eager = |decode: &&Decode<'_>| {
+        let n = decode.iteration.n;
+        decode.is_eager() && !displaced.contains(&n) && !recompiles.iterations.contains(&n)
+    };
+    let found = decodes.iter().filter(is_eager).filter_map(|decode| {
+        let (iteration, tokens) = (decode.iteration, decode.batch.tokens);
+        let key = key(decode);
+        let like = compared
+            .entry((key, tokens))
+            .or_insert_with(|| ComparableRuns::new(groups.get(&key)?, tokens));
+        let like = like.as_ref()?;
+        let launches = u64::from(iteration.launches);
+        let fits = like.first < iteration.n && launches >= MIN_LAUNCHES_RATIO * like.launches;
+        fits.then_some(Fallback {
+            iteration,
+            tokens,
+            usual: like.time,
+        })
+    });
+    found.collect()
+}
+
+/// Figures of the iterations with a graph that iterations without one are compared with.
+struct ComparableRuns {
+    /// Number of the first iteration in which a graph ran a batch that is at least as large.
+    first: u64,
+    /// Median of [`worked`], in nanoseconds.
+    time: u64,
+    /// Median number of launches.
+    launches: u64,
+}
+
+impl ComparableRuns {
+    /// Returns the figures for batches of `tokens` tokens; `None` if graphs ran too few batches that are at least as
+    /// large. The smallest of these batches are used, because larger ones may take longer.
+    fn new(group: &[(u32, &Iteration)], tokens: u32) -> Option<Self> {
+        let larger = &group[group.partition_point(|(other, _)| *other < tokens)..];
+        let (most, _) = larger.get(MIN_EACH - 1)?;
+        let like = &larger[..larger.partition_point(|(other, _)| other <= most)];
+        let iterations = || like.iter().map(|(_, iteration)| *iteration);
+        let launches = iterations().map(|iteration| u64::from(iteration.launches));
+        Some(Self {
+            first: larger.iter().map(|(_, iteration)| iteration.n).min()?,
+            time: Quantiles::from_values(iterations().map(worked))?.p50,
+            launches: Quantiles::from_values(launches)?.p50,
+        })
+    }
+}
+
+/// Returns the numbers of the iterations directly before or after an iteration with more graph launches than usual for
+/// its phase. Where another thread launches an iteration's graph, the launch may lie in an iteration beside its own.
+fn beside_displaced_launches(one: &Evidence<'_>) -> BTreeSet<u64> {
+    let phase = |iteration: &Iteration| iteration.batch.map(Batch::phase);
+    let all = || one.process.windows.iter().flat_map(|one| &one.iterations);
+    let mut by_phase: HashMap<_, Vec<u64>> = HashMap::new();
+    for iteration in all() {
+        // Decode iterations without a graph are what the finding is about, so they do not decide what is usual.
+        let graphs = iteration.launching.graphs;
+        if graphs > 0 || phase(iteration) != Some(Phase::Decode) {
+            let counts = by_phase.entry(phase(iteration)).or_default();
+            counts.push(u64::from(graphs));
+        }
+    }
+    let usual = |(phase, counts)| Some((phase, Quantiles::from_values(counts)?.p50));
+    let usual: HashMap<_, _> = by_phase.into_iter().filter_map(usual).collect();
+    let has_more = |iteration: &&Iteration| {
+        let usual = usual.get(&phase(iteration)).copied();
+        u64::from(iteration.launching.graphs) > usual.unwrap_or(0)
+    };
+    all()
+        .filter(has_more)
+        .flat_map(|iteration| [iteration.n.wrapping_sub(1), iteration.n.wrapping_add(1)])
+        .collect()
+}
+
+/// Returns the different batch sizes of the iterations, in tokens, the smallest first.
+fn sizes(fallbacks: &[Fallback<'_>]) -> BTreeSet<u64> {
+    fallbacks.iter().map(|one| u64::from(one.tokens)).collect()
+}
+
+/// Returns the first of some numbers as text, with an ellipsis if there are more.
+fn first(numbers: impl Iterator<Item = u64>) -> String {
+    let mut numbers: Vec<_> = numbers
+        .take(MAX_NAMED + 1)
+        .map(|number| number.to_string())
+        .collect();
+    if let Some(last) = numbers.get_mut(MAX_NAMED) {
+        "…".clone_into(last);
+    }
+    numbers.join(", ")
+}
