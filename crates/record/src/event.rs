@@ -74,6 +74,7 @@ const CONTINUES: u16 = 0x200;
 /// Flags in the code of a [`What::Meanwhile`] event. The eight bits below them hold the system call.
 const IS_BUSY: u16 = 0x100;
 const HAS_RUN: u16 = 0x200;
+const IS_AWAITED: u16 = 0x400;
 /// The lowest bit of the [`Task`] in the code of a [`What::Meanwhile`] event.
 const TASK_SHIFT: u32 = 12;
 
@@ -491,20 +492,31 @@ events! {
     /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other thread
     /// or process used a processor during the sample, or for at least half of the time since the previous sample. For a
     /// child process it is also true if the child was ready to run. `has_run` is true if the thread or process used a
-    /// processor at all since the previous sample of a wait. `call` is the system call that a child process sleeps in;
+    /// processor at all since the previous sample of a wait. `is_awaited` is true if the thread waits for the end of this
+    /// child process, or of the process that has started it. `call` is the system call that a child process sleeps in;
     /// `None` for a thread, which has samples of its own.
-    39 Meanwhile { task: Task, is_busy: bool, has_run: bool, call: Option<SystemCall>, name: StringId, id: u32 }
+    39 Meanwhile {
+        task: Task,
+        is_busy: bool,
+        has_run: bool,
+        is_awaited: bool,
+        call: Option<SystemCall>,
+        name: StringId,
+        id: u32
+    }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL }
                 | (task as u16) << TASK_SHIFT
                 | if is_busy { IS_BUSY } else { 0 }
-                | if has_run { HAS_RUN } else { 0 },
+                | if has_run { HAS_RUN } else { 0 }
+                | if is_awaited { IS_AWAITED } else { 0 },
             pair(name, id)
         );
         read |code, value| Self::Meanwhile {
             task: known!(Task::from_code((code >> TASK_SHIFT) as u32)),
             is_busy: code & IS_BUSY != 0,
             has_run: code & HAS_RUN != 0,
+            is_awaited: code & IS_AWAITED != 0,
             call: SystemCall::from_code((code & 0xff) as u32),
             name: high(value),
             id: low(value)

@@ -46,6 +46,34 @@ impl Asleep {
     }
 }
 
+impl Asleep {
+    /// Returns the process for whose end the thread waits; `None` if it waits for none, or for any of its children.
+    pub(crate) fn awaited(&self) -> Option<i32> {
+        let [first, second, ..] = self.arguments;
+        let process = match self.number {
+            libc::SYS_wait4 => first as i32,
+            libc::SYS_waitid if first as u32 == libc::P_PID => second as i32,
+            _ => return None,
+        };
+        (process > 0).then_some(process)
+    }
+
+    /// Returns true if the thread has started a process, and waits until that runs a program of its own. Until then
+    /// the process runs in the thread's memory.
+    pub(crate) fn is_starting_process(&self) -> bool {
+        is_start(self.number)
+    }
+}
+
+/// Returns true if the system call starts a process. Only a call like `vfork` sleeps in it.
+fn is_start(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_vfork {
+        return true;
+    }
+    matches!(number, libc::SYS_clone | libc::SYS_clone3)
+}
+
 /// Returns the state of a sleeping thread, or `None` if the thread runs or the kernel does not
 /// report its state.
 pub(crate) fn look(thread: TaskFiles) -> Option<Asleep> {
@@ -137,6 +165,7 @@ fn without_timeout(number: i64) -> SystemCall {
         libc::SYS_accept | libc::SYS_accept4 => Call::Accept,
         libc::SYS_connect => Call::Connect,
         libc::SYS_wait4 | libc::SYS_waitid => Call::WaitProcess,
+        _ if is_start(number) => Call::WaitProcess,
         libc::SYS_ioctl => Call::Ioctl,
         libc::SYS_flock => Call::FileLock,
         libc::SYS_fcntl => Call::FileControl,

@@ -46,6 +46,10 @@ struct OtherTask {
     runs: u32,
     /// The id of the record's string for the name; `None` if it has not been read yet.
     name: Option<StringId>,
+    /// The process that has started it; `None` for this process, and for threads.
+    parent: Option<TaskId>,
+    /// True if a waiting thread waits for the end of this process, or of one that has started it.
+    is_awaited: bool,
 }
 
 /// All observed threads and processes.
@@ -71,6 +75,7 @@ pub(crate) struct SelectedTask {
     /// True if the task used a processor for at least half of the time since the previous sample of a wait.
     was_busy: bool,
     has_run: bool,
+    is_awaited: bool,
 }
 
 /// Returns true if another thread or a child process can end a wait in this system call.
@@ -124,15 +129,22 @@ impl OtherTasks {
     }
 
     /// Reads the processor times at a sample at which the threads `waiting` wait, and returns the selected tasks.
-    /// `is_new` is true if a wait has begun since the previous sample of a wait.
-    pub(crate) fn look(&mut self, waiting: &[Followed], is_new: bool) -> Vec<SelectedTask> {
+    /// `awaited` are the processes for whose ends these threads wait. `is_new` is true if a wait has begun since the
+    /// previous sample of a wait.
+    pub(crate) fn look(
+        &mut self,
+        waiting: &[Followed],
+        awaited: &[i32],
+        is_new: bool,
+    ) -> Vec<SelectedTask> {
         let now = Instant::now();
         let is_late = |at: Instant| now.duration_since(at) >= LIST_INTERVAL;
         if self.searched.is_none_or(is_late) {
             self.searched = Some(now);
             self.list_threads();
             self.list_children(waiting);
-        } else if is_new {
+        } else if is_new || !awaited.is_empty() {
+            // An awaited process may start others at any time, as a shell does.
             self.list_children(waiting);
         }
         let since = self.looked.replace(now).map(|at| now.duration_since(at));
@@ -144,6 +156,7 @@ impl OtherTasks {
             }
             is_there
         });
+        self.mark(awaited);
         let is_waiting = |task: &OtherTask| matches!(waiting, [one] if task.files.id == TaskId::Thread(one.number));
         let mut order: Vec<usize> = (0..self.tasks.len())
             .filter(|index| !is_waiting(&self.tasks[*index]))
@@ -151,14 +164,39 @@ impl OtherTasks {
         order.sort_by_key(|index| core::cmp::Reverse(self.tasks[*index].runs));
         let busiest = order.iter().copied();
         let busiest = busiest.max_by_key(|index| self.tasks[*index].ran);
-        let often = order.into_iter().filter(|index| Some(*index) != busiest);
-        let selected = busiest.into_iter().chain(often).take(MAX_SELECTED);
+        let often = order
+            .iter()
+            .copied()
+            .filter(|index| Some(*index) != busiest);
+        let is_awaited = |index: &usize| self.tasks[*index].is_awaited;
+        // The latest in the list comes last: it was started by one before it.
+        let awaited = (0..self.tasks.len()).filter(is_awaited);
+        let others = busiest.into_iter().chain(often);
+        let others = others.filter(|index| !is_awaited(index));
+        let selected: Vec<_> = awaited.chain(others).take(MAX_SELECTED).collect();
         selected
+            .into_iter()
             .filter_map(|index| {
                 let task = &mut self.tasks[index];
-                (task.runs > 0 || task.ran > 0).then(|| task.select(recent))
+                (task.is_awaited || task.runs > 0 || task.ran > 0).then(|| task.select(recent))
             })
             .collect()
+    }
+
+    /// Marks the processes that are awaited, and those that they have started. In `tasks`, a process comes after the
+    /// one that has started it.
+    fn mark(&mut self, awaited: &[i32]) {
+        let mut marked: Vec<_> = awaited
+            .iter()
+            .map(|number| TaskId::Process(*number))
+            .collect();
+        for task in &mut self.tasks {
+            let is_one = |id: TaskId| marked.contains(&id);
+            task.is_awaited = is_one(task.files.id) || task.parent.is_some_and(is_one);
+            if task.is_awaited {
+                marked.push(task.files.id);
+            }
+        }
     }
 
     /// Starts to observe the threads of the process that have used the most processor time since the previous search.
@@ -204,7 +242,7 @@ impl OtherTasks {
             _ => true,
         });
         for (_, number, before) in ranked {
-            self.add(TaskId::Thread(number), before);
+            self.add(TaskId::Thread(number), before, None);
         }
     }
 
@@ -233,7 +271,8 @@ impl OtherTasks {
                 if count >= MAX_CHILDREN || self.children >= MAX_CHILDREN_IN_ALL {
                     return;
                 }
-                let added = self.add(TaskId::Process(number), 0);
+                let of = Some(parent.id).filter(|id| matches!(id, TaskId::Process(_)));
+                let added = self.add(TaskId::Process(number), 0, of);
                 self.children += usize::from(added.is_some());
                 parents.extend(added);
             }
@@ -241,8 +280,9 @@ impl OtherTasks {
     }
 
     /// Starts to observe a task, unless it is observed already or the table has no free entry. `used` is the processor
-    /// time in ns that the task had used before, which does not count. Returns the files of the task if it was added.
-    fn add(&mut self, id: TaskId, used: u64) -> Option<TaskFiles> {
+    /// time in ns that the task had used before, which does not count. `parent` is the process that has started the task.
+    /// Returns the files of the task if it was added.
+    fn add(&mut self, id: TaskId, used: u64, parent: Option<TaskId>) -> Option<TaskFiles> {
         let is_there = |task: &OtherTask| task.files.id == id;
         if self.tasks.iter().any(is_there) {
             return None;
@@ -257,6 +297,8 @@ impl OtherTasks {
             ran: 0,
             runs: 0,
             name: None,
+            parent,
+            is_awaited: false,
         });
         Some(files)
     }
@@ -278,12 +320,17 @@ impl OtherTask {
     /// Returns the data of this task, which has been selected at a sample. `since` is the time since the previous
     /// sample of a wait, if that sample was recent.
     fn select(&mut self, since: Option<Duration>) -> SelectedTask {
+        if self.is_awaited {
+            // A process gets another name when it runs another program, as a shell does for its last command.
+            self.name = None;
+        }
         SelectedTask {
             files: self.files,
             name: *self.name.get_or_insert_with(|| name_of(self.files)),
             used: self.used,
             was_busy: since.is_some_and(|since| 2 * u128::from(self.ran) >= since.as_nanos()),
             has_run: self.ran > 0,
+            is_awaited: self.is_awaited,
         }
     }
 }
@@ -306,6 +353,7 @@ impl SelectedTask {
             task,
             is_busy,
             has_run: self.has_run,
+            is_awaited: self.is_awaited,
             call,
             name: self.name,
             id: id.cast_unsigned(),
@@ -357,7 +405,7 @@ mod tests {
     /// Calls `look` repeatedly until the event of a selected task satisfies `is`.
     fn await_task(tasks: &mut OtherTasks, is: impl Fn(&What) -> bool) {
         loop {
-            let selected = tasks.look(&[this_thread()], true);
+            let selected = tasks.look(&[this_thread()], &[], true);
             if selected.iter().any(|task| is(&task.event())) {
                 return;
             }
@@ -392,6 +440,56 @@ mod tests {
     }
 
     #[test]
+    fn an_awaited_child_is_named_by_what_it_runs_and_what_that_has_started() {
+        let _alone = alone();
+        let mut tasks = OtherTasks::new(Duration::from_millis(5));
+        // This child is not awaited. The shell waits for its own child, so it does not run that in its place.
+        let mut other = shell("exec cat");
+        let mut child = shell("sleep 100 & wait");
+        let number = child.id().cast_signed();
+        let found = loop {
+            let selected = tasks.look(&[this_thread()], &[number], false);
+            let awaited = selected.iter().filter(|task| task.is_awaited);
+            let found: Vec<_> = awaited.map(|task| (task.files, task.event())).collect();
+            let mut text = [0; LENGTH];
+            let last = found.last();
+            let last = last.and_then(|(files, _)| files::read(*files, TaskFile::Comm, &mut text));
+            if found.len() == 2 && last == Some(b"sleep\n") {
+                break found;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let ids = found.iter().map(|(files, _)| files.id);
+        let [first, last] = ids.collect::<Vec<_>>()[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(first, TaskId::Process(number));
+        assert_ne!(last, TaskId::Process(other.id().cast_signed()));
+        let is_awaited = |(_, what): &(_, What)| {
+            matches!(
+                what,
+                What::Meanwhile {
+                    task: Task::Child,
+                    is_awaited: true,
+                    ..
+                }
+            )
+        };
+        assert!(found.iter().all(is_awaited), "{found:?}");
+        let TaskId::Process(last) = last else {
+            panic!("{found:?}");
+        };
+        // SAFETY: the call takes only numbers. The process is the shell's child, and the shell waits for it.
+        assert_eq!(unsafe { libc::kill(last, libc::SIGKILL) }, 0);
+        child.wait().unwrap();
+        let selected = tasks.look(&[this_thread()], &[], false);
+        assert!(selected.iter().all(|task| !task.is_awaited));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        files::close_all();
+    }
+
+    #[test]
     fn a_thread_that_has_ended_is_forgotten() {
         let _alone = alone();
         let mut tasks = OtherTasks::new(Duration::from_millis(5));
@@ -412,7 +510,7 @@ mod tests {
         worker.join().unwrap();
         let is_it = |task: &OtherTask| task.files.id == TaskId::Thread(number);
         while tasks.tasks.iter().any(is_it) {
-            tasks.look(&[this_thread()], false);
+            tasks.look(&[this_thread()], &[], false);
         }
         files::close_all();
     }

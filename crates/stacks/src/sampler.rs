@@ -104,8 +104,12 @@ impl StringIds {
     fn stack_of(&mut self, asleep: &Asleep, addresses: &mut Vec<usize>) -> u32 {
         self.look();
         addresses.clear();
-        self.unwinder
-            .unwind(&self.modules, asleep.registers, addresses);
+        self.unwinder.unwind(
+            &self.modules,
+            asleep.registers,
+            asleep.is_starting_process(),
+            addresses,
+        );
         self.innermost(addresses)
     }
 
@@ -334,6 +338,8 @@ struct Waiting {
     start: u64,
     /// True if the thread has not woken since its previous sample.
     continues: bool,
+    /// The child process for whose end the thread waits, if it waits for that.
+    awaited: Option<i32>,
 }
 
 impl SamplingThread {
@@ -401,8 +407,9 @@ impl SamplingThread {
         if waiting.is_empty() {
             return;
         }
+        let awaited: Vec<_> = self.waiting.iter().filter_map(|one| one.awaited).collect();
         let is_new = self.waiting.iter().any(|one| !one.continues);
-        let selected = self.others.look(&waiting, is_new);
+        let selected = self.others.look(&waiting, &awaited, is_new);
         for task in &selected {
             if let TaskId::Thread(number) = task.files.id
                 && followed::all().all(|known| known.number != number)
@@ -463,7 +470,7 @@ impl SamplingThread {
         };
         if let Some(slept) = self.still_sleeps(index, thread, used) {
             write(start, slept.sample, Some(slept.asleep));
-            self.note_wait(thread, start, slept.asleep);
+            self.note_wait(thread, start, &slept);
             return true;
         }
         let found = match (interpreter, thread.target) {
@@ -505,20 +512,20 @@ impl SamplingThread {
         };
         let asleep = slept.as_ref().map(|slept| slept.asleep);
         write(start, sample, asleep);
-        if let Some(asleep) = asleep {
-            self.note_wait(thread, start, asleep);
+        if let Some(slept) = &slept {
+            self.note_wait(thread, start, slept);
         }
         self.threads[index].slept = slept;
         true
     }
 
     /// Adds a followed thread to `waiting` if the system call in which it sleeps is a wait for another task.
-    fn note_wait(&mut self, thread: Followed, start: u64, asleep: What) {
+    fn note_wait(&mut self, thread: Followed, start: u64, slept: &Slept) {
         let What::Asleep {
             call: Some(call),
             continues,
             ..
-        } = asleep
+        } = slept.asleep
         else {
             return;
         };
@@ -527,6 +534,7 @@ impl SamplingThread {
                 thread,
                 start,
                 continues,
+                awaited: slept.at.awaited(),
             });
         }
     }

@@ -70,7 +70,8 @@ fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
             continue;
         };
         frames.clear();
-        unwinder.unwind(&modules, found.registers, &mut frames);
+        let starts_process = found.is_starting_process();
+        unwinder.unwind(&modules, found.registers, starts_process, &mut frames);
         if asleep::look(followed.files()) == Some(found) {
             break;
         }
@@ -78,7 +79,9 @@ fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
     IS_OVER.store(true, Ordering::Relaxed);
     drop(LOCK.lock());
     WORK.notify_all();
+    let pipe = std::fs::OpenOptions::new().write(true).open(pipe());
     worker.join().unwrap();
+    drop(pipe);
     files::close(0);
     let start = |address: &usize| unwinder.start_of(&modules, *address);
     frames.iter().filter_map(start).collect()
@@ -102,6 +105,55 @@ fn the_callers_of_a_sleep_are_found() {
     let found = functions_of(sleeps, SystemCall::ClockNanosleep);
     assert!(has_pair(&found, sleeps), "{found:x?}");
     assert_ne!(found.first(), Some(&(sleeps as *const () as usize)));
+}
+
+/// The path of the named pipe that the child process of [`starts_process`] opens.
+fn pipe() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("tllmprof-stacks-{}", ids::process()))
+}
+
+/// Starts a child process that opens a named pipe before it runs its program. Until another thread opens the other end,
+/// the child process is in `open`, and the calling thread sleeps in the system call that has started it.
+#[inline(never)]
+#[cfg(target_arch = "x86_64")]
+extern "C" fn starts_process() {
+    let path = std::ffi::CString::new(pipe().into_os_string().into_encoded_bytes()).unwrap();
+    let mut arguments = [c"true".as_ptr().cast_mut(), core::ptr::null_mut()];
+    let mut status = 0;
+    // SAFETY: the pointers are to locals, which live longer than the calls. The lists of arguments end with null. The
+    // actions are initialised before use.
+    unsafe {
+        assert_eq!(libc::mkfifo(path.as_ptr(), 0o600), 0);
+        let mut actions = core::mem::zeroed();
+        libc::posix_spawn_file_actions_init(&raw mut actions);
+        libc::posix_spawn_file_actions_addopen(
+            &raw mut actions,
+            9,
+            path.as_ptr(),
+            libc::O_RDONLY,
+            0,
+        );
+        let (mut number, environment) = (0, [core::ptr::null_mut()]);
+        let spawned = libc::posix_spawn(
+            &raw mut number,
+            c"/bin/true".as_ptr(),
+            &raw const actions,
+            core::ptr::null(),
+            arguments.as_mut_ptr(),
+            environment.as_ptr(),
+        );
+        assert_eq!(spawned, 0);
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+        assert_eq!(libc::waitpid(number, &raw mut status, 0), number);
+    }
+    std::fs::remove_file(pipe()).unwrap();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_callers_of_the_start_of_a_process_are_found() {
+    let found = functions_of(starts_process, SystemCall::WaitProcess);
+    assert!(has_pair(&found, starts_process), "{found:x?}");
 }
 
 #[inline(never)]

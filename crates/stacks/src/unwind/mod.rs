@@ -67,15 +67,37 @@ impl Unwinder {
 
     /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops
     /// at the first function that cannot be determined. For callers, the address is inside the call
-    /// instruction.
+    /// instruction. `starts_process` is true if the thread sleeps in a system call that starts a process.
     pub(crate) fn unwind(
         &mut self,
         modules: &Modules,
-        registers: Registers,
+        mut registers: Registers,
+        starts_process: bool,
         frames: &mut Vec<usize>,
     ) {
         self.stack.forget();
+        if starts_process && let Some(caller) = self.caller_of_clone(registers) {
+            frames.push(registers.program_counter);
+            registers = caller;
+        }
         self.walk(modules, registers, MAX_FRAMES, frames);
+    }
+
+    /// Returns the registers of the caller of a function of the C library that starts a process. The table for
+    /// unwinding says that such a function has no caller, because the new process or thread has none. The function keeps
+    /// nothing on the stack.
+    fn caller_of_clone(&mut self, registers: Registers) -> Option<Registers> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return None; // the return address is in a register
+        }
+        let address = self.stack.word(registers.stack_pointer)?;
+        self.calls.before(address)?;
+        Some(Registers {
+            // An address inside the call instruction.
+            program_counter: address - 1,
+            stack_pointer: registers.stack_pointer + WORD,
+            frame_pointer: None,
+        })
     }
 
     /// Does the same as [`Self::unwind`] for a copy of the stack, whose first word is at the stack

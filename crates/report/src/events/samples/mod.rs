@@ -1,5 +1,6 @@
 //! Samples of the stacks of threads, from the record.
 
+mod children;
 mod frames;
 mod function;
 mod location;
@@ -150,6 +151,7 @@ impl RawStacks {
                 task,
                 is_busy,
                 has_run,
+                is_awaited,
                 call,
                 name,
                 id,
@@ -158,6 +160,7 @@ impl RawStacks {
                     task,
                     is_busy,
                     has_run,
+                    is_awaited,
                     call,
                     name,
                     id,
@@ -201,6 +204,7 @@ impl RawStacks {
         }
         frames.sleeps = sleeps.finish();
         self.workers.name_waits(&self.samples, &mut frames.sleeps);
+        children::name_waits(&self.samples, &self.meanwhile, strings, &mut frames.sleeps);
         let continues = self.samples.iter();
         let continues =
             continues.map(|sample| self.continuing.contains(&(sample.thread, sample.ticks)));

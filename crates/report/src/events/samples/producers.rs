@@ -48,6 +48,8 @@ pub(super) struct Meanwhile {
     pub task: Task,
     pub is_busy: bool,
     pub has_run: bool,
+    /// True if a thread waits for the end of this child process, or of the process that has started it.
+    pub is_awaited: bool,
     /// The system call that a child process sleeps in.
     pub call: Option<SystemCall>,
     pub name: StringId,
@@ -689,6 +691,7 @@ mod tests {
                         task,
                         is_busy: doing.is_busy,
                         has_run: doing.has_run,
+                        is_awaited: false,
                         call: (!is_thread && !doing.is_busy).then_some(call),
                         name: 0,
                         // Each step starts another child process. All child processes have the same name.

@@ -16,6 +16,8 @@ pub enum SleepKind {
     Worker,
     /// The thread waits for another thread of the process, or a child process, that prepares its input.
     Producer,
+    /// The thread waits for the end of a child process.
+    Child,
     /// The thread sleeps for a given time.
     Sleep,
     /// The thread waits for a file or a disk.
@@ -97,6 +99,18 @@ impl Sleep {
         }
     }
 
+    /// Adds the names of the programs for whose end the thread waits.
+    pub(super) fn name_children(&mut self, names: &[String]) {
+        if let Some(place) = self.cause.strip_prefix(FOR_CHILD) {
+            let process = match names {
+                [_] => "process",
+                _ => "processes",
+            };
+            let names = names.join(" and ");
+            self.cause = format!("waiting for child {process} {names}{place}");
+        }
+    }
+
     /// Returns the text for the cause if the thread waits for `producer`. The text names the same functions as `cause`.
     pub(super) fn cause_for(&self, producer: &str) -> String {
         let place = self.cause.strip_prefix(FOR_WORK);
@@ -107,6 +121,8 @@ impl Sleep {
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
+/// Beginning of the text for the cause of a wait for the end of a child process.
+pub(super) const FOR_CHILD: &str = "waiting for a child process";
 /// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`].
 pub(super) const BLOCKED: &str = "blocked";
 /// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.

@@ -6,7 +6,7 @@ use tllmprof_record::SystemCall;
 
 use super::frames::Frames;
 use super::function::{Function, Origin};
-use super::sleep::{BLOCKED, FOR_WORK, Sleep, SleepKind};
+use super::sleep::{BLOCKED, FOR_CHILD, FOR_WORK, Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread by which the sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -98,6 +98,7 @@ impl<'a> Stacks<'a> {
         let begins = match kind {
             SleepKind::Lock => "waiting for a lock",
             SleepKind::Work | SleepKind::Worker | SleepKind::Producer => FOR_WORK,
+            SleepKind::Child => FOR_CHILD,
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
@@ -161,6 +162,7 @@ impl<'a> Stacks<'a> {
             | Call::Receive
             | Call::Accept => ends_by_event,
             Call::Futex => return self.futex(asleep, ends_by_event),
+            Call::WaitProcess => SleepKind::Child,
             _ => SleepKind::Other,
         };
         (kind, name())
@@ -231,6 +233,12 @@ impl<'a> Stacks<'a> {
         let of_library = |function: &&&Function| function.origin == Origin::C;
         let last = self.inner.iter().take_while(of_library).last()?;
         let name = plain(&last.name);
+        // The functions of glibc that do the work of a function of its interface, which has left by a jump.
+        let name = match name {
+            "do_system" => "system",
+            "spawni" | "spawnix" => "posix_spawn",
+            other => other,
+        };
         let is_of_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
         (!name.is_empty() && name.chars().all(is_of_name)).then_some(name)
     }
@@ -403,6 +411,28 @@ mod tests {
         assert_eq!(
             (kind, &*cause),
             (SleepKind::Other, "blocked in main: futex")
+        );
+    }
+
+    #[test]
+    fn a_wait_for_a_child_process_is_of_the_function_that_started_it() {
+        use Origin::{C, Program};
+        let converts = ("convert", Program);
+        let system = [("wait4", C), ("do_system", C), converts, MAIN];
+        assert_eq!(
+            sleep(SystemCall::WaitProcess, false, &system, &[]),
+            found(
+                SleepKind::Child,
+                "waiting for a child process in convert: system"
+            )
+        );
+        let system = [("wait4", C), ("do_system", C), EVAL, MAIN];
+        assert_eq!(
+            sleep(SystemCall::WaitProcess, false, &system, &[STEP]),
+            found(
+                SleepKind::Child,
+                "waiting for a child process in step (engine.py:3): system"
+            )
         );
     }
 
