@@ -45,7 +45,8 @@ impl CallInfo {
 ///
 /// The other fields are those of [`CallInfo`](crate::CallInfo), with the defaults in [`PLAIN`]. Messages use the
 /// first name of each list. Rows for copies to the device list only driver functions, because the runtime's functions
-/// call these, and because only the driver knows the direction of a copy with `cudaMemcpyDefault`.
+/// call these, and because only the driver knows the direction of a copy with `cudaMemcpyDefault`. So does the row of
+/// `cuStreamWaitEvent`, which keeps the library small.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -199,6 +200,9 @@ macro_rules! cuda_calls {
             GraphExecDestroy = Graph(GraphCall::DestroyExec),
                 [cuGraphExecDestroy]
                 [cudaGraphExecDestroy] {};
+            StreamWaitEvent = CallPurpose::Order,
+                [cuStreamWaitEvent cuStreamWaitEvent_ptsz] []
+                { stream: [Word(0), Stream::None] };
         }
     };
 }
