@@ -14,6 +14,8 @@ mod program;
 mod read;
 #[path = "kernels/sampled.rs"]
 mod sampled;
+#[path = "kernels/streams.rs"]
+mod streams;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;

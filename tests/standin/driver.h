@@ -81,6 +81,11 @@ struct CUctx_st {
     struct CUstream_st legacy;
 };
 
+/* A time from its start to its end, in nanoseconds. */
+struct span {
+    uint64_t from, until;
+};
+
 /* Functions of process.c. */
 void driver_lock(void);
 void driver_unlock(void);
@@ -107,9 +112,11 @@ CUfunction kept_function(const char *name);
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* Notifies the profiler that the GPU starts the work `work` now. For a node of a graph, `exec` is the executable
+/* Notifies the profiler that the GPU starts the work `work`: now, or with STANDIN_STREAM_NS at the times of `span`,
+ * which are of the GPU's clock. For a node of a graph, `exec` is the executable
  * graph's number and `node` the node's number in it; otherwise both are 0. The caller holds the driver's lock. */
-void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
+void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node,
+              struct span span);
 /* Waits until the GPU has done all its work. */
 void tool_wait(void);
 
@@ -127,7 +134,11 @@ void end_events_of(CUcontext context);
 /* Functions of gpu.c. The caller holds the driver's lock, except for sleep_until(). */
 uint64_t now(void);
 void pass_call(void);
-void work(CUstream stream);     /* adds a piece of work to the stream */
+/* Adds a piece of work to the stream, and returns its time. */
+struct span work(CUstream stream);
+bool streams_have_times(void); /* whether STANDIN_STREAM_NS is set */
+/* Makes the stream's later work wait until the time `at` of the GPU's clock. */
+void hold_back(CUstream stream, uint64_t at);
 uint64_t mark(CUstream stream); /* the time when the stream reaches work that is added now */
 uint64_t done_at(CUcontext context, CUstream stream); /* when the stream's work is done; NULL: all work of the context */
 void sleep_until(uint64_t until);

@@ -16,7 +16,7 @@
 
 static bool is_virtual;
 static uint64_t virtual_now = 1000000000;
-static uint64_t work_ns, call_ns, pieces;
+static uint64_t work_ns, stream_ns, call_ns, pieces;
 static int work_log = -1;
 
 static uint64_t number(const char *variable)
@@ -30,6 +30,7 @@ __attribute__((constructor)) static void on_load(void)
     const char *clock = getenv("STANDIN_CLOCK");
     is_virtual = clock != NULL && strcmp(clock, "virtual") == 0;
     work_ns = number("STANDIN_WORK_NS");
+    stream_ns = number("STANDIN_STREAM_NS");
     call_ns = number("STANDIN_CALL_NS");
 }
 
@@ -135,10 +136,21 @@ static void log_work(CUstream stream, uint64_t from, uint64_t until)
     errno = saved_errno;
 }
 
-void work(CUstream stream)
+bool streams_have_times(void)
+{
+    return stream_ns > 0;
+}
+
+void hold_back(CUstream stream, uint64_t at)
+{
+    stream->busy_until = later(stream->busy_until, at);
+}
+
+struct span work(CUstream stream)
 {
     uint64_t from = later(now(), busy_until(stream));
-    uint64_t until = from + work_ns * (1 + pieces++ % 5);
+    uint64_t until = from + (stream_ns > 0 ? stream_ns : work_ns * (1 + pieces++ % 5));
     stream->busy_until = until;
     log_work(stream, from, until);
+    return (struct span){from, until};
 }

@@ -15,9 +15,10 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
         return CUDA_SUCCESS;
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    default:
+    default: {
+        struct span span = work(stream);
         if (node.kind <= SET_NODE)
-            tool_run(stream, &node, exec, number);
+            tool_run(stream, &node, exec, number, span);
         switch (node.kind) {
         case COPY_NODE:
             memmove(node.to, node.from, node.bytes);
@@ -34,8 +35,8 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
         default:
             break;
         }
-        work(stream);
         return CUDA_SUCCESS;
+    }
     }
 }
 

@@ -222,14 +222,16 @@ static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_
     CUresult result = refuse_under_capture(function, to, stream);
     if (result == CUDA_SUCCESS)
         result = call_admit(function, to, NEEDS_CONTEXT);
+    struct span span = {0, 0};
     if (result == CUDA_SUCCESS)
-        work(stream);
+        span = work(stream);
     uint64_t until = done_at(NULL, stream);
     driver_unlock();
     if (result == CUDA_SUCCESS) {
         host_wait(until);
         driver_lock();
-        tool_run(stream, &(struct node){.kind = COPY_NODE, .bytes = bytes, .direction = 2}, 0, 0);
+        tool_run(stream, &(struct node){.kind = COPY_NODE, .bytes = bytes, .direction = 2}, 0, 0,
+                 span);
         memcpy(to, host(from), bytes);
         log_call("", function, "_end", to);
         driver_unlock();

@@ -387,8 +387,8 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_3)
     return capture_info(stream_of(stream, true), status, id, graph, dependencies, count);
 }
 
-/* Makes a stream wait for an event. If the event is one of a captured stream, the waiting stream joins that
- * capture. */
+/* Makes a stream wait for an event: its later work begins after the moment of the event. If the event is one of a
+ * captured stream, the waiting stream joins that capture. */
 static CUresult wait_event(CUstream stream, CUevent event)
 {
     driver_lock();
@@ -403,6 +403,8 @@ static CUresult wait_event(CUstream stream, CUevent event)
         stream->next_capturing = capturing;
         capturing = stream;
     }
+    if (event->recorded && !event->captured)
+        hold_back(stream, event->at);
     driver_unlock();
     return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 /* Imitates the effects of a profiler in the driver. The profiler is notified of all GPU work. If it is removed
  * while a call is in the driver, the context is destroyed. While there is a profiler, the GPU does one piece of
- * work at a time. */
+ * work at a time, unless STANDIN_STREAM_NS is set. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -61,23 +61,30 @@ bool tool_has_destroyed(void)
     return atomic_load(&destroyed);
 }
 
-void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node)
+void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node,
+              struct span span)
 {
     static const int kinds[] = {[KERNEL_NODE] = 10, [COPY_NODE] = 1, [SET_NODE] = 2};
     void (*notify)(const struct standin_work *) = atomic_load(&tool);
     if (notify == NULL && kernel_ns == 0)
         return;
     uint64_t start = realtime();
-    if (start < busy_until)
-        start = busy_until;
-    busy_until = start + (uint64_t)kernel_ns;
+    uint64_t end;
+    if (streams_have_times()) {
+        start += span.from - now(); /* the same moment, by the clock of CUPTI */
+        end = start + (span.until - span.from);
+    } else {
+        if (start < busy_until)
+            start = busy_until;
+        end = busy_until = start + (uint64_t)kernel_ns;
+    }
     struct standin_work done = {
         .kind = kinds[work->kind],
         .name = work->name,
         .bytes = work->bytes,
         .direction = work->direction,
         .start = start,
-        .end = busy_until,
+        .end = end,
         .stream = stream->number,
         .correlation = correlation,
         .exec = exec,

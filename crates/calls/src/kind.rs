@@ -27,6 +27,9 @@ pub enum CallPurpose {
     Memory,
     /// Loads code into a context or compiles it, which may take long. `TLLMPROF_STEP` cannot name the call.
     Compilation,
+    /// Makes a stream wait for an event, which may be in another stream. The host does not wait. `TLLMPROF_STEP` cannot
+    /// name the call.
+    Order,
     /// Starts or stops a profiler, such as `cuProfilerStart`.
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.

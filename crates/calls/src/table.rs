@@ -43,7 +43,8 @@ impl CallInfo {
 ///
 /// The other fields are those of [`CallInfo`](crate::CallInfo), with the defaults in [`PLAIN`]. Messages use the
 /// first name of each list. Rows for copies to the device list only driver functions, for two reasons: the runtime's
-/// functions call these, and only the driver knows the direction of a copy with `cudaMemcpyDefault`.
+/// functions call these, and only the driver knows the direction of a copy with `cudaMemcpyDefault`. The row of
+/// `cuStreamWaitEvent` also lists only driver functions, which keeps the library small.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -197,6 +198,9 @@ macro_rules! cuda_calls {
             GraphExecDestroy = Graph(GraphCall::DestroyExec),
                 [cuGraphExecDestroy]
                 [cudaGraphExecDestroy] {};
+            StreamWaitEvent = CallPurpose::Order,
+                [cuStreamWaitEvent cuStreamWaitEvent_ptsz] []
+                { stream: [Word(0), Stream::None] };
         }
     };
 }

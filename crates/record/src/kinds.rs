@@ -281,6 +281,7 @@ impl From<CallPurpose> for CallKind {
             CallPurpose::DeviceWork(DeviceWork::Set)
             | CallPurpose::Memory
             | CallPurpose::Compilation
+            | CallPurpose::Order
             | CallPurpose::Profiler
             | CallPurpose::Destroys(_)
             | CallPurpose::Graph(_) => Self::Other,

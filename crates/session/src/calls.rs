@@ -30,6 +30,7 @@ pub fn entered(call: Call) {
         | CallPurpose::DeviceWork(_)
         | CallPurpose::Memory
         | CallPurpose::Compilation
+        | CallPurpose::Order
         | CallPurpose::Destroys(_)
         | CallPurpose::Graph(_) => return,
         CallPurpose::Profiler => {

@@ -189,6 +189,8 @@ export interface Process {
     kernel_window: KernelWindow | null;
     /** Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found. */
     blocks: GpuBlocks | null;
+    /** The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or if the record does not have the streams of calls. */
+    stream_pair: StreamPair | null;
     /** The recorded kernels, summed by the layer that launched them; empty unless layers were recorded (`--layers`). The layer with the longest total time comes first. */
     layers: GpuLayer[];
     /** The layers as a tree. Layers whose names differ only in numbers are one row, with `*` for each number. A row includes the layers within it. A parent comes before its children, and the child with the longest time is the first child. */
@@ -623,6 +625,28 @@ export interface GpuBlocks {
     of: number;
 }
 
+/** Two streams of a GPU with much work each, in the iterations with recorded kernels. */
+export interface StreamPair {
+    /** The number of the GPU. */
+    device: number;
+    /** The two streams, the one with more work first. */
+    streams: StreamTime[];
+    /** The time in which both streams ran work at once. Unit: ns. */
+    at_once_ns: number;
+    /** The time in which the stream with less work in an iteration ran alone: the most that overlap can save. Unit: ns. */
+    at_most_ns: number;
+    /** The number of iterations in which both streams have work. Unit: iterations. */
+    iterations: number;
+    /** The mechanism that orders the streams; `null` if they do not take turns, or if it is not known. */
+    order: StreamOrder | null;
+    /** The stream whose work waits for that of the other; `null` if `order` is, or if each waits for the other. */
+    waits: number | null;
+    /** The waiting function: `cuStreamWaitEvent` for the order `event`, the host's wait for `host`; `null` if `order` is, or for `legacy`. */
+    call: string | null;
+    /** The number of calls of this function that ordered the streams. Unit: calls. */
+    calls: number;
+}
+
 /** The kernels that were launched in one layer: while the same torch modules, NVTX ranges and marked functions were open. */
 export interface GpuLayer {
     /** The name of the layer, such as `model.layers.3.self_attn/attention`; empty for kernels that were launched in no layer. */
@@ -926,7 +950,7 @@ export type Verdict =
 export type Confidence =
     /** The verdict is based on fewer than 8 iterations. */
     | "low"
-    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. */
+    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. `serial-streams` never has more, because it is not known whether the streams need their order. */
     | "medium"
     /** The verdict is based on 30 or more iterations, and recording did not change their times. */
     | "high";
@@ -1148,6 +1172,23 @@ export interface GpuOutsideBlocks {
     /** The total time of the kernels before the first block, or after the last one, in all analyzed iterations. Unit: ns. */
     gpu_ns: number;
 }
+
+/** The work of a stream in iterations with recorded kernels. */
+export interface StreamTime {
+    /** CUPTI's number for the stream. The legacy default stream has 7. */
+    stream: number;
+    /** The time in which the stream ran work. Unit: ns. */
+    gpu_ns: number;
+}
+
+/** The mechanism that orders the work of two streams. */
+export type StreamOrder =
+    /** A stream waits for an event (`cuStreamWaitEvent`). */
+    | "event"
+    /** One of the streams is the legacy default stream: its work waits for that of the other blocking streams, and theirs for its own. */
+    | "legacy"
+    /** The host waits for a stream's work before it launches on the other stream. */
+    | "host";
 
 /** The time in which power, heat or the hardware lowered the SM clock. */
 export interface Throttled {

@@ -132,6 +132,11 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
+    /// Returns true if a kernel of this name was added, and is a collective.
+    pub(crate) fn is_one(&self, name: StringId) -> bool {
+        self.rows.get(&name).is_some_and(Option::is_some)
+    }
+
     /// Returns the collectives. `iterations` must be sorted by start.
     pub(crate) fn finish(mut self, iterations: &[RawIteration]) -> Collectives {
         if self.raw.is_empty() {

@@ -24,7 +24,7 @@ const MIN_IDLE_NS: u64 = 10_000;
 
 /// Maximum time by which a kernel may seem to begin before its launching call, in nanoseconds. The limit is not 0
 /// because the two times come from different clocks.
-const MAX_CLOCK_ERROR_NS: u64 = 10_000;
+pub(crate) const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
 /// A call that launches GPU work, as it is in the record.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +49,14 @@ pub struct Launch {
     pub kernels: u32,
     /// Start of the call, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
+    /// End of the call, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub end: u64,
     /// Start of the call's last kernel, in nanoseconds of `CLOCK_MONOTONIC`.
     pub last: u64,
+    /// The handle of the stream on which the call launched.
+    pub stream: u64,
+    /// True if the call launched a CUDA graph.
+    pub is_graph: bool,
 }
 
 /// The launches of a process whose kernels are known, for look-ups by call and by kernel.
@@ -270,7 +276,10 @@ impl<'a> LaunchTally<'a> {
                     thread: call.thread,
                     kernels: work.kernels,
                     start: call.start,
+                    end: call.end,
                     last: work.last,
+                    stream: call.stream,
+                    is_graph: call.kind == CallKind::GraphLaunch,
                 });
                 found.calls.insert((call.thread, call.start), number);
                 found.kernels.insert((window, work.correlation), number);

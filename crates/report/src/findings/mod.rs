@@ -20,6 +20,7 @@ mod routing;
 mod rule;
 mod rules;
 mod state;
+mod streams;
 pub mod text;
 
 use std::cmp::Reverse;
@@ -56,7 +57,8 @@ pub enum Verdict {
 pub enum Confidence {
     /// The verdict is based on fewer than 8 iterations.
     Low,
-    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations.
+    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. `serial-streams`
+    /// never has more, because it is not known whether the streams need their order.
     Medium,
     /// The verdict is based on 30 or more iterations, and recording did not change their times.
     High,
@@ -159,6 +161,7 @@ pub fn findings(
     separate_skew(&mut findings);
     withdraw_explained_idle(&mut findings);
     withdraw_explained_copies(&mut findings);
+    rank_serial_streams(&mut findings, &all);
     limit_losses(&mut findings);
     for (finding, found) in findings.iter_mut().zip(found) {
         finding.is_partly_others = finding.loss < found;
@@ -373,6 +376,27 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
     }
 }
 
+/// Removes the loss of streams that take turns if another cause holds and the GPU is not busy nearly all the time. That
+/// loss is an upper bound, and the losses of other causes are not.
+fn rank_serial_streams(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let is_busy = |one: &Evidence<'_>| {
+        one.busy()
+            .is_some_and(|busy| busy.share() >= streams::MIN_BUSY)
+    };
+    let is_other = |finding: &Finding| {
+        finding.verdict == Verdict::Yes
+            && finding.rule.kind == FindingKind::Cause
+            && finding.rule.name != streams::SERIAL_RULE
+            && finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART)
+    };
+    if all.iter().all(is_busy) || !findings.iter().any(is_other) {
+        return;
+    }
+    if let Some(finding) = find_finding(findings, streams::SERIAL_RULE) {
+        finding.loss = None;
+    }
+}
+
 /// Subtracts the loss by arrival skew from the loss by a slow rank, because both losses contain the
 /// waits for that rank.
 fn separate_skew(findings: &mut [Finding]) {
@@ -456,7 +480,12 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     let about = all
         .iter()
         .filter(|one| place.is_none_or(|place| place == one.place));
-    let confidence = about.map(Evidence::confidence).min();
+    // Necessary and unnecessary orders of streams look the same, so that finding is never sure.
+    let limit = match (rule.name, verdict) {
+        (streams::SERIAL_RULE, Verdict::Yes) => Confidence::Medium,
+        _ => Confidence::High,
+    };
+    let confidence = about.map(|one| one.confidence().min(limit)).min();
     Finding {
         id: rule.name,
         rule,

@@ -4,6 +4,7 @@ use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
 use super::{
     arrivals, compilation, fallback, gpu, host, ledger, python, ranks, routing, rule, state,
+    streams,
 };
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
@@ -325,6 +326,20 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::None,
         data: &[],
         judge: Judge::Each(state::far),
+    },
+    Rule {
+        name: streams::SERIAL_RULE,
+        kind: FindingKind::Cause,
+        evidence: "kernels and copies of two streams, the calls that enqueued them, event waits and host waits between them",
+        threshold: streams::serial_when,
+        advice: "if the two do not need each other's results: make only the work that needs a result wait for an event; create \
+                 streams with cudaStreamNonBlocking, and launch on none of them as the default stream; wait on the host \
+                 once, after both have their work",
+        to_know: "run with --kernels, and fewer steps if events are missing",
+        needs: KERNELS,
+        claims: ClaimRule::None,
+        data: GPU,
+        judge: Judge::Each(streams::serial),
     },
     Rule {
         name: gpu::COPIES_RULE,

@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod compare;
+pub(crate) mod streams;
 mod sums;
 pub(crate) mod text;
 
@@ -298,6 +299,7 @@ impl<'a> KernelTally<'a> {
                 copies: copies(&self.copies),
                 window: Some(sum),
                 blocks: self.blocks.finish(&is_one, strings),
+                streams: None,
                 missing: 0,
                 devices: sums,
             },

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::blocks::Blocks;
+use super::streams::StreamPair;
 use crate::events::busy::DeviceActivity;
 use crate::events::iteration::InKernels;
 use crate::events::raw::RawIteration;
@@ -28,6 +29,10 @@ pub struct Kernels {
     pub window: Option<KernelSum>,
     /// Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found.
     pub blocks: Option<Blocks>,
+    /// The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or
+    /// if the record does not have the streams of calls.
+    #[serde(rename = "stream_pair")]
+    pub streams: Option<StreamPair>,
     /// Number of iterations in which kernels should have been recorded but were not, although the GPU was busy.
     #[serde(skip)]
     pub missing: u64,

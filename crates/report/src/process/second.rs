@@ -15,6 +15,7 @@ use crate::events::turnaround::{Turnaround, Turnarounds};
 use crate::events::window::{Window, windows};
 use crate::events::work::GpuWork;
 use crate::iterations::joined::whole;
+use crate::kernels::streams::StreamTally;
 use crate::kernels::{KernelTally, Kernels};
 use crate::layers::{LayerTally, Layers, RawLayers};
 use crate::ledger::slow::{self, Slow, Steps};
@@ -28,7 +29,9 @@ pub(crate) struct SecondPass<'a> {
     tally: Tally<'a>,
     kernels: KernelTally<'a>,
     strings: &'a Strings,
-    layers: Option<(LayerTally, LaunchTally<'a>)>,
+    layers: Option<LayerTally>,
+    launches: LaunchTally<'a>,
+    streams: StreamTally<'a>,
     collectives: CollectiveTally<'a>,
     samples: RecordedSamples,
     loads: Loads,
@@ -69,20 +72,29 @@ impl<'a> SecondPass<'a> {
         let is_taken = |raw: &RawIteration| known.is_taken(raw);
         let slowest = slow::slowest(iterations, &known.qualified, is_taken);
         let lacks_some = header.counter(Counter::EventsDropped) > 0;
-        // The launching calls of kernels are needed only for layers, so collect them only if there
-        // are layers.
-        let layers = layers.finish().map(|raw| {
-            let windows = known.stretches.iter();
-            let windows = windows.filter_map(|window| span(window, iterations, clock));
-            let calls = &known.facts.calls;
-            let launches = LaunchTally::new(clock, calls, windows.collect(), lacks_some);
-            let ends = |raw: &RawIteration| Span {
-                start: clock.ns(raw.start),
-                end: clock.ns(raw.span().end),
-            };
-            let spans = Spans::new(iterations.iter().map(ends).collect());
-            (LayerTally::new(raw, spans), launches)
-        });
+        let ends = |raw: &RawIteration| Span {
+            start: clock.ns(raw.start),
+            end: clock.ns(raw.span().end),
+        };
+        let timeline = || Spans::new(iterations.iter().map(ends).collect());
+        let layers = layers.finish().map(|raw| LayerTally::new(raw, timeline()));
+        // The launching calls of kernels are needed only for layers, and for the order of streams. Traces of other
+        // profilers do not have the streams of calls.
+        let windows: Vec<_> = match (&layers, known.facts.origin.is_own()) {
+            (None, false) => Vec::new(),
+            _ => {
+                let windows = known.stretches.iter();
+                let windows = windows.filter_map(|window| span(window, iterations, clock));
+                windows.collect()
+            }
+        };
+        let calls = &known.facts.calls;
+        let own = match known.facts.origin.is_own() && !lacks_some {
+            true => windows.clone(),
+            false => Vec::new(),
+        };
+        let streams = StreamTally::new(clock, calls, timeline(), own);
+        let launches = LaunchTally::new(clock, calls, windows, lacks_some);
         Self {
             clock,
             tally: Tally::new(
@@ -102,6 +114,8 @@ impl<'a> SecondPass<'a> {
             kernels: KernelTally::new(clock, iterations, &known.qualified),
             strings: &known.strings,
             layers,
+            launches,
+            streams,
             collectives: CollectiveTally::new(clock, &known.strings, records),
             samples: RecordedSamples::default(),
             loads: Loads::default(),
@@ -125,10 +139,11 @@ impl<'a> SecondPass<'a> {
             self.work(*thread, &work);
             return;
         }
-        if let Some((layers, launches)) = &mut self.layers {
+        if let Some(layers) = &mut self.layers {
             layers.add(*thread, event);
-            launches.add(*thread, event);
         }
+        self.launches.add(*thread, event);
+        self.streams.add(*thread, event);
         self.kernels.add(*thread, event);
         self.samples.add(self.clock, event);
         self.loads.add(event);
@@ -138,11 +153,12 @@ impl<'a> SecondPass<'a> {
     fn work(&mut self, thread: u32, work: &GpuWork) {
         let counted = work.as_counted(self.strings);
         self.collectives.add_work(&counted);
-        if let Some((layers, launches)) = &mut self.layers {
+        if let Some(layers) = &mut self.layers {
             layers.add_work(thread, &counted, self.kernels.counted(work));
-            // Pass the original work: a kernel that counts as a copy or a memory set has a launching call, too.
-            launches.add_work(work);
         }
+        // A launch enqueues the kernel, whatever it is for.
+        self.launches.add_work(work);
+        self.streams.add_work(work);
         self.kernels.add_work(thread, &counted);
     }
 
@@ -155,12 +171,20 @@ impl<'a> SecondPass<'a> {
             watched,
             turnaround,
         } = self.tally.finish();
-        let collectives = self.collectives.finish(iterations);
         let mut kernels = self.kernels.finish(iterations, edges.kernels, strings);
-        let layers_left_out = (self.layers.as_ref()).map_or(0, |(layers, _)| layers.left_out);
-        let layers = self.layers.map(|(layers, launches)| {
+        let launches = self.launches.finish();
+        let is_counted: Vec<_> = kernels.numbers.iter().map(Option::is_some).collect();
+        kernels.kernels.streams = self.streams.finish(
+            &launches,
+            &is_counted,
+            |name| self.collectives.is_one(name),
+            |row| known.facts.call(row),
+        );
+        let collectives = self.collectives.finish(iterations);
+        let layers_left_out = (self.layers.as_ref()).map_or(0, |layers| layers.left_out);
+        let layers = self.layers.map(|layers| {
             let ns_of = |ticks| clock.ns(ticks);
-            layers.finish(launches.finish(), strings, &kernels.numbers, ns_of)
+            layers.finish(launches, strings, &kernels.numbers, ns_of)
         });
         kernels.forget_missing(iterations, &known.gpu);
         let left_out = layers_left_out
