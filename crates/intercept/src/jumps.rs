@@ -34,6 +34,7 @@ use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::entry::jumps::{JUMPS, code_at, leave_out, original};
 use tllmprof_platform::entry::{self, JUMP, PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
+use tllmprof_platform::sorted::sorted;
 use tllmprof_platform::{function, libcuda, lifecycle, log};
 use tllmprof_sync::Lock;
 
@@ -197,8 +198,7 @@ fn forms(driver: &ElfModule) -> Vec<Form> {
         }
     }
     for row in CALLS {
-        let mut bases: Vec<_> = row.driver.iter().map(|name| base(name)).collect();
-        bases.sort_unstable();
+        let mut bases = sorted(row.driver.iter().map(|name| base(name)).collect());
         bases.dedup();
         for base in bases {
             let handed_out = asked.all(base);

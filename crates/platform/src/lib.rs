@@ -45,6 +45,7 @@ pub mod peek;
 #[cfg(target_arch = "x86_64")]
 pub mod processor;
 pub mod resolve;
+pub mod sorted;
 pub mod stack;
 pub mod system;
 pub mod thread;

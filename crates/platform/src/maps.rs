@@ -7,6 +7,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::sorted::sorted;
+
 /// One line of `/proc/self/maps`.
 pub struct Mapping {
     pub start: usize,
@@ -87,15 +89,13 @@ impl Maps {
             let start = from.max(lowest).next_multiple_of(PAGE);
             let end = mapping.start.min(highest) & !(PAGE - 1);
             if start < end {
-                gaps.push(start..end);
+                let distance = address.clamp(start, end).abs_diff(address);
+                gaps.push((distance, start, end));
             }
             from = from.max(mapping.end);
         }
-        gaps.sort_unstable_by_key(|gap| {
-            let distance = address.clamp(gap.start, gap.end).abs_diff(address);
-            (distance, gap.start)
-        });
-        gaps
+        let gaps = sorted(gaps).into_iter();
+        gaps.map(|(_, start, end)| start..end).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::sorted::sorted;
 use tllmprof_record::GraphState;
 use tllmprof_sync::{Guard, Lock};
 
@@ -322,11 +323,9 @@ impl Graphs {
             GraphOrigin::Captured(captured) => Some(captured),
             GraphOrigin::Not(_) => None,
         });
-        let mut shared: Vec<_> = in_order
-            .chain(execs)
-            .map(|captured| (Arc::as_ptr(captured), captured.nodes.len()))
-            .collect();
-        shared.sort_unstable();
+        let shared = in_order.chain(execs);
+        let shared = shared.map(|captured| (Arc::as_ptr(captured), captured.nodes.len()));
+        let mut shared = sorted(shared.collect());
         shared.dedup();
         self.nodes = seen + shared.into_iter().map(|(_, nodes)| nodes).sum::<usize>();
     }

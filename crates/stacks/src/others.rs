@@ -5,11 +5,13 @@
 //! a file. It selects a few tasks that may be the cause of the wait: the busiest one, and those that have run between
 //! two waits most often. Nothing is read while no followed thread waits.
 
+use core::cmp::Reverse;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_platform::own_threads;
+use tllmprof_platform::sorted::sorted;
 use tllmprof_platform::system::{processor_time, processor_time_of_process};
 use tllmprof_recorder::{self as recorder, NO_STRING, StringId, SystemCall, Task, What};
 
@@ -158,15 +160,14 @@ impl OtherTasks {
         });
         self.mark(awaited);
         let is_waiting = |task: &OtherTask| matches!(waiting, [one] if task.files.id == TaskId::Thread(one.number));
-        let mut order: Vec<usize> = (0..self.tasks.len())
-            .filter(|index| !is_waiting(&self.tasks[*index]))
-            .collect();
-        order.sort_by_key(|index| core::cmp::Reverse(self.tasks[*index].runs));
-        let busiest = order.iter().copied();
+        let order = (0..self.tasks.len()).filter(|index| !is_waiting(&self.tasks[*index]));
+        let order = order.map(|index| (Reverse(self.tasks[index].runs), index));
+        let order = sorted(order.collect());
+        let busiest = order.iter().map(|(_, index)| *index);
         let busiest = busiest.max_by_key(|index| self.tasks[*index].ran);
         let often = order
             .iter()
-            .copied()
+            .map(|(_, index)| *index)
             .filter(|index| Some(*index) != busiest);
         let is_awaited = |index: &usize| self.tasks[*index].is_awaited;
         // The latest in the list comes last: it was started by one before it.
@@ -226,13 +227,11 @@ impl OtherTasks {
                 Err(_) if is_first => *used,
                 Err(_) => return None,
             };
-            Some((used.saturating_sub(before), *number, before))
+            Some((Reverse(used.saturating_sub(before)), *number, before))
         });
-        let mut ranked: Vec<_> = ranked.collect();
-        ranked.sort_unstable_by(|a, b| b.cmp(a));
+        let mut ranked = sorted(ranked.collect());
         ranked.truncate(MAX_OTHERS - MAX_CHILDREN);
-        found.sort_unstable();
-        self.listed = found;
+        self.listed = sorted(found);
         let is_ranked = |number: i32| ranked.iter().any(|(_, ranked, _)| *ranked == number);
         self.tasks.retain(|task| match task.files.id {
             TaskId::Thread(number) if !is_ranked(number) => {

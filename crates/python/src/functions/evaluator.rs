@@ -25,6 +25,7 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::got;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
+use tllmprof_platform::sorted::sorted;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
@@ -186,8 +187,7 @@ pub(crate) fn follow_setters(python: &Attached) {
                 now.push(place);
             }
         }
-        now.sort_unstable();
-        *led = now;
+        *led = sorted(now);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Suggests similar names for a function that was not found.
 
 use tllmprof_config::distance;
+use tllmprof_platform::sorted::sorted;
 
 use super::code::{each_inner, is_function};
 use crate::object::Object;
@@ -45,8 +46,7 @@ pub(crate) fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
 
 fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     let rank = |name: String| Some((farness(wanted, &name)?, name));
-    let mut ranked: Vec<_> = names.into_iter().filter_map(rank).collect();
-    ranked.sort_unstable();
+    let mut ranked = sorted(names.into_iter().filter_map(rank).collect());
     ranked.dedup();
     ranked.truncate(MAX_REPORTED);
     ranked.into_iter().map(|(_, name)| name).collect()
