@@ -1,5 +1,6 @@
-// Times one CUDA call, made in one of several ways (DOOR): calls DOOR CALL THREADS ROUNDS
-//   DOOR  plt      the driver's exported symbol, linked into this program
+// Times the calls of one function (of the driver, the runtime, NVTX or named.c): calls DOOR CALL THREADS ROUNDS
+//   DOOR  the way in which the function is reached:
+//         plt      the driver's exported symbol, linked into this program
 //         dlsym    the same symbol, found with dlsym
 //         getproc  the pointer that cuGetProcAddress_v2 returns
 //         runtime  the CUDA runtime's exported symbol, linked into this program; the runtime calls the driver
@@ -10,13 +11,14 @@
 //         step     one launch and one wait
 //         query    query a stream that has no work; no profiler counts this call (not for runtime)
 //         range    push and pop a range (only for nvtx)
-//         decode   31 kernel launches and a wait, like an iteration of an inference engine; each thread has its own stream.
-//                  The first thread waits for its stream, the others for an event (only for getproc)
+//         decode   31 kernel launches and a wait, like an iteration of an inference engine. Each thread has its own
+//                  stream. The first thread waits for its stream, the others for an event (only for getproc)
 //         one      like decode, but all threads launch into one stream (only for getproc)
 //         waits    14 times 13 kernel launches and a wait for the stream (only for getproc)
 //         chaos    kernel launches, and waits of two kinds, in random order (only for getproc)
 //         entry    a function whose entry can be patched (only for named)
 //         slot     a function whose entry cannot be patched (only for named)
+//   THREADS is the number of threads that make the calls at the same time. ROUNDS is the number of measurements.
 // Prints one JSON object: the CPU nanoseconds per call (minimum and median over the rounds; in each round, the median
 // over the threads) and the number of calls made. CPU time is measured so that the result does not depend on whether
 // there are fewer cores than threads.

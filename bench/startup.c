@@ -1,6 +1,6 @@
 // Times short processes, from spawn to end: startup RUNS LIBRARY EMPTY -- COMMAND…
-// Each turn runs COMMAND three times: without a preloaded library, with the library EMPTY preloaded, and with LIBRARY
-// preloaded. Prints one JSON object with three values for each of these three ways:
+// Each of the RUNS turns runs COMMAND three times: without a preloaded library, with the library EMPTY preloaded, and
+// with LIBRARY preloaded. Prints one JSON object with three values for each of these three ways:
 // - the median time in nanoseconds;
 // - the median ratio of this time to the time without a preloaded library in the same turn. This ratio varies less than
 //   the time if the speed of the machine drifts;

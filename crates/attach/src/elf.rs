@@ -14,8 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of a table of an ELF file, in bytes. The same number limits the buckets of a hash table. A header that
-/// states more is treated as damaged.
+/// Maximum size of a table of an ELF file, in bytes. It is also the maximum number of buckets that are read of a hash
+/// table. A table that should be larger, according to the ELF headers, belongs to a damaged file.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]

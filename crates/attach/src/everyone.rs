@@ -168,9 +168,9 @@ impl<'a> Everyone<'a> {
     }
 
     /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first. Among
-    /// them, those whose system call was cut short come last, because the end of a child process could cut short the
-    /// repeated call again. Then the threads in `stopping` are resumed as soon as they stop, which may take long.
-    /// Returns how long the first thread was stopped.
+    /// these, the threads whose system call was cut short come last: as long as any other thread is stopped, the end of
+    /// a child process could cut short the repeated call again. Then the threads in `stopping` are resumed as soon as
+    /// they stop, which may take long. Returns how long the first thread was stopped.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -212,7 +212,7 @@ impl<'a> Everyone<'a> {
 }
 
 /// Starts to trace each thread that is not in `known`, and adds it to `known` and `stopping`. If `spares` is true,
-/// threads with child processes are left out. Returns true if it found such threads.
+/// threads with child processes are left out. Returns true if at least one thread was added to `known`.
 fn seize_new(
     pid: i32,
     spares: bool,

@@ -19,7 +19,7 @@ use crate::process;
 use crate::refusal::AttachRefusal;
 use crate::stub::{self, MADE};
 
-/// The source from which the process that is attached to loads the library.
+/// The source from which the library is loaded into the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LibrarySource {
     /// The path of the library's file, which the process can open.

@@ -34,7 +34,8 @@ const NEEDED: [libc::c_long; 15] = [
 ];
 
 /// Returns true if no system call filter of a stopped thread can end the process, and all filters permit the calls that
-/// the library needs. Returns false if the filters cannot be read.
+/// the library needs. Returns false if the filters cannot be read, or if the thread has none or more than
+/// [`MAX_FILTERS`] of them.
 pub(crate) fn are_harmless(thread: &Stopped) -> bool {
     for index in 0..MAX_FILTERS {
         match thread.filter(index) {
@@ -92,8 +93,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // `ld` from the data about the system call: loads its number, its architecture, or an argument. An argument
-            // can have any value.
+            // `ld` from `struct seccomp_data`, which describes the system call: loads the number of the call, its
+            // architecture, or an argument. An argument can have any value.
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),
@@ -103,8 +104,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // `ld` from the filter's memory, `ld` of the data's length, and `txa`: afterwards, the accumulator may have
-            // any value.
+            // `ld` from the filter's memory, `ld` of the length of `struct seccomp_data`, and `txa`: afterwards, the
+            // accumulator may have any value.
             0x60 | 0x80 | 0x87 => open.push((next, None)),
             // `ldx`, `st`, `stx`, `tax`: they change only the index register and the filter's memory, which are not
             // tracked

@@ -50,8 +50,8 @@ struct ProcessFacts {
 }
 
 enum Tried {
-    /// The thread continues at the stub. The value is the address of the memory region in which the stub keeps its
-    /// data.
+    /// The thread continues at the stub (the injected code). The value is the address of the memory region in which the
+    /// stub stores its data.
     Injected(u64),
     NotSafe(safe::UnsafeReason),
     NotStopped(NotStopped),
@@ -177,7 +177,7 @@ impl ProcessFacts {
     }
 
     /// Returns the reason why tracing is not permitted. For example, another process may have started to trace this
-    /// process after the first checks.
+    /// process after `process::check` found that no process traces it.
     fn not_permitted(&self) -> AttachRefusal {
         let path = process::folder(self.pid);
         match process::ProcStatus::read(&path) {
@@ -186,8 +186,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Stops one thread and tries to make it continue at the stub. Returns the result, and how long the thread was
-    /// stopped.
+    /// Stops one thread and tries to make it continue at the stub (the injected code). Returns the result, and how long
+    /// the thread was stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
         // Raises the priority of this thread, the tracer, so that the stopped thread does not stay stopped while the
         // tracer waits for a processor. Only root may raise the priority.
@@ -378,7 +378,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the error message of the process's loader. The new thread has stored the message in the stub's region.
+    /// Returns the error message of the process's loader. The new thread has stored the message in the region, which is
+    /// the data memory of the injected stub.
     fn text(&self, region: u64) -> String {
         let bytes = self
             .memory

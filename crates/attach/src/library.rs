@@ -21,7 +21,8 @@ pub struct Attached {
     pub stopped: Duration,
     /// Number of times that a thread was stopped. The last of these stops was that of the thread at a safe point.
     pub tries: u32,
-    /// The return value of the library's `tllmprof_attach`: 0 if the library started.
+    /// The return value of the library's `tllmprof_attach`: the number of a `tllmprof_control::Answer`. 0 means that
+    /// the request (to attach or to detach) was carried out.
     pub answer: i32,
 }
 

@@ -241,7 +241,7 @@ impl Places {
     }
 
     /// Returns addresses in the process for the stub's code and for its texts (strings). Both are in unused bytes,
-    /// all 0, after the code of modules that stay loaded.
+    /// all 0, after the code of modules that stay loaded. Returns `None` if too few such bytes are left.
     pub(crate) fn room(
         &self,
         memory: &ProcessMemory,

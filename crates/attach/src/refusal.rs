@@ -117,7 +117,8 @@ pub enum AttachRefusal {
     /// `dlopen` or `dlsym` failed in the process. The value is the error's text.
     #[error("its loader did not load the library: {0}")]
     NotLoaded(String),
-    /// The library is loaded, but the thread that the stub created in the process has not started it in time.
+    /// The library is loaded, but the thread that the stub (the injected code) created in the process has not started
+    /// it in time.
     #[error(
         "the library's thread has not started it yet: a thread of the program may hold the loader's lock (tllmprof ps \
          shows the process once it has)"

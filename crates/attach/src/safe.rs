@@ -76,8 +76,8 @@ pub(crate) fn check(
         return Err("a thread was in the C library alone");
     }
     let outer = frames.iter().rev().take_while(is_c).count();
-    // The outermost frame of the main thread is the program's start code, which calls the C library, which calls
-    // `main`. Those frames of the C library are allowed.
+    // The outermost frame of the main thread is the program's start code. This code calls a function of the C library,
+    // and that function calls `main`. The frames of the C library between the start code and `main` are allowed.
     let below = frames.len().saturating_sub(outer.max(1));
     let started = frames[inner..below].iter().rev().take_while(is_c).count();
     let middle = &frames[inner..below.saturating_sub(started).max(inner)];

@@ -7,40 +7,48 @@
 
 use core::arch::global_asm;
 
-/// Size of the stub's region, the memory that the stub maps for its data, in bytes.
+/// Size of the region, the memory that the stub (the injected code) maps for its data, in bytes.
 pub(crate) const REGION: u64 = 256 << 10;
-/// Offset, in the region, of the processor state that the stub saves with XSAVE. This area is 64-byte-aligned and
-/// zero at first, as XSAVE requires.
+/// Offset, in the region (the data memory of the injected stub), of the processor state that the stub saves with XSAVE.
+/// This area is 64-byte-aligned and zero at first, as XSAVE requires.
 const STATE: u64 = 0;
-/// Maximum size of the processor state, in bytes. This is also the offset of the data that follow it in the region.
+/// Maximum size of the processor state, in bytes. This is also the offset of the data that follow it in the region (the
+/// data memory of the injected stub).
 pub(crate) const MAX_STATE: u64 = 64 << 10;
-/// Offset, in the region, of the signal mask of the interrupted thread.
+/// Offset, in the region (the data memory of the injected stub), of the signal mask of the interrupted thread.
 const MASK: u64 = MAX_STATE;
-/// Offset, in the region, of the id of the thread that the stub creates.
+/// Offset, in the region (the data memory of the injected stub), of the `pthread_t` of the thread that the stub
+/// creates.
 const THREAD: u64 = MAX_STATE + 8;
-/// Offset, in the region, of the stub's progress: 0 until the stub has created its thread, then [`CREATED`].
+/// Offset, in the region (the data memory of the injected stub), of the stub's progress: 0 until the stub has created
+/// its thread, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;
-/// Offset, in the region, of the return value of the stub's call of `pthread_create`.
+/// Offset, in the region (the data memory of the injected stub), of the return value of the stub's call of
+/// `pthread_create`.
 pub(crate) const ERROR: u64 = MAX_STATE + 24;
-/// Offset, in the region, of the progress of the thread that the stub creates: 0 at first, then [`FAILED`] or
-/// [`ANSWERED`].
+/// Offset, in the region (the data memory of the injected stub), of the progress of the thread that the stub creates: 0
+/// at first, then [`FAILED`] or [`ANSWERED`].
 pub(crate) const STARTED: u64 = MAX_STATE + 32;
-/// Offset, in the region, of the return value of the library's `tllmprof_attach`.
+/// Offset, in the region (the data memory of the injected stub), of the return value of the library's
+/// `tllmprof_attach`.
 pub(crate) const ANSWER: u64 = MAX_STATE + 40;
-/// Offset, in the region, of the loader's error message, which ends with a zero byte.
+/// Offset, in the region (the data memory of the injected stub), of the loader's error message, which ends with a zero
+/// byte.
 pub(crate) const TEXT: u64 = MAX_STATE + 48;
 pub(crate) const MAX_TEXT: u64 = 512;
-/// Offset, in the region, of a word about the file in memory that the new thread has made for the library: the file's
-/// descriptor plus 1, or a negative error number.
+/// Offset, in the region (the data memory of the injected stub), of a word about the file in memory that the new thread
+/// has made for the library: the file's descriptor plus 1, or a negative error number.
 pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
-/// Offset, in the region, of the word with which the command answers: [`WRITTEN`] once it has written the library into
-/// the file in memory, or [`GIVEN_UP`] if it has failed to do this.
+/// Offset, in the region (the data memory of the injected stub), of the word with which the command answers:
+/// [`WRITTEN`] once it has written the library into the file in memory, or [`GIVEN_UP`] if it has failed to do this.
 pub(crate) const READY: u64 = FILE + 8;
-/// Offset, in the region, of the path of the file in memory. The command writes the path.
+/// Offset, in the region (the data memory of the injected stub), of the path of the file in memory. The command writes
+/// the path.
 pub(crate) const PATH: u64 = FILE + 16;
 pub(crate) const MAX_PATH: u64 = 64;
-/// Offset, in the region, of two `struct stat`. The first one describes the file in memory when it was made. The second
-/// one describes the file that is open under the same descriptor when the stub is about to close the descriptor.
+/// Offset, in the region (the data memory of the injected stub), of two `struct stat`. The first one describes the file
+/// in memory when it was made. The second one describes the file that is open under the same descriptor when the stub
+/// is about to close the descriptor.
 const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
@@ -56,19 +64,19 @@ pub(crate) const GIVEN_UP: u64 = 2;
 /// file in memory. The thread counts pauses of 1 ms, so it may wait longer.
 const WRITING_MS: u64 = 10_000;
 
-/// The name that the stub gives, in the loader's list of libraries, to a library that was loaded from a file in
-/// memory. This name is not a path that can be opened.
+/// The name that the stub (the injected code) gives, in the loader's list of libraries, to a library that was loaded
+/// from a file in memory. This name is not a path that can be opened.
 const RENAMED: &str = "/memfd:libtllmprof.so";
 /// The kernel's name for a file in memory that contains the library, as `/proc/PID/maps` shows it.
 pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
-/// The constants that the stub reads, in the order in which they follow its code.
+/// The constants that the stub (the injected code) reads, in the order in which they follow its code.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub region: u64,
-    /// The region's address, negated. If the stub adds it to a value, the sum is 0 if the value is the region's
-    /// address. This kind of comparison changes no flags.
+    /// The address of the region (the stub's data memory), negated. If the stub adds it to a value, the sum is 0 if the
+    /// value is the region's address. This kind of comparison changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -131,8 +139,8 @@ global_asm!(
     "mov r8, -1",
     "mov r9d, 0",
     "syscall",
-    // Compare rax with the region's address. The comparison uses lea and jrcxz, because flags must not change
-    // before they have been saved.
+    // Compare rax with the address of the region (the stub's data memory). The comparison uses lea and jrcxz, because
+    // flags must not change before they have been saved.
     "mov rcx, qword ptr [rip + 99f + {negated}]",
     "lea rcx, [rcx + rax]",
     "jrcxz 2f",
@@ -196,7 +204,8 @@ global_asm!(
     "mov r15, qword ptr [rip + 99f + {r15}]",
     "mov rsp, qword ptr [rip + 99f + {rsp}]",
     "jmp qword ptr [rip + 99f + {rip}]",
-    // The thread that the stub has created begins at this label. Its argument, in rdi, is the region's address.
+    // The thread that the stub has created begins at this label. Its argument, in rdi, is the address of the region
+    // (the stub's data memory).
     "10:",
     "push rbx",
     "push r12",
@@ -427,19 +436,19 @@ unsafe extern "C" {
     static tllmprof_stub_end: u8;
 }
 
-/// Returns the stub's instructions. They can be placed at any address.
+/// Returns the instructions of the stub (the injected code). They can be placed at any address.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
     // SAFETY: the two symbols bound constant bytes that the assembly above has placed in one section.
     unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
-/// Returns the size of the stub's code and constants together, in bytes.
+/// Returns the size of the injected stub, that is, of its code and its constants together, in bytes.
 pub(crate) fn size() -> usize {
     code().len() + size_of::<Constants>()
 }
 
-/// Returns the bytes of the stub's code, followed by its constants.
+/// Returns the bytes of the injected stub: its code, followed by its constants.
 pub(crate) fn assemble(constants: &Constants) -> Vec<u8> {
     let words = constants.words();
     let words = words.iter().flat_map(|word| word.to_le_bytes());

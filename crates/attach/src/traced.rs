@@ -1,7 +1,8 @@
 //! Stops one thread of another process with ptrace.
 //!
 //! When a tracer thread ends, the kernel resumes the threads that it has stopped. So a separate thread of this command
-//! makes each stop and ends soon afterwards. Its end also resumes a thread that stops only after the tracer gave up.
+//! makes each stop and ends soon afterwards. The end of this tracer thread also resumes a thread that stops only after
+//! the tracer has given up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -174,7 +175,8 @@ impl Stopped {
     }
 
     /// Writes to the process's memory, even where the process itself can only read. The data is padded with zeros
-    /// to a multiple of 8 bytes.
+    /// to a multiple of 8 bytes. Returns `None` if a write fails, for example because the thread was killed; the words
+    /// before it may then have been written.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];

@@ -6,7 +6,7 @@ use crate::elf::{self, Module};
 use crate::memory::{self, ProcessMemory};
 use crate::unwind;
 
-/// The memory of a process, and the modules that were loaded when it was opened.
+/// The memory of a process, and the modules that were loaded when this view was opened.
 pub struct ProcessView {
     memory: ProcessMemory,
     modules: Vec<Module>,

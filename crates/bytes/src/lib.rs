@@ -23,7 +23,7 @@ const WORD: usize = size_of::<Word>();
 /// # Safety
 /// The requirements of `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
-    // No panic: the code only handles addresses, and numbers that cannot overflow.
+    // No panic: the code computes only with addresses, and with numbers that cannot overflow.
     /// Copies `length` bytes as two values of type `T`: the first bytes and the last bytes. The two values may overlap.
     ///
     /// # Safety
@@ -101,7 +101,7 @@ unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
 /// # Safety
 /// The requirements of `memset`.
 pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u8 {
-    // No panic: the code only handles addresses, and numbers that cannot overflow.
+    // No panic: the code computes only with addresses, and with numbers that cannot overflow.
     let word = Word::from_ne_bytes([byte as u8; WORD]);
     // SAFETY: each branch stays within the `length` bytes that the caller may write.
     unsafe {
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u
 /// # Safety
 /// The requirements of `memcmp`.
 pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize) -> c_int {
-    // No panic: the code only handles addresses, and numbers that cannot overflow.
+    // No panic: the code computes only with addresses, and with numbers that cannot overflow.
     let mut at = 0;
     // SAFETY: all loads lie within the `length` bytes that the caller may read at both addresses.
     unsafe {
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
 /// # Safety
 /// The requirements of `strlen`.
 pub unsafe extern "C" fn length(text: *const u8) -> usize {
-    // No panic: the code only handles addresses, and numbers that cannot overflow.
+    // No panic: the code computes only with addresses, and with numbers that cannot overflow.
     let mut length = 0;
     // SAFETY: no byte before this one is the terminator, so this byte belongs to the text.
     while unsafe { load::<u8>(text.add(length)) } != 0 {

@@ -50,9 +50,10 @@ pub enum GraphCall {
     Update,
     /// Adds a node to the graph in the second argument. Stores the node's handle at the address in the first argument.
     AddNode,
-    /// Adds a child graph node like `AddNode`. The node contains a copy of the graph in the fifth argument.
+    /// Adds a child graph node. The graph and the node's handle are in the same arguments as for `AddNode`. The node
+    /// contains a copy of the graph in the fifth argument.
     AddChild,
-    /// Changes a child graph within the executable graph in the first argument.
+    /// Changes the contents of a child graph node of the executable graph in the first argument.
     SetChild,
     /// Destroys the graph in the first argument.
     Destroy,
@@ -177,7 +178,7 @@ impl CallPurpose {
         matches!(self, Self::CaptureBegin | Self::CaptureEnd)
     }
 
-    /// Returns true if the call gives the GPU work. The call may also wait for that work.
+    /// Returns true if the call submits work to the GPU. The call may also wait for that work.
     #[must_use]
     #[inline]
     pub const fn gives_work(self) -> bool {

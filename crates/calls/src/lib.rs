@@ -62,8 +62,8 @@ impl Call {
 
     /// Returns the call with this function name, or `None` if the table has no such call.
     ///
-    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be missing in `name`, because programs call
-    /// `cuGetProcAddress` with names without them.
+    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be missing in `name`, because programs pass
+    /// names without these suffixes to `cuGetProcAddress`.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::and_library(name).map(|(call, _)| call)
@@ -146,7 +146,8 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns true if the driver function with this name may give the GPU work. Unknown functions are assumed to do so.
+/// Returns true if the driver function with this name may submit work to the GPU. Unknown functions are assumed to
+/// submit work.
 #[must_use]
 pub fn may_give_work(name: &str) -> bool {
     match Call::by_name(name) {

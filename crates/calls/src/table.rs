@@ -275,7 +275,7 @@ macro_rules! table {
         }
 
         /// The NCCL functions that are intercepted. Their arguments show the ranks and the collectives of a
-        /// communicator. The library keeps the most recent collectives, so that hangs can be diagnosed.
+        /// communicator. The library stores the most recent collectives, so that hangs can be diagnosed.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
@@ -360,7 +360,7 @@ pub(crate) const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of the names of driver functions that give the GPU no work, such as queries, waits and bookkeeping. These
+/// Parts of the names of driver functions that submit no work to the GPU, such as queries, waits and bookkeeping. These
 /// parts classify functions that have no row in the table, among them functions of later CUDA releases.
 pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
@@ -381,6 +381,6 @@ pub(crate) const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetExportTable",
     "cuGetError",
     "cuDriverGetVersion",
-    // Functions with this prefix have more arguments than a gate can pass.
+    // Functions with this prefix have more arguments than a gate (the code in front of a function) can pass.
     "cuTensorMap",
 ];

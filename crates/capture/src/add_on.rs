@@ -40,7 +40,7 @@ pub trait AddOn: Sync {
     }
 }
 
-/// All add-ons, in the order in which they are switched. The library registers one list of them here.
+/// All add-ons, in the order in which their methods are called. The library registers one list of add-ons here.
 #[linkme::distributed_slice]
 pub static ADD_ONS: [&'static [&'static dyn AddOn]];
 

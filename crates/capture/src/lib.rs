@@ -35,11 +35,11 @@ use tllmprof_sync::{Guard, Lock};
 use window::{CaptureState, DRAIN_TIMEOUT};
 use worker::Job;
 
-/// Maximum time that closing a window may delay the end of the process.
+/// Maximum time that closing a window (a range of profiled iterations) may delay the end of the process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum time that opening a window waits for the worker to create the driver events with which GPU times are
-/// measured.
+/// Maximum time that opening a window (a range of profiled iterations) waits for the worker to create the driver events
+/// with which GPU times are measured.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(3);
 
 lifecycle::global! {
@@ -79,8 +79,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     cupti::window_closes(over);
     recorder::window_closes(over);
     recorder::gpu::work_ends(place.capturing);
-    // Stores the program's current context for the worker. The program may use another context now than when the
-    // window opened.
+    // Stores the program's current context for the worker. The program may use another context now than when the window
+    // (the range of profiled iterations) opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -131,8 +131,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // If there was no CUDA context when the window opened, the profiler could not be started at that time. It is
-        // started now.
+        // If there was no CUDA context when the window (the range of profiled iterations) opened, the profiler could
+        // not be started at that time. It is started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -235,7 +235,8 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all NVTX ranges and closes the open window. [`finish`] calls this when the process ends.
+/// Ends all NVTX ranges and closes the open window (the range of profiled iterations). [`finish`] calls this when the
+/// process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -392,8 +393,8 @@ impl tllmprof_session::Sink for Profilers {
     }
 }
 
-/// Resets the state in the child process after a fork: the windows and ranges that the parent process has open are
-/// not open in the child.
+/// Resets the state in the child process after a fork: the windows (ranges of profiled iterations) and NVTX ranges that
+/// the parent process has open are not open in the child.
 fn in_child(alone: &OnlyThread) {
     STATE.break_open(alone);
     let mut state = STATE.lock();

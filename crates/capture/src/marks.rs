@@ -62,7 +62,8 @@ impl MarkKind {
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
-    /// Number of the record's window in which the range began; 0 if the range is not recorded.
+    /// Number, in the record, of the window (range of profiled iterations) in which the NVTX range began; 0 if the NVTX
+    /// range is not recorded.
     window: u32,
     /// The time at which the range began, in ticks; 0 if the range is not recorded.
     since: u64,
@@ -242,9 +243,9 @@ impl Pushed {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope until [`Pushed::resume`] begins them again, so that a range that began earlier
-    /// can end in the meantime. In the record, the interrupted range continues. Call this only for the thread's most
-    /// recent range.
+    /// Ends the NVTX range until [`Pushed::resume`] begins it again, so that a range that began earlier can end in the
+    /// meantime. The range's part in the thread's scope (the path of modules, ranges and functions) ends, too. In the
+    /// record, the interrupted range continues. Call this only for the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -252,7 +253,8 @@ impl Pushed {
         }
     }
 
-    /// Begins the NVTX range and the scope again after [`Pushed::interrupt`].
+    /// Begins the NVTX range and its part in the thread's scope (the path of modules, ranges and functions) again after
+    /// [`Pushed::interrupt`].
     pub fn resume(&mut self) {
         if let Shown::Nothing = self.shown {
             self.shown = self.name.nested();

@@ -47,7 +47,7 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl RegisteredText {
-    /// Registers `text` with the NVTX tool, and keeps `text` for the life of the process.
+    /// Registers `text` with the NVTX tool. The result is leaked, so it exists until the process ends.
     pub(crate) fn register(text: CString) -> &'static Self {
         let new = Self {
             text,
@@ -142,7 +142,7 @@ impl Ranges {
         self.number = None;
     }
 
-    /// Opens the NVTX range `capture`, which lasts as long as the window.
+    /// Opens the NVTX range `capture`, which lasts as long as the window (the range of profiled iterations) is open.
     pub(crate) fn begin_window(&mut self) {
         self.window = Some(domain().range(self.capture.get()));
     }

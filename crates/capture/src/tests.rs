@@ -1,4 +1,5 @@
-//! Tests that switch windows as the session does, with a record of the test process and a real worker thread.
+//! Tests that switch windows (ranges of profiled iterations) as the session does, with a record of the test process and
+//! a real worker thread.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;

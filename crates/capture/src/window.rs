@@ -1,4 +1,4 @@
-//! The open window: what was switched on for it, and the log messages about it.
+//! The open window (the range of profiled iterations): what was switched on for it, and the log messages about it.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,22 +15,25 @@ use super::add_on::add_ons;
 use super::nvtx::Ranges;
 use super::{cupti, worker};
 
-/// Maximum time to wait for the device to become idle when a window closes.
+/// Maximum time to wait for the device to become idle when a window (a range of profiled iterations) closes.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The state of this crate: the open window, the settings, and totals for log messages.
+/// The state of this crate: the open window (the range of profiled iterations), the settings, and totals for log
+/// messages.
 pub(crate) struct CaptureState {
     pub ranges: Option<Ranges>,
     pub open: Option<OpenWindow>,
-    /// Totals of the window that is open. If no window is open, totals of the last window.
+    /// Totals of the window (the range of profiled iterations) that is open. If no window is open, totals of the last
+    /// window.
     pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
     /// True if a profiler, such as nsys, has started this process or is attached to it.
     pub has_profiler: bool,
-    /// Number of windows during which the recorder, a profiler or an add-on was active.
+    /// Number of windows (ranges of profiled iterations) during which the recorder, a profiler or an add-on was active.
     pub heard: u64,
-    /// Number of windows during which no recorder, profiler or add-on was known to be active.
+    /// Number of windows (ranges of profiled iterations) during which no recorder, profiler or add-on was known to be
+    /// active.
     pub unheard: u64,
     /// Time at which the process began to end; also the end of the last iteration. `None` as long as the process runs.
     pub ended: Option<Instant>,
@@ -38,18 +41,20 @@ pub(crate) struct CaptureState {
 
 /// An open window: its iterations, its begin, and what was switched on for it.
 pub(crate) struct OpenWindow {
-    /// The window as the user requested it. Messages show it in this form.
+    /// The window (the range of profiled iterations) in the form in which the user requested it. Messages show this
+    /// form.
     pub window: IterationRange,
     pub iteration: u64,
     /// Time at which the window's first iteration began. The record contains the same time.
     pub since: Instant,
     pub profiling: bool,
-    /// The settings of kernel sampling, if the window opened automatically to take a sample; `None` for a window that
-    /// the user requested.
+    /// The settings of kernel sampling, if the window (the range of profiled iterations) opened automatically to take a
+    /// sample; `None` for a window that the user requested.
     pub sampled: Option<KernelSamples>,
 }
 
-/// Totals of the closed parts of a window. A window has several parts if it was closed for a while in between.
+/// Totals of the closed parts of a window (a range of profiled iterations). A window has several parts if it was closed
+/// for a while in between.
 #[derive(Default)]
 pub(crate) struct WindowTotals {
     pub count: u64,
@@ -95,7 +100,8 @@ impl CaptureState {
         }
     }
 
-    /// Opens the window `taken`: switches on the profiler and the NVTX range for it.
+    /// Opens the window `taken` (a range of profiled iterations): switches on the profiler and the NVTX range for this
+    /// window.
     pub(crate) fn open(&mut self, taken: Taken, place: &Place<'_>) {
         let window = taken.asked;
         let iteration = place.point.over();
@@ -149,7 +155,8 @@ impl CaptureState {
             return;
         };
         if let Some(taken) = taken {
-            // The window's length may have changed since the window opened, so the final window is stored.
+            // The length of the window (the range of profiled iterations) may have changed since the window opened, so
+            // the final window is stored.
             open.window = taken.asked;
         }
         if let Some(ranges) = &mut self.ranges {

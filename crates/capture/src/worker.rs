@@ -1,9 +1,9 @@
 //! The worker: a thread for work that must not block its caller forever.
 //!
-//! Waiting for the device, or closing a window when the process ends, may take long; on a device that hangs, the wait
-//! never ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The
-//! worker is started with the first window and sleeps until it is needed, because a process that is ending can no
-//! longer start a thread.
+//! Waiting for the device, or closing a window (a range of profiled iterations) when the process ends, may take long;
+//! on a device that hangs, the wait never ends. So the worker runs such jobs, and the thread that requests one waits
+//! only for a limited time. The worker is started with the first window and sleeps until it is needed, because a
+//! process that is ending can no longer start a thread.
 //!
 //! The worker must not keep the process from ending ([`own_threads`]).
 
@@ -29,7 +29,7 @@ use tllmprof_sync::{wait, wait_until_woken, wake};
 pub(crate) enum Job {
     /// Wait until the device is idle.
     Drain,
-    /// Close the window and all ranges at the end of the process.
+    /// Close the window (the range of profiled iterations) and all NVTX ranges at the end of the process.
     Close {
         /// Number of iterations that the process has made.
         iterations: u64,

@@ -24,6 +24,7 @@ fn proc_file(pid: u64, name: &str) -> PathBuf {
 }
 
 /// Returns the id that a process has in its own PID namespace. `pid` is its id in the namespace of this command.
+/// Returns `None` if the process's status cannot be read.
 pub(crate) fn own_number(pid: u64) -> Option<u64> {
     let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status
@@ -97,7 +98,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 
 /// Finds folders in other containers that may contain control sockets. Only containers with a process that has loaded
 /// the tllmprof library are searched. `control` is the folder that the user named, as a path inside the container. If
-/// `only` is given, only the container of the process with that number is searched.
+/// `only` is given, only the container of the process with this process id is searched.
 pub(crate) fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();

@@ -9,7 +9,7 @@ use tllmprof_report::{Origin, Recording};
 /// was chosen.
 pub(crate) struct Chosen<R> {
     recording: R,
-    /// Start and end of each hidden window, in ticks of the record's clock.
+    /// Start and end of each hidden window (a range of captured iterations), in ticks of the record's clock.
     others: Vec<(u64, u64)>,
 }
 

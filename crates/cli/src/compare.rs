@@ -264,8 +264,8 @@ fn read_sides(
     let of_second = usize::from(counting == Counting::OnEachSide);
     let [first, second] = sides;
     let first = known[0].find_files(first)?;
-    // Forgets repetitions within the first side. A new run that the user gave twice is still a new run; only a run of
-    // the second side that repeats a run of the first side is not new.
+    // Forgets repetitions within the first side, because a new run that the user gave twice is still a new run. From
+    // here on, only a run of the second side that repeats a run of the first side is added to `repeated`.
     known[0].repeated.clear();
     let sides = [first, known[of_second].find_files(second)?];
     let all = sides.iter().flatten().flat_map(|run| &run.files);

@@ -131,8 +131,8 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the `tllmprof run` command that captures the window of the example program, in the form in which a
-    /// user would type it. `options` are further options of `run`.
+    /// Returns the `tllmprof run` command that captures the window (the range of captured iterations) of the example
+    /// program, in the form in which a user would type it. `options` are further options of `run`.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
@@ -166,8 +166,8 @@ impl Demo {
         )
     }
 
-    /// Runs the example, records its windows, and prints the report of the record. Fails if the record does not contain
-    /// exactly the wanted windows.
+    /// Runs the example, records its windows (ranges of captured iterations), and prints the report of the record.
+    /// Fails if the record does not contain exactly the wanted windows.
     fn record(
         &self,
         scratch: &Scratch,

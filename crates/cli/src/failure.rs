@@ -29,7 +29,8 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
     causes.collect::<Vec<_>>().join(": ")
 }
 
-/// Returns an error's text without the number that the operating system gives to the error, ` (os error N)`.
+/// Returns an error's text without the number that the operating system gives to the error, ` (os error N)`. The text
+/// `No such file or directory` becomes `there is no such file`.
 pub(crate) fn worded(said: &str) -> String {
     let said = match said.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,

@@ -279,7 +279,7 @@ unsafe impl Sync for ProgramImage {}
 
 impl ProgramImage {
     /// Prepares the image of `command`. Its variables are those of this process, with the changes that `command` makes.
-    /// Their order, duplicates, and entries without `=` are kept.
+    /// The variables stay in the same order, with duplicates and with entries that contain no `=`.
     fn new(command: &Command, heir: Heir) -> io::Result<Self> {
         let mut strings = Vec::new();
         let mut add = |bytes: Vec<u8>| -> io::Result<*mut libc::c_char> {

@@ -57,8 +57,8 @@ fn search() -> Result<PathBuf> {
         .iter()
         .map(|folder| tidy(&beside.join(folder)).join(NAME))
         .collect();
-    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each candidate is kept
-    // only once.
+    // `../release` or `../debug` may be the executable's folder itself, so some candidates occur twice. The second
+    // occurrence is removed.
     let mut seen = HashSet::new();
     candidates.retain(|candidate| seen.insert(candidate.clone()));
     match candidates.iter().find(|candidate| candidate.is_file()) {

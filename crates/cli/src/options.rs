@@ -16,10 +16,11 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The option for the maximum number of windows that open automatically. It sets the same variable as [`PER`].
+/// The option for the maximum number of windows (ranges of captured iterations) that open automatically. It sets the
+/// same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
-/// The option for a period of time. In each such period, at most as many windows open automatically as [`AT_MOST`]
-/// allows.
+/// The option for a period of time. In each such period, at most as many windows (ranges of captured iterations) open
+/// automatically as [`AT_MOST`] allows.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
@@ -41,12 +42,13 @@ pub(crate) struct Given {
     pub value: OsString,
 }
 
-/// The measurements that are switched on automatically for a run whose user chose no window.
+/// The measurements that are switched on automatically for a run whose user chose no window (a range of captured
+/// iterations).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI, and the
-    /// automatic window would be too long for it.
+    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI, and the automatic
+    /// window (the range of captured iterations) would be too long for it.
     WithoutKernels,
     /// Only iteration times and the numbers of calls.
     Nothing,
@@ -206,8 +208,8 @@ impl Options {
         given
     }
 
-    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables of the
-    /// user reduce these measurements.
+    /// Returns the automatic measurements that apply when the user chose no window (a range of captured iterations).
+    /// Some options and variables of the user reduce these measurements.
     fn measures(&self, measures: Measures) -> Measures {
         let has_torch_trace = self.has("--torch-trace") || is_set(variable::torch_trace);
         match measures {
@@ -217,8 +219,8 @@ impl Options {
         }
     }
 
-    /// Returns the limit of windows that open automatically, in the form `WINDOWS/TIME`. `None` if the user typed
-    /// neither `--at-most` nor `--per`.
+    /// Returns the limit of windows (ranges of captured iterations) that open automatically, in the form
+    /// `WINDOWS/TIME`. `None` if the user typed neither `--at-most` nor `--per`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -288,8 +290,8 @@ impl Options {
     /// Checks the paths that a program on this machine will write to, except the path of the record.
     ///
     /// # Errors
-    /// The file of PyTorch's profiler or the ring file cannot be created, or the folder of control sockets cannot be
-    /// used.
+    /// The file of PyTorch's profiler or the ring file (with the latest steps and collectives) cannot be created, or
+    /// the folder of control sockets cannot be used.
     pub(crate) fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);

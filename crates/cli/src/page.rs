@@ -34,8 +34,9 @@ impl Measured {
     }
 }
 
-/// Writes a report's page to a file, or to standard output if there is no target. If writing fails, no incomplete
-/// file is left. `are_some` means that the processes contain only some of the windows of their records.
+/// Writes a report's page to a file, or to standard output if there is no target. If writing fails, no incomplete file
+/// is left. `are_some` means that the processes contain only some of the windows (ranges of captured iterations) of
+/// their records.
 ///
 /// # Errors
 /// The page cannot be written.

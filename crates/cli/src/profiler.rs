@@ -20,8 +20,8 @@ pub(crate) struct Profiler {
     folder: &'static str,
     /// Paths of the profiler's program, relative to the folder of a version in `/opt/nvidia`.
     inside: &'static [&'static str],
-    /// The folder in `/opt/nvidia` of another profiler that includes this profiler, and the paths of this profiler in
-    /// that folder.
+    /// If another profiler's installation includes this profiler: the prefix of that installation's folders in
+    /// `/opt/nvidia`, and the paths of this profiler's program in such a folder.
     along: Option<(&'static str, &'static [&'static str])>,
 }
 
@@ -88,7 +88,8 @@ impl Profiler {
         })
     }
 
-    /// Returns the newest installation of the profiler in the folders that NVIDIA's installers use.
+    /// Returns the path of the profiler's program in the folders that NVIDIA's installers use. `None` if there is none.
+    /// If a folder contains several versions, the highest is returned.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let files = |name: &str, inside: &'static [&'static str]| {
             newest_first(opt, name).into_iter().flat_map(|folder| {
@@ -131,7 +132,7 @@ fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// An option that this command passes to a profiler. If the user gives the same option, only the user's option is
+/// An option that `tllmprof run` passes to a profiler. If the user gives the same option, only the user's option is
 /// passed, because both profilers refuse most options that are given twice.
 struct OwnOption {
     short: Option<&'static str>,
@@ -169,8 +170,9 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Returns the arguments of `nsys` that come before the program. `split` is true if each window may be captured in
-/// several parts.
+/// Returns the arguments of `nsys` that come before the name of the program to profile. `windows` is the number of
+/// windows to capture; with 0, nsys captures the whole run. `split` is true if one window may be captured as several
+/// ranges. `theirs` are the user's own options for `nsys`.
 pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
@@ -199,7 +201,8 @@ pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> 
     arguments
 }
 
-/// Returns the arguments of `ncu` that come before the program.
+/// Returns the arguments of `ncu` that come before the name of the program to profile. `windows` is the number of
+/// windows to capture; with 0, ncu profiles from the start. `theirs` are the user's own options for `ncu`.
 pub(crate) fn ncu_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![OwnOption::new(None, "--target-processes", "all")];
     if windows > 0 {

@@ -92,8 +92,8 @@ pub(crate) struct ProgressSource<S> {
 }
 
 impl<S> ProgressSource<S> {
-    /// Wraps a source of bytes. `bytes` is the total number of bytes that will be read, for the
-    /// percentage.
+    /// Wraps a source of bytes. `bytes` is the total number of bytes that will be read, from which the percentage is
+    /// computed.
     pub(crate) fn new(source: S, what: String, bytes: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, bytes));
         Self { source, progress }
@@ -108,15 +108,15 @@ impl<S: Source> Source for ProgressSource<S> {
     }
 }
 
-/// A recording that was made by another profiler. Reading its entries advances the progress.
+/// A recording that was made by another profiler. Reading its entries advances a progress line.
 pub(crate) struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,
 }
 
 impl<'a, R> Counted<'a, R> {
-    /// Wraps a recording. `entries` is the approximate number of entries that will be read, for the
-    /// percentage.
+    /// Wraps a recording. `entries` is the approximate number of entries that will be read, from which the percentage
+    /// is computed.
     pub(crate) fn new(recording: &'a R, what: String, entries: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, entries));
         Self {

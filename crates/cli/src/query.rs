@@ -1,5 +1,4 @@
-//! `report --query`: answers a question in SQL, with DuckDB and the tables of `export --to
-//! parquet`.
+//! `report --query`: runs an SQL query with DuckDB over the tables that `export --to parquet` writes.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -12,10 +11,10 @@ use crate::{export, output};
 
 const DUCKDB: &str = "duckdb";
 
-/// Prints the answer to a question about records: a table on a terminal, otherwise CSV.
+/// Runs an SQL query over records, and prints its result: a table on a terminal, otherwise CSV.
 ///
 /// # Errors
-/// DuckDB is not installed or refuses the question, or the tables cannot be made.
+/// DuckDB is not installed or refuses the query, or the Parquet tables that DuckDB reads cannot be written.
 pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
     // DuckDB writes to standard output, so check first that this process has one.
     let _ = output::stdout()?;
@@ -36,7 +35,7 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
     };
     let mut duckdb = Command::new(DUCKDB);
     // DuckDB does not read the user's settings file (`~/.duckdbrc`), because that file may change the format of the
-    // answer.
+    // query's result.
     duckdb.args(["-init", "/dev/null", "-bail"]);
     if !io::stdout().is_terminal() {
         duckdb.arg("-csv");
@@ -50,7 +49,8 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
     Ok(status)
 }
 
-/// Returns SQL statements that create a view for each table. The view has the table's name.
+/// Returns SQL statements that create a view for each table (subfolder of `folder` with Parquet files). The view has
+/// the subfolder's name.
 fn views(folder: &Path) -> Result<String> {
     let mut sql = String::new();
     for entry in fs::read_dir(folder)? {
@@ -68,8 +68,8 @@ fn views(folder: &Path) -> Result<String> {
     Ok(sql)
 }
 
-/// Returns a question as an SQL statement. A question that begins with a table's name, such as
-/// `kernels where …`, selects rows of that table.
+/// Returns the text of `--query` as an SQL statement. A text that begins with a table's name becomes a query that
+/// selects rows of that table: for example, `kernels where …`.
 fn question(query: &str) -> String {
     let first = query
         .split(|c: char| !c.is_alphanumeric())

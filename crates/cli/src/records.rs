@@ -202,11 +202,11 @@ impl Records {
         self.template.fill(&place, |name| env::var_os(name))
     }
 
-    /// Returns the records for a path template. A relative template is made absolute, because processes may change
-    /// their working folder, but all records have to be in one place.
+    /// Returns the records for a path template. A relative template is made absolute, because a process that changes
+    /// its working folder would write its record to another folder.
     ///
     /// # Errors
-    /// This process's working folder cannot be determined.
+    /// The template is not valid, or this process's working folder cannot be determined.
     fn new(given: OsString) -> Result<Self> {
         let variable = make_absolute(given)?;
         let template = PathTemplate::parse(&variable)
@@ -403,8 +403,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns true if `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
-/// `TLLMPROF_TRACE` is set to an empty value.
+/// Returns true if `run` sets a path for the records. `run` sets no path if `is_off` is true (`--no-trace`), or if the
+/// user has set `TLLMPROF_TRACE` to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

@@ -24,8 +24,8 @@ pub(crate) struct ReadRun {
     pub processes: Vec<Process>,
 }
 
-/// The runs that count so far. A further run is compared with them twice: its files before the run is read, and its
-/// processes afterwards.
+/// The runs that the comparison uses so far. A further run is compared with them twice: its files before the run is
+/// read, and its processes afterwards.
 #[derive(Default)]
 pub(crate) struct KnownRuns {
     files: Vec<KnownFile>,
@@ -34,7 +34,7 @@ pub(crate) struct KnownRuns {
     pub repeated: Vec<PathBuf>,
 }
 
-/// A file of a run that counts, and the path of that run.
+/// A file of a run that the comparison uses, and the path of that run.
 struct KnownFile {
     /// The path without symbolic links.
     real: PathBuf,

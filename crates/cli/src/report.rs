@@ -170,7 +170,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Reads the layers of CUDA graphs from a record, for exports of nsys, which do not contain them.
+/// Reads the layers of CUDA graphs from a record. They are added to exports of nsys, which contain no layers.
 ///
 /// # Errors
 /// The record cannot be read or has no layers, or none of the files is an export of nsys.
@@ -202,7 +202,7 @@ fn show(
     let measured = Measured::from_processes(&processes);
     let report = Report::new(processes);
     let format = arguments.format();
-    // With `--html` the page replaces the text. JSON or CSV is printed in addition to the page.
+    // With `--html`, the page replaces the text report. JSON or CSV is printed in addition to the page.
     let has_page = page.is_some();
     if let Some((out, target)) = page {
         let out = out.display();
@@ -223,7 +223,8 @@ fn show(
 }
 
 impl ReportArguments {
-    /// Returns the format in which the report is printed.
+    /// Returns the format in which the report is printed: JSON with `--json`, otherwise that of `--format`, or text by
+    /// default.
     fn format(&self) -> ReportFormat {
         match self.format {
             None if self.json => ReportFormat::Json,
@@ -231,7 +232,8 @@ impl ReportArguments {
         }
     }
 
-    /// Returns the option that the user typed to select the format.
+    /// Returns the option that selects the format, as the user typed it, for messages. Returns `--format text` if the
+    /// user typed no such option.
     fn asks_for(&self) -> &'static str {
         match self.format {
             None if self.json => "--json",
@@ -239,7 +241,7 @@ impl ReportArguments {
         }
     }
 
-    /// Returns the report as text, or only the finding that `--finding` names.
+    /// Returns the report as text, or only the finding that `--finding` names. Fails if the report has no such finding.
     fn text(&self, report: &Report) -> Result<String> {
         let style = self.style();
         let Some(id) = &self.finding else {

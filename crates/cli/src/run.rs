@@ -60,10 +60,10 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Checks that the program can be run with the library.
+    /// Checks the program before it is started. Logs a warning if the program would run without the library.
     ///
     /// # Errors
-    /// The program cannot be run with the library preloaded.
+    /// The program cannot start at all, or cannot start with the library preloaded.
     fn admit(&self, library: &Path, log: Level) -> Result<()> {
         doctor::admit(&self.command, library, log).map_err(|error| {
             let name = self.command.first().map_or(OsStr::new(""), |name| name);
@@ -173,7 +173,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
-    // Removes the control sockets that remain because processes of this run were killed.
+    // Removes control sockets of ended processes. Killed processes of this run may have left some.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let metrics = metrics
@@ -235,7 +235,8 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
     }
 }
 
-/// Warns that the service manager may not accept the program's notices (`sd_notify`).
+/// Warns that the service manager accepts the program's notices (`sd_notify`) only with `NotifyAccess=all`, because the
+/// program is a child of this process.
 fn warn_of_notices() {
     output::say(format_args!(
         "NOTIFY_SOCKET is set, and with --gpu-metrics or --when 'stuck > TIME' the program is a child of this process: the \
@@ -271,10 +272,10 @@ fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, 
     }
 }
 
-/// Returns the path of the library.
+/// Returns the path of the library that is preloaded, `libtllmprof.so`.
 ///
 /// # Errors
-/// No file was found, or the file that was found is not the library.
+/// No file was found, or the file that was found is not this library.
 fn find_library() -> Result<PathBuf> {
     let library = library::find()?;
     match doctor::unfit(&library) {
@@ -320,8 +321,8 @@ fn set_variables(
         command.env(variable::control, "1");
     }
     if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
-        // nsys or ncu records all windows, also those that are requested while the program runs. So an empty value
-        // switches off the library's record.
+        // nsys or ncu records all windows, also those that are requested while the program runs. So the library must
+        // write no record; an empty value of the variable switches the record off.
         command.env(variable::trace, "");
     }
 }
@@ -335,7 +336,7 @@ fn report_shortage(error: &io::Error, records: Option<&Records>, log: Level) {
     }
 }
 
-/// Returns the measurements of the GPUs to take while the program runs. `None` if there are none.
+/// Returns which measurements of the GPUs the sampling process takes while the program runs. `None` if it takes none.
 fn sample_scope(
     options: &Options,
     has_state: bool,
@@ -444,8 +445,8 @@ fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<
     Ok((Some(records), run))
 }
 
-/// Prints a summary of a run's records, and the command that writes a page with timelines of them. If there is no
-/// record, reports this.
+/// Prints a summary of a run's records, and the command that writes a page with timelines of them. If no record was
+/// written, prints that instead.
 fn summarise(
     records: &Records,
     metrics: Option<PathBuf>,

@@ -131,11 +131,12 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// The identity of a process: its boot, host and number, and the number and start of its first iteration in a window.
+/// The identity of a process: the boot id and the name of its host, its process id, and the number and the start time
+/// of the first iteration in its first window.
 pub(crate) type ProcessKey = (String, String, u32, u64, u64);
 
 /// Returns the identity of a process, which all copies of its record share. `None` if the process recorded no
-/// iteration, or if its boot is not known.
+/// iteration, or if the boot id of its host is not known.
 pub(crate) fn key(process: &Process) -> Option<ProcessKey> {
     let facts = &process.facts;
     let start = process.windows.first()?.iterations.first()?;
@@ -143,7 +144,8 @@ pub(crate) fn key(process: &Process) -> Option<ProcessKey> {
     (!facts.boot.is_empty()).then_some((boot, host, process.pid, start.n, start.start))
 }
 
-/// Returns the records without copies of the same file. For each original, one line with its copies is logged.
+/// Returns the records without copies. If several records have the same process identity, the first is the original and
+/// the others are left out. For each original, one line that names its copies is logged.
 pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
     // The file of each record, and the files that are copies of that file.
@@ -185,10 +187,11 @@ pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Proces
     kept
 }
 
-/// Returns the processes of the only group.
+/// Returns the processes of the only group. Returns no processes if there is no group.
 ///
 /// # Errors
-/// There are several runs. `what` names the output that can show only one run, for the message.
+/// There are several groups, each of which is a run. `what` names the output that can show only one run, for the
+/// message.
 pub(crate) fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
     if groups.len() > 1 {
         let names: Vec<_> = groups.iter().map(|group| name(group)).collect();

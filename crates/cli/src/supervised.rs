@@ -10,7 +10,8 @@ use std::ptr;
 use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
-/// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
+/// A guard that blocks all signals while it exists. Signals that arrive while it exists are delivered after it is
+/// dropped.
 pub(crate) struct HeldSignals {
     /// The signals that were blocked before this guard was created.
     before: libc::sigset_t,
@@ -139,11 +140,12 @@ impl Job {
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // If the witness does not answer, only signals from the kernel, such as SIGINT for ^C on the terminal,
-        // certainly went to the whole process group.
+        // If the witness does not answer, only a signal from the kernel, such as SIGINT for ^C on the terminal, is
+        // assumed to have been sent to the whole process group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
-        // If the program had replaced this process, a signal to this process's group would have reached it. A program
-        // that has left the group does not receive such a signal, so the signal is passed on.
+        // If the program had replaced this process, the program would have received a signal that was sent to this
+        // process's group. A program that has left the group does not receive such a signal, so this process passes the
+        // signal on.
         // SAFETY: the call takes no pointers; the child has not been waited for.
         let is_in_group = unsafe { libc::getpgid(self.number) == libc::getpgrp() };
         if has_group && is_in_group {
@@ -213,7 +215,8 @@ impl Job {
     }
 }
 
-/// Stops this process with the signal that stopped the program. If that signal does not stop it, uses SIGSTOP.
+/// Stops this process with the signal that stopped the program. If this process does not stop by that signal, stops it
+/// with SIGSTOP.
 fn stop_by(signal: libc::c_int) {
     forget(libc::SIGCONT);
     // SAFETY: no handler runs, and this function continues here after SIGCONT; the set is initialised.
@@ -226,8 +229,9 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // The kernel does not stop processes by `signal` if they are in a group that no shell could continue. If
-            // `signal` did stop this process, another process has continued it by now.
+            // The kernel does not stop a process by SIGTSTP, SIGTTIN or SIGTTOU if the process is in an orphaned group,
+            // because no shell could continue it. A pending SIGCONT shows that `signal` did stop this process, and that
+            // another process has continued it.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -271,7 +275,7 @@ fn take(signal: Option<libc::c_int>) -> Option<libc::c_int> {
 }
 
 fn send(number: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: the child has not been waited for, so the number is its own.
+    // SAFETY: the child has not been waited for, so no other process can have its process id.
     unsafe { libc::kill(number, signal) };
 }
 

@@ -265,7 +265,7 @@ impl FunctionRow<'_> {
         }
     }
 
-    /// Returns the other names that the symbol table contains for the function's address.
+    /// Returns the other names that the symbol table contains for the function's address, each after ` = `.
     fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function

@@ -160,7 +160,7 @@ fn every_variable_refuses_hostile_values_by_its_name() {
                 let read = debug(&[(name, hostile.value())]);
                 if let Empty | Blank = hostile {
                     // An empty variable counts as not set, because launchers set unused variables to empty values. For
-                    // a flag, however, an empty value means off.
+                    // a flag that is on by default, however, an empty value means off.
                     let is_unset = row.value != ValueForm::Flag || row.default != "1";
                     assert_eq!(read.is_ok_and(|read| read == none), is_unset, "{name}");
                 } else if hostile.is_one_of(row) {

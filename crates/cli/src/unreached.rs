@@ -22,7 +22,7 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches for processes without the library. It is short because programs may be short.
+/// Time between the first two searches for processes without the library. It is short because a program may end soon.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest time between two searches for processes without the library.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const SHARE: u32 = 50;
 /// The largest number of processes that the message about processes without the library names.
 const SHOWN: usize = 3;
 
-/// The program that a process executes. The value is different after each exec.
+/// The identity of the program that a process executes. It changes with each exec.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Image {
     started: u64,
@@ -41,7 +41,7 @@ struct Image {
     places: [u64; 2],
 }
 
-/// A process: its name, its parent and its program.
+/// A process: its name, the process id of its parent, and the program that it executes.
 #[derive(PartialEq, Eq, Debug)]
 struct ProcessSummary {
     name: String,
@@ -253,8 +253,8 @@ impl Unreached {
     }
 }
 
-/// The message about processes that are not recorded. The flag of each process is true if that process is still
-/// running.
+/// The message about processes that loaded the CUDA driver without the library. The flag of each process is true if
+/// that process is still running.
 struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for UnreachedMessage<'_> {

@@ -66,7 +66,8 @@ fn look(file: &Path) -> CommandLookup {
     }
 }
 
-/// Returns true if this user may execute a file. The kernel decides, because the file's mode is not the only condition.
+/// Returns true if this user may execute a file. The function asks the kernel, because the file's mode is not the only
+/// condition: for example, the mount may forbid execution (`noexec`).
 fn is_executable(file: &Path) -> bool {
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }

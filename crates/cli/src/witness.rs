@@ -1,6 +1,6 @@
 //! The witness: a small process in the program's process group. It receives the signals that are sent to the whole
-//! group, so it knows which signals the program has already received. It also stops and continues the program and this
-//! command together in cases where the command cannot.
+//! group, so it knows which signals the program has already received. It also stops and continues the program and the
+//! command (`tllmprof run`) together in cases where the command cannot.
 //!
 //! The kernel does not report whether a signal was sent to one process or to its group. But the kernel delivers a
 //! group's signal to the youngest process first. So when the command receives a signal that was sent to the group, the
@@ -67,8 +67,8 @@ fn signal(number: i32, sender: libc::pid_t) -> Signal {
 }
 
 impl Witness {
-    /// Starts the witness. Returns `None` if no process can be created. The calling process must have a single thread,
-    /// and have its signals blocked.
+    /// Starts the witness. Returns `None` if no process can be created. The calling process must have a single thread.
+    /// It must have blocked all signals, because the witness inherits the mask and takes pending signals one by one.
     pub(crate) fn start() -> Option<Self> {
         let (asked, asks) = UnixStream::pair().ok()?;
         asked.set_read_timeout(Some(ANSWER)).ok()?;
@@ -101,7 +101,7 @@ impl Witness {
     /// would be too late, because a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
-        // SAFETY: the closure takes its own number and stores it in memory that the processes share.
+        // SAFETY: the closure only reads the child's process id and stores it in memory that the processes share.
         unsafe {
             program.pre_exec(move || {
                 shared.program.store(libc::getpid(), Ordering::Release);
@@ -137,8 +137,8 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: a child that has not been waited for still has its number; if it has been waited for, the first call
-        // fails.
+        // SAFETY: a child that has not been waited for still has its process id; if it has been waited for, the first
+        // `waitpid` call fails.
         unsafe {
             if libc::waitpid(self.number, ptr::null_mut(), libc::WNOHANG) == 0 {
                 libc::kill(self.number, libc::SIGKILL);
@@ -148,7 +148,8 @@ impl Drop for Witness {
     }
 }
 
-/// Returns new memory that is shared between this process and the child processes that it forks later.
+/// Returns new memory that this process shares with the child processes that it forks later. `None` if no memory can be
+/// mapped.
 fn share() -> Option<&'static SharedPages> {
     // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
@@ -166,8 +167,8 @@ fn share() -> Option<&'static SharedPages> {
 
 /// The main loop of the witness process. It returns when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
-    // SAFETY: the calls read only the name. If the command ended before the first call, no process would kill this
-    // process later, so this process returns.
+    // SAFETY: the calls read only the name. `PR_SET_PDEATHSIG` has no effect if the command ended before the call, so
+    // this process then returns at once.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -299,8 +300,8 @@ fn state(process: libc::pid_t) -> Option<char> {
 pub(crate) fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
-        // `arg_start` and `arg_end` are fields 48 and 49 of the file. The second field, the name, ends with a
-        // parenthesis.
+        // `arg_start` and `arg_end` are fields 48 and 49 of the file. The second field, the name, may contain spaces,
+        // so the fields are counted from the parenthesis that ends the name.
         let mut fields = text.rsplit_once(") ")?.1.split(' ').skip(48 - 3);
         let (start, end): (usize, usize) =
             (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

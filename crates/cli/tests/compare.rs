@@ -22,12 +22,13 @@ fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
     )
 }
 
-/// Writes the record of a rank. Each such record belongs to a separate run.
+/// Writes the record of a rank of the simulated server. The record's boot id is its path, so each such record belongs
+/// to a separate run.
 fn record(path: &Path, rank: u64) {
     record_with(path, rank, &[(Info::Boot, &path.display().to_string())]);
 }
 
-/// Writes the record of a rank, with these further facts.
+/// Writes the record of a rank of the simulated server, and adds these facts to the record.
 fn record_with(path: &Path, rank: u64, facts: &[(Info, &str)]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let (mut builder, truth) = Server::rank(rank).record();
@@ -339,7 +340,8 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);
 
-    // A run that the user put into the baseline folder (`release.tllmprof`) is compared with too, but never removed.
+    // A run that the user put into the baseline folder (`release.tllmprof`) is also a baseline for new runs, but is
+    // never removed.
     record(&baseline.join("release.tllmprof"), 3);
     let alike = ["--baseline", "base", "--keep", "2", "good"];
     for (boot, expected) in [
@@ -412,7 +414,7 @@ fn a_run_counts_once_however_often_it_is_given() {
         scratch.path("copy/x.tllmprof"),
     )
     .unwrap();
-    // A later copy of a record has the same process, and further events.
+    // A copy that was made later contains the record of the same process, with further events.
     let boot = scratch.path("b/0.tllmprof").display().to_string();
     let facts = [(Info::Boot, &*boot), (Info::Gpu, "another")];
     record_with(&scratch.path("later.tllmprof"), 2, &facts);
@@ -436,7 +438,8 @@ fn a_run_counts_once_however_often_it_is_given() {
         assert_eq!(ended.stderr, format!("tllmprof: {said}\n"));
         assert_eq!(ended.stdout, once.stdout, "{again}");
     }
-    // A run may be compared with itself, and with another capture of its process.
+    // A run may be compared with itself, with a copy of itself, and with a later copy of its record that has further
+    // events.
     for other in ["b", "copy", "later.tllmprof"] {
         let itself = compare(&scratch, &["--json", "b", other]);
         assert_eq!((itself.code(), itself.stderr.as_str()), (Some(0), ""));
@@ -499,7 +502,7 @@ fn a_run_that_later_runs_cannot_be_compared_with_is_no_baseline() {
         let kept = compare(&scratch, &["--baseline", "base", "good.tllmprof"]);
         assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     }
-    // If nothing is kept, any record may be compared.
+    // With `--keep 0` no run is stored as a baseline, so even a record without iterations may be compared.
     let alone = ["--baseline", "base", "--keep", "0", "empty.tllmprof"];
     let compared = compare(&scratch, &alone);
     assert_eq!(compared.code(), Some(0), "{}", compared.stderr);

@@ -210,8 +210,8 @@ fn an_interrupted_demo_leaves_nothing() {
         assert!(lines.any(|line| line == "lasts"));
         assert!(!is_empty(&scratch), "nothing to leave");
         let number = child.id().cast_signed();
-        // SAFETY: the child has not been waited for, so the number is its own. A terminal sends the signal to the
-        // whole group, kill(1) to one process.
+        // SAFETY: the child has not been waited for, so no other process can have its process id. A terminal sends the
+        // signal to the whole group, kill(1) to one process.
         unsafe { libc::kill(if is_to_all { -number } else { number }, signal) };
         assert_eq!(wait(&mut child).unwrap().signal(), Some(signal));
         assert!(is_empty(&scratch));

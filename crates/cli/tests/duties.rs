@@ -343,7 +343,7 @@ impl Listening {
         ExitStatus::from_raw(status)
     }
 
-    /// Asks the program to end. Returns the lines that it printed since the last call.
+    /// Ends the program with SIGUSR2. Returns the lines of its output that [`Self::line`] has not returned yet.
     fn finish(mut self) -> Vec<String> {
         send(self.started(), libc::SIGUSR2);
         let lines: Vec<_> = self.lines.by_ref().map(Result::unwrap).collect();
@@ -396,8 +396,8 @@ fn own_group() {
     unsafe { libc::setpgid(0, 0) };
 }
 
-/// A row of the table of signals: the duty, a preparation of the program's process group, and the name of a part of the
-/// probe. Then follow the signals to send (a negative number goes to the whole group), and the expected output.
+/// A row of the table of signals: the duty, a preparation of the program's process group, the name of a part of the
+/// probe, the signals to send (a negative number goes to the whole group), and the expected output.
 type Sent = (
     &'static str,
     fn(),
@@ -800,8 +800,8 @@ fn a_pipe_ends_when_the_program_closes_it() {
             .unwrap();
         assert_eq!(said, "ready\n", "{way:?}");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
-        // Writes to the program's input until the program has closed the input. The program is the only reader of its
-        // input.
+        // Writes to the program's input until the program has closed the input. The writes can fail only if the program
+        // was the only reader, so this fails the test if the command keeps the input open as well.
         let mut input = child.stdin.take().unwrap();
         while std::io::Write::write_all(&mut input, b"x").is_ok() {}
         send(child.id().cast_signed(), libc::SIGTERM);

@@ -47,7 +47,7 @@ fn a_shell_gets_the_same_values() {
     let wanted = format!("2-3, 7|cudaGraphLaunch/4|{NAME}|{}|", library.display());
     assert_eq!(finish(&mut sh(script, &text)).stdout, wanted);
 
-    // A library that the user had put into `LD_PRELOAD` before stays there.
+    // A library that the user had already put into `LD_PRELOAD` stays in that variable.
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
     let script = "eval \"$1\"; printf '%s' \"$LD_PRELOAD\"";
     let wanted = format!("{}:{}", library.display(), other.display());

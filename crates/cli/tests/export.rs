@@ -100,7 +100,8 @@ fn each_format_is_made_and_what_is_there_stays() {
     assert!(fs::read(scratch.path(part)).unwrap().starts_with(b"PAR1"));
 }
 
-/// Writes the record of a rank, with the identifier of a run.
+/// Writes the record of rank `rank` of the simulated server into the folder `run`. The record's run identifier is
+/// `run`.
 fn record_of(scratch: &Scratch, run: &str, rank: u64) {
     let (mut builder, truth) = Server::rank(rank).record();
     let value = builder.string(1, run).into();
@@ -304,7 +305,7 @@ fn nothing_is_left_of_an_export_that_failed() {
     assert_eq!(names(&scratch), all);
 }
 
-/// Limits the size of the files that the command writes.
+/// Limits each file that the command writes to `bytes` bytes.
 fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
     use std::os::unix::process::CommandExt;
     let limit = libc::rlimit {
@@ -312,7 +313,8 @@ fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
         rlim_max: bytes,
     };
     let set = move || {
-        // SAFETY: both calls are allowed between fork and exec, and the limit outlives them.
+        // SAFETY: both calls are allowed between fork and exec, and the closure owns the limit that the second call
+        // reads.
         let done = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit)

@@ -1,4 +1,5 @@
-//! Tests of `tllmprof run --gpu-metrics`, with a stand-in for NVML whose values are computed.
+//! Tests of `tllmprof run --gpu-metrics`, with a stand-in for NVML. The stand-in computes its values by a formula, so
+//! the tests know what the record must contain.
 
 mod common;
 #[path = "gpu_metrics/read.rs"]
@@ -68,7 +69,7 @@ fn run(scratch: &Scratch, nvml: &str) -> Command {
     command
 }
 
-/// Runs a program that waits until there are some samples, and then runs `script`.
+/// Runs a program that waits until the record has at least [`SOME`] bytes, and then runs `script`.
 fn sampled(command: &mut Command, scratch: &Scratch, script: &str) -> Ended {
     let program = scratch.script("program", PROGRAM);
     let folder = scratch.path(".");
@@ -324,7 +325,7 @@ fn the_sampling_ends_with_the_command() {
 fn signals_are_for_the_program() {
     let scratch = Scratch::new();
     let (mut child, path) = lasting(&mut run(&scratch, ""), &scratch);
-    // SAFETY: the child has not been waited for, so its process number is still its own.
+    // SAFETY: the child has not been waited for, so no other process can have its process id.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(wait(&mut child).unwrap().signal(), Some(libc::SIGTERM));
     assert_eq!(Read::new(&path).ended, Some(RecordEnded::InOrder));

@@ -65,7 +65,8 @@ fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     lines.collect()
 }
 
-/// Returns the words that give an option this value.
+/// Returns the words of a command line that set `option` to `value`: two words, or a single word if the option takes
+/// its value after an equals sign.
 fn typed(option: &str, has_equals: bool, value: &OsStr) -> Vec<OsString> {
     if !has_equals {
         return vec![option.into(), value.to_owned()];

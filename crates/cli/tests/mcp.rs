@@ -124,7 +124,8 @@ impl Session {
         response
     }
 
-    /// Returns the next line that the server writes.
+    /// Waits for the next line that the server writes, and returns it as JSON. Fails the test if there is none within
+    /// [`LIMIT`].
     fn next(&mut self) -> Value {
         let line = self.from.recv_timeout(LIMIT).unwrap();
         serde_json::from_str(&line).unwrap()
@@ -156,7 +157,7 @@ impl Session {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Returns all rows of an answer, page by page.
+    /// Calls a tool repeatedly until it has returned all pages of its rows, and returns all these rows.
     fn rows(&mut self, tool: &str, mut arguments: Value) -> Vec<Value> {
         let mut rows = Vec::new();
         loop {
@@ -534,7 +535,7 @@ fn wrong_input_is_an_error_of_one_line() {
 fn what_is_not_the_protocol_is_answered_or_ignored() {
     let scratch = Scratch::new();
     let mut session = Session::new(&scratch.path(""), &[]);
-    // A line that is not JSON contains no request number, so the server cannot answer it.
+    // A line that is not JSON contains no request id, so the server cannot answer it.
     let to = session.to.as_mut().unwrap();
     to.write_all(b"{\"jsonrpc\": \n\xff\n").unwrap();
     session.write(&json!({"jsonrpc": "2.0", "id": [], "method": 5}));

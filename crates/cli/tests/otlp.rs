@@ -27,7 +27,7 @@ use server::{Server, UNIX};
 use tiny_http::{Response, Server as Http};
 use tllmprof_record::{Event, Info, What};
 
-/// Writes the record of a rank, with the identifier of a run.
+/// Writes the record of rank `rank` of the simulated server. The record's run identifier is `a-run`.
 fn record(scratch: &Scratch, rank: u64) {
     let (mut builder, truth) = Server::rank(rank).record();
     let value = builder.string(1, "a-run").into();
@@ -50,8 +50,8 @@ fn send_with(scratch: &Scratch, to: &str, variables: &[(&str, &str)]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// Runs a collector while `act` sends something to the collector's address. Returns the result of `act`, and the
-/// requests.
+/// Runs a collector, which answers each request with the status and body that `answer` returns. Calls `act` with the
+/// collector's address. Returns the result of `act`, and the requests that the collector received.
 fn collected<R>(
     answer: impl Fn(&ExportTraceServiceRequest) -> (u16, Vec<u8>) + Send + 'static,
     act: impl FnOnce(&str) -> R,

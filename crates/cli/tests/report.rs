@@ -431,7 +431,8 @@ fn the_rule_of_step_is_checked() {
     }
 }
 
-/// Writes the record of a rank, with the identifier of a run.
+/// Writes the record of rank `rank` of the simulated server into the folder `tllmprof-{run}`. The record's run
+/// identifier is `run`.
 fn record_of(scratch: &Scratch, run: &str, rank: u64) {
     use tllmprof_record::{Event, Info, What};
     let (mut builder, truth) = Server::rank(rank).record();

@@ -141,7 +141,7 @@ fn a_program_that_is_recorded_gets_what_is_sent_to_the_command() {
     let mut child = run.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    // SAFETY: the child has not been waited for, so its process number is still its own.
+    // SAFETY: the child has not been waited for, so no other process can have its process id.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(lines.next().unwrap().unwrap(), "got");
     assert_eq!(child.wait().unwrap().code(), Some(5));

@@ -64,8 +64,8 @@ fn symbols(scratch: &Scratch, arguments: &[&str]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// Returns the first column of a function's lines in the output of `symbols`, which says how calls of the function are
-/// counted.
+/// Returns the first column of a function's lines in the output of `symbols`. This column says how calls of the
+/// function are counted.
 fn means<'a>(listing: &'a str, name: &str) -> Vec<&'a str> {
     let lines = listing
         .lines()

@@ -23,7 +23,7 @@ fn json_of(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr))
 }
 
-/// Writes the trace of a rank. In this trace the second kernel takes `more` microseconds longer than usual.
+/// Writes the trace of a rank. In this trace the second kernel takes 30.5 + `more` microseconds.
 fn write(scratch: &Scratch, name: &str, rank: u64, more: f64) {
     let steps = (0..10).flat_map(|n| trace::step(n, 1000.0 + 110.0 * n as f64));
     let mut events: Vec<_> = steps.collect();
@@ -190,7 +190,8 @@ fn a_trace_without_gpu_work_is_no_failure() {
     );
 }
 
-/// Returns the iterations of the first process of a report, and its kernels by name.
+/// Returns two lists about the first process of a report: the number, duration and GPU time of each iteration, and the
+/// name, number of calls and total time of each kernel.
 fn measured(report: &Value) -> (Vec<Value>, Vec<Value>) {
     let process = &report["processes"][0];
     let windows = process["windows"].as_array().unwrap().iter();

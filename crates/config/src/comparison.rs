@@ -23,7 +23,8 @@ const SIGNS: [(&str, ComparisonOperator); 6] = [
 ];
 
 impl ComparisonOperator {
-    /// Returns the comparison sign at the beginning of the text, and the operator for this sign.
+    /// Returns the comparison sign at the beginning of the text, and the operator for this sign. `None` if the text
+    /// begins with no comparison sign.
     pub(crate) fn at_start(text: &str) -> Option<(&'static str, Self)> {
         SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))
     }

@@ -45,7 +45,8 @@ const FIRST_TIME: usize = 5;
 const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// The value that a comparison with `draft` uses for the phase of a batch that is not a draft.
+/// The phase of a batch that is not a draft, when the phase is compared with `draft`. Any value other than [`DRAFT`]
+/// serves, because only the two are compared.
 const PHASE_OF_ANOTHER: u32 = 0;
 
 /// The known sizes and properties of an iteration's batch. `None` means that a property is unknown.
@@ -63,7 +64,8 @@ impl BatchFacts {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
 
-    /// Returns the phase of the batch (such as prefill or decode), as an index of [`PHASES`].
+    /// Returns the phase of the batch (such as prefill or decode), as an index of [`PHASES`]. `None` if the numbers of
+    /// prefill and decode tokens are unknown.
     fn phase(self) -> Option<u32> {
         Some(match (self.prefill_tokens?, self.decode_tokens()?) {
             (0, 0) => 3,
@@ -110,7 +112,8 @@ pub struct BatchClass {
 }
 
 impl BatchClass {
-    /// Number of different batch classes.
+    /// Number of different batch classes: every phase, or no known phase, combined with every possible number of bits
+    /// of the batch's size.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
     /// Returns the index of this class in a table with [`BatchClass::COUNT`] entries.
@@ -252,10 +255,11 @@ impl Condition {
         Self::parse_of(text, Vocabulary::Batch)
     }
 
-    /// Parses a condition that can also depend on times.
+    /// Parses a condition that can also depend on times. A condition that compares `stuck` must not hold for a process
+    /// that is not stuck, and must hold for a process that is stuck long enough, regardless of its iterations.
     ///
     /// # Errors
-    /// Returns the problem if the text does not parse, with its position.
+    /// Returns the problem if the text does not parse, with its position, or if the rule about `stuck` is broken.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
         let condition = Self::parse_of(text, Vocabulary::All)?;
         let decides = |ns| condition.holds_if_stuck(ns);

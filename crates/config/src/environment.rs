@@ -55,8 +55,8 @@ impl Parse<bool, bool> for FlagOrAuto {
 }
 
 impl Environment<'_> {
-    /// Parses the value of a variable that has several names. `names` holds these names, separated by blanks; the
-    /// first one that is set counts. Returns `None` if none is set.
+    /// Parses the value of a variable that has several names. `names` holds these names, separated by blanks. If
+    /// several of them are set, the first one is used. Returns `None` if none is set.
     pub(crate) fn read<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         names: &'static str,
@@ -102,7 +102,8 @@ impl Environment<'_> {
         self.find(name, false).is_some()
     }
 
-    /// Returns the first of `names` that is set in the environment, and its value. `names` are separated by blanks.
+    /// Returns the first of `names` that is set in the environment, and its value. `names` are separated by blanks. A
+    /// variable with a blank value counts as set only if `takes_blank` is true.
     pub(crate) fn find(
         &self,
         names: &'static str,
@@ -178,7 +179,8 @@ macro_rules! settings {
         }
 
         /// Names of the variables that the library reads, each followed by a blank. A single text is used because a
-        /// table of texts would need relocations. `OTHER_NAMES` has the remaining variables.
+        /// table of texts would need relocations. `OTHER_NAMES` contains the variables that the `tllmprof` command, the
+        /// project's scripts or child processes read.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
         /// For each row of the table: the first name of the variable that the library reads, `=`, and the option. If

@@ -89,7 +89,7 @@ impl fmt::Display for NoFormula {
 }
 
 impl<const COUNT: usize> Formulas<COUNT> {
-    /// Parses a set of formulas.
+    /// Parses formulas that are evaluated together. They share their tables of names.
     ///
     /// # Errors
     /// Returns an error for the first text that is not a formula.
@@ -405,7 +405,8 @@ fn place(names: &mut Vec<String>, name: &str) -> usize {
         })
 }
 
-/// Returns the position of the word `for` of the sum whose opening bracket is right before `text`.
+/// Returns the position, in bytes, of the word `for` that belongs to the sum whose opening bracket is right before
+/// `text`. `None` if the sum has no `for`.
 fn find_for(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     let mut is_text = false;

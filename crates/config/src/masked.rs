@@ -35,9 +35,9 @@ const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words in the names of options and variables. If a name of [`LIKELY`] contains such a word at any place, its value is
-/// probably not a secret. It may be, for example, a number of tokens or a special token of a model. A name with a part
-/// from [`SECRET`] is not affected.
+/// Words in the names of options and variables. If a name with a word from [`LIKELY`] also contains a word from this
+/// list, its value is probably not a secret. It may be, for example, a number of tokens or a special token of a model.
+/// A name with a part from [`SECRET`] is not affected: its value stays a secret.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",

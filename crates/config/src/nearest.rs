@@ -1,6 +1,7 @@
 //! Suggests the word that a user meant, for a word that is misspelled.
 
-/// Returns the candidate that differs least from `word`, ignoring case. Returns `None` if no candidate is close.
+/// Returns the candidate that differs least from `word`, ignoring case. Returns `None` if each candidate differs from
+/// `word` in more than a third of the bytes of `word` (in more than one byte, for a short word).
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Names of variables and options are short, so a word that is longer than this is not a misspelled name.
     if word.len() > 64 {
@@ -17,8 +18,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if the distance exceeds `limit`, or
-/// if `b` is too long for a name. Does not allocate memory.
+/// Returns the Levenshtein distance of `a` and `b` in bytes, ignoring ASCII case. Returns `None` if the distance
+/// exceeds `limit`, or if `b` is longer than 96 bytes, which no name is. Does not allocate memory.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {

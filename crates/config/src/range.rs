@@ -178,20 +178,20 @@ impl WindowList {
         self.list.is_empty()
     }
 
-    /// Returns the number of iterations in the window, if the window starts once iteration times have settled and has a
-    /// fixed length. Returns `None` otherwise.
+    /// If the list is a single window that starts once iteration times have settled and has a fixed length, returns the
+    /// number of iterations in that window. Returns `None` for any other list.
     pub fn steady_iterations(&self) -> Option<u64> {
         let last = self.list.first()?.last?;
         self.is_steady.then(|| last.saturating_add(1))
     }
 
-    /// Returns true if the window starts once iteration times have settled.
+    /// Returns true if the list is a single window that starts once iteration times have settled.
     pub const fn is_steady(&self) -> bool {
         self.is_steady
     }
 
-    /// Returns true if the window starts once iteration times have settled, and lasts until it has enough iterations
-    /// for its statistics.
+    /// Returns true if the list is a single window that starts once iteration times have settled, and that lasts until
+    /// it has enough iterations for its statistics.
     pub fn is_auto(&self) -> bool {
         self.is_steady && self.steady_iterations().is_none()
     }

@@ -87,10 +87,10 @@ impl Ranked {
 pub struct Ranks(WindowList);
 
 impl Ranks {
-    /// Parses a list of ranks.
+    /// Parses a list of ranks and ranges of ranks, such as `0,2-3`, or `all`.
     ///
     /// # Errors
-    /// Returns an error if the text is not such a list.
+    /// Returns an error if the text has another form.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         WindowList::parse_as(text, "a comma list of ranks such as 0,2-3, or all").map(Self)
     }

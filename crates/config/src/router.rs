@@ -1,5 +1,5 @@
 //! The setting `TLLMPROF_PERFECT_ROUTER`, which replaces the routers of mixture-of-experts models with balanced
-//! routers.
+//! routers, that is, routers that distribute the tokens evenly over the experts.
 
 use crate::error::Problem;
 use crate::flag;
@@ -8,7 +8,8 @@ use crate::flag;
 pub enum PerfectRouter {
     Off,
     On,
-    /// Balanced routers replace the model's routers only inside windows.
+    /// Balanced routers, which distribute the tokens evenly over the experts, replace the model's routers only inside
+    /// windows.
     Window,
 }
 

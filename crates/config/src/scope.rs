@@ -80,7 +80,8 @@ impl ScopeRule {
     }
 }
 
-/// Returns the type of the scope rule at the beginning of `text` (`sym` or `py`), and the text after the type.
+/// Returns the type of the scope rule at the beginning of `text` (`sym` or `py`), and the text after the type. `None`
+/// if `text` begins with neither.
 fn kind(text: &str) -> Option<(&str, &str)> {
     let (kind, rule) = text.trim_start().split_once(':')?;
     matches!(kind, "sym" | "py").then_some((kind, rule))

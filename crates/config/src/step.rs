@@ -221,7 +221,7 @@ fn split_every(text: &str) -> Result<(&str, u64), Problem> {
 }
 
 /// Splits a rule at the last `@` that is neither escaped nor inside brackets. Returns the parts before and after this
-/// `@`.
+/// `@`. Without such an `@`, returns the whole rule and `None`.
 pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     let (mut escaped, mut in_class, mut at) = (false, false, None);
     for (index, byte) in rule.bytes().enumerate() {

@@ -169,8 +169,8 @@ impl PathTemplate {
         PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
     }
 
-    /// Returns the depth of subfolders that the template adds to [`PathTemplate::folder`]: the number of slashes
-    /// after that part.
+    /// Returns the depth of subfolders that the template adds to [`PathTemplate::folder`]: the number of slashes in the
+    /// rest of the template.
     pub fn depth(&self) -> usize {
         let slashes = |piece: &TemplatePart| match piece {
             TemplatePart::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),

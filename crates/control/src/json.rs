@@ -93,14 +93,14 @@ impl<T: Into<JsonValue>> From<Option<T>> for JsonValue {
 }
 
 impl Object {
-    /// Adds a value to the object, and returns the object.
+    /// Appends a pair of `name` and `value` to the object, and returns the object.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<JsonValue>) -> Self {
         self.0.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Adds a value to the object if `value` is not `None`, and returns the object.
+    /// Appends a pair of `name` and `value` to the object if `value` is not `None`, and returns the object.
     #[must_use]
     pub fn with_some(self, name: &str, value: Option<impl Into<JsonValue>>) -> Self {
         match value {

@@ -37,7 +37,8 @@ pub struct Jump {
     pub call: AtomicU64,
 }
 
-/// The value of [`Jump::call`] for a function that is not counted as a call but looks up other functions.
+/// The value of [`Jump::call`] for a function that looks up other functions, such as `cuGetProcAddress`. The library
+/// does not count calls of such a function.
 pub const NO_CALL: u64 = u64::MAX;
 
 #[repr(C)]
@@ -69,7 +70,6 @@ impl Jump {
 }
 
 impl Jumps {
-    /// Returns an empty table of jumps.
     #[must_use]
     pub const fn none() -> Self {
         Self {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The largest length of a socket's path in bytes, which the kernel limits.
 pub const LONGEST: usize = 107;
 
-/// The extension of a socket's file name.
+/// The extension of a socket's file name, once the socket listens.
 const EXTENSION: &str = "sock";
 /// The extension of a socket's file name as long as the socket does not listen yet.
 const BIND_EXTENSION: &str = "bind";

@@ -431,9 +431,10 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
 /// (`PyExecutor._profiler`) reads only the first variable. Both executors need `libtensorrt_llm.so`; the Python
 /// executor also needs `libth_common.so`.
 ///
-/// The caller should ask late, because Python loads the library long after the process has started. The result is
-/// also true for programs that load the library but run neither executor, although they open no window for this
-/// variable. Examples are TensorRT-LLM's visual generation, which has its own variable, and the older `ModelRunner`.
+/// The result is reliable only once the program has loaded its libraries, and Python loads them long after the process
+/// has started. The result is also true for programs that load the library but run neither executor, although they open
+/// no window for this variable. Examples are TensorRT-LLM's visual generation, which has its own variable, and the
+/// older `ModelRunner`.
 ///
 /// Source: NVIDIA/TensorRT-LLM, `cpp/tensorrt_llm/executor/executorImpl.cpp` at 036a60f7,
 /// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967, `tensorrt_llm/_torch/visual_gen/pipeline.py` at

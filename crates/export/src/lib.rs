@@ -63,7 +63,7 @@ pub struct ExportFormat {
     pub name: &'static str,
     /// A description of the output, for the command's help.
     pub makes: &'static str,
-    /// The unit in which [`Exported`] counts the output of this format.
+    /// The plural of the unit in which [`Exported`] counts the output of this format, such as `events` or `rows`.
     pub counts: &'static str,
     /// True if the output is text without characters that control a terminal.
     pub is_text: bool,

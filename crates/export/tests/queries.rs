@@ -14,7 +14,7 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{Event, Info, What};
 use tllmprof_report::Iteration;
 
-/// Returns the record of one rank of a run.
+/// Returns the record of rank `rank` of the simulated server. The record belongs to the run `run`.
 fn of_run(run: &str, rank: u64) -> Record {
     let (mut builder, truth) = Server::rank(rank).record();
     belongs_to(&mut builder, run, truth[0].start);
@@ -180,7 +180,6 @@ fn spark_answers_the_first_two_alike() {
     }
 }
 
-/// Returns the folder that contains the queries.
 fn queries() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/queries")
 }

@@ -11,7 +11,8 @@
 //!
 //! If tllmprof itself counted iterations in the trace, a reader uses these iterations and needs no [`Finder`].
 //!
-//! An iteration lasts until the next one begins, as in a record. This crate holds data and reads no file format.
+//! An iteration lasts until the next one begins, as in a record. This crate works on data in memory; other crates read
+//! the file formats.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -24,7 +24,7 @@ use super::thunk::{Role, Thunk};
 /// Longest time that a thread waits for the lock of [`SLOTS`], which another thread holds while it patches GOT slots.
 const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A function of the C library that this library hooks.
+/// A function of the C library that this library hooks. `ours` is the address of this library's replacement.
 #[derive(Clone, Copy)]
 pub struct Hook {
     pub name: &'static CStr,
@@ -54,9 +54,9 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    /// The functions that patch the driver's code, if the library was attached to the process. `None` if the library
-    /// was preloaded but comes after another library that defines `dlsym`: then only the GOT slots of look-up
-    /// functions are patched.
+    /// The functions that switch the driver's patched entries, if the library was attached to the process. `None` if
+    /// the library was preloaded but comes after another library that defines `dlsym`: then only the GOT slots of
+    /// look-up functions are patched.
     entries: Option<Entries>,
     led: Vec<Led>,
     /// Address ranges of the modules that were scanned for GOT slots of look-up functions, such as `dlsym`. A module
@@ -64,8 +64,8 @@ struct Slots {
     seen: Vec<(usize, usize)>,
 }
 
-/// Functions that patch the first instructions of the driver's functions, and restore them. A patched function jumps
-/// to its thunk (this library's replacement).
+/// Functions that switch the driver's patched entries. After `lead`, a call of such a driver function goes to its thunk
+/// (this library's replacement). After `release`, the call bypasses this library.
 pub struct Entries {
     pub lead: fn(),
     pub release: fn(),
@@ -85,7 +85,7 @@ lifecycle::global! {
 }
 
 /// Attaches the library: patches the GOT slots of all loaded modules. Slots of modules that are loaded afterwards are
-/// patched by [`look`]. Returns true on success.
+/// patched by [`look`]. Returns false, and patches nothing, if the lock of [`SLOTS`] is not free in time.
 pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -120,7 +120,8 @@ pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
 
-/// Patches the GOT slots again after [`detach`]. Returns false if the library was never attached.
+/// Patches the GOT slots again after [`detach`]. Returns false, and patches nothing, if the library was never attached
+/// or if the lock of [`SLOTS`] is not free in time.
 pub fn attach_again() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -136,7 +137,8 @@ pub fn attach_again() -> bool {
     true
 }
 
-/// Restores the GOT slots. Returns true if they were patched before.
+/// Restores the GOT slots, and makes calls of the driver's patched functions bypass this library. Returns false, and
+/// changes nothing, if the library was never attached or if the lock of [`SLOTS`] is not free in time.
 pub fn detach() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -154,7 +156,8 @@ pub fn detach() -> bool {
     true
 }
 
-/// Scans the modules again if some may have been loaded or unloaded since the last scan.
+/// Patches the GOT slots of modules that have been loaded since the last scan. Scans the modules only if some may have
+/// been loaded or unloaded. Does nothing while [`is_on`] returns false.
 pub fn look() {
     if !IS_ON.load(Ordering::Acquire) {
         return;

@@ -112,7 +112,8 @@ pub fn report_uncounted() {
     }
 }
 
-/// Logs the calls that bypass the library, if there are any.
+/// Logs the reason why calls of CUDA functions bypass the library, if some do. If there are several reasons, only the
+/// first that is found is logged.
 pub fn report() {
     if let Some(bypass) = find() {
         log::say!(Warn, "{bypass}");

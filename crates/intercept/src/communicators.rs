@@ -24,7 +24,7 @@ const MAX_IDENTIFIERS: usize = 16;
 
 /// Records the rank and the communicator of a call that creates, splits, queries or destroys a communicator. Runs
 /// before the call. Returns true if the library must see the call return. Ignores calls that NCCL makes itself, because
-/// the program's own call has already been handled.
+/// the program's call that led to them was intercepted, too.
 pub(crate) fn made(call: NcclCall, frame: &CallFrame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
         return false; // no split is unfinished, and programs make this query often
@@ -90,8 +90,9 @@ pub(crate) fn split(frame: &CallFrame, succeeded: bool) {
     }
 }
 
-/// Handles the query `ncclCommGetAsyncError(comm, asyncError)`. If NCCL has stored 0 (success) at `asyncError` and the
-/// communicator came from a split, NCCL now knows the new rank of this process, so the rank is recorded.
+/// Called after the query `ncclCommGetAsyncError(comm, asyncError)` has returned. If NCCL has stored 0 (success) at
+/// `asyncError` and the communicator came from a split, NCCL now knows the new rank of this process, so the rank is
+/// recorded.
 pub(crate) fn is_asked_about(frame: &CallFrame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());

@@ -65,12 +65,12 @@ pub(crate) fn role_of(name: &CStr) -> Option<Role> {
     })
 }
 
-/// Returns true if this library must handle the look-up of `name`. Returns false if the look-up can be passed to the
+/// Returns true if this library must answer the look-up of `name`. Returns false if the look-up can be passed to the
 /// real `dlsym`.
 ///
-/// An RTLD_NEXT look-up searches the modules after the caller. It is passed on by a jump, so that the real `dlsym`
-/// sees the caller's return address. But if only this library defines the name, the real `dlsym` would find this
-/// library's export. [`lookup`] handles that case: it searches after this library and finds nothing.
+/// An RTLD_NEXT look-up searches the modules after the caller. It is passed on by a jump, so that the real `dlsym` sees
+/// the caller's return address. But if only this library defines the name, the real `dlsym` would find this library's
+/// export. In that case the function returns true, and [`lookup`] searches after this library and finds nothing.
 pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program passed `name` to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };

@@ -138,10 +138,10 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
     session::entered(call);
 }
 
-/// Handles a call of a function that calls the driver: a CUDA runtime's function, or a front (a function of another
-/// library with a driver function's name). If the driver calls of that library reach this library, this library counts
-/// the driver calls, and this call is passed through at no cost. Otherwise this call is counted, and the driver calls
-/// that it makes are part of it. Returns true if the library must see the call return.
+/// Decides whether to count a call of a function that calls the driver: a CUDA runtime's function, or a front (a
+/// function of another library with a driver function's name). If the driver calls of the function's library reach this
+/// library, this library counts the driver calls, and this call is passed through at no cost. Otherwise this call is
+/// counted, and the driver calls that it makes are part of it. Returns true if the library must see the call return.
 ///
 /// Close to the start or end of a window (a recorded interval), this call is always counted: a profiler that is
 /// switched on or off between two calls of the program must see each of them as a whole.

@@ -143,7 +143,7 @@ pub(crate) fn library(soname: &str, source: &str) -> Temporary {
     library
 }
 
-/// Opens the library at `path` and returns its handle.
+/// Loads the library at `path` into this process, and returns its handle. Panics if the library cannot be loaded.
 pub(crate) fn open(path: &Path) -> *mut c_void {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a test built the library, which has no constructors.

@@ -29,9 +29,9 @@ const NOT_INITIALIZED: usize = 3;
 /// Type of the functions that ask whether GPU work has finished.
 type Query = unsafe extern "C-unwind" fn(usize) -> usize;
 
-/// Chooses the handler for the thunk of a runtime's function, or of a front (a function of another library with a
-/// driver function's name). If the driver calls of the runtime or front reach this library, the function is passed
-/// through and not watched. Chooses nothing until the driver is loaded.
+/// Chooses the handler for a thunk (the description of a hooked function) of a runtime's function, or of a front (a
+/// function of another library with a driver function's name). If the driver calls of the runtime or front reach this
+/// library, the function is passed through and not watched. Chooses nothing until the driver is loaded.
 pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
     if !driver::is_loaded() {
         return;
@@ -66,8 +66,8 @@ pub(crate) unsafe extern "C-unwind" fn queried(
     result
 }
 
-/// Notes the result of a query that the program made. If a wait by polling ends with this query, counts and records the
-/// wait.
+/// Adds the result of a query that the program made to the thread's current series of queries. If a wait by polling
+/// ends with this query, counts and records the wait.
 #[inline]
 fn note(handle: usize, thunk: &'static Thunk, since: u64, result: usize) {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.
@@ -92,7 +92,7 @@ fn note(handle: usize, thunk: &'static Thunk, since: u64, result: usize) {
     }
 }
 
-/// Gives the calling thread counters for its calls, if its waits must be learnt, recorded or timed.
+/// Gives the calling thread counters for its calls, if this process must learn from, record or time the thread's waits.
 #[cold]
 fn begin_thread() {
     let _errno = SavedErrno::new();
@@ -142,7 +142,7 @@ fn begins(handle: usize, thunk: &Thunk) {
 }
 
 /// Counts and records a wait, which began with the series' first query at `first`, and ended with the query that began
-/// at `since`. `first` is `None` if that is the only query.
+/// at `since`, both in ticks. `first` is `None` if the series has only one query.
 #[cold]
 fn ends(handle: usize, thunk: &Thunk, first: Option<u64>, since: u64) {
     let _errno = SavedErrno::new();
@@ -171,7 +171,7 @@ fn ends(handle: usize, thunk: &Thunk, first: Option<u64>, since: u64) {
     });
 }
 
-/// Records a wait that began at `begin` and ends now.
+/// Records a wait that began at `begin`, which is in ticks, and ends now.
 fn record(call: Call, target: StreamArgument, begin: u64) {
     let until = recorder::ticks();
     watch::add(Cause::Wait, until.saturating_sub(begin));

@@ -1,5 +1,5 @@
-//! The replacement of `cuGetProcAddress`: gives the program thunks (the library's replacements) for the functions
-//! that it requests from the driver.
+//! The replacement of `cuGetProcAddress`: gives the program stubs (code of this library) in place of the functions that
+//! it requests from the driver.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -13,8 +13,8 @@ use tllmprof_platform::{gate, resolve};
 /// Handles the return of `cuGetProcAddress`: replaces the function that the program would get by a stub of this library
 /// (code that passes calls through this library).
 ///
-/// In both versions of the function, the first argument is the name and the second is the address of the result. Both
-/// may be null. `frame` is that of a call that has succeeded, because the result is valid only then.
+/// In both versions of `cuGetProcAddress`, the first argument is the name and the second is the address of the result.
+/// Both may be null. `frame` must be the frame of a call that has succeeded, because a failed call writes no result.
 pub(crate) fn handed_out(frame: &CallFrame) {
     /// Value of `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
     const PER_THREAD: usize = 2;

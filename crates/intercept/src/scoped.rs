@@ -1,6 +1,6 @@
-//! Handles calls that matter to scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. The module notes the
-//! nodes that launches and copies add to a graph while a stream is captured, and the graphs that are copied,
-//! instantiated or destroyed.
+//! Processes calls that matter to scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. The module passes to
+//! [`tllmprof_scopes`] the nodes that launches and copies add to a graph while a stream is captured, and the graphs
+//! that are copied, instantiated or destroyed.
 
 use tllmprof_calls::{Call, CallPurpose, GraphCall, Stream};
 use tllmprof_scopes as scopes;
@@ -18,8 +18,8 @@ pub(crate) fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns the call that the program made, and true if it is a driver call. Returns `None` for a runtime call if this
-/// library handles the driver call inside it.
+/// Returns the call that the program made, and true if it is a driver call. Returns `None` for a function that makes
+/// no CUDA call of the table, and for a runtime call if this library handles the driver call inside it.
 fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -28,8 +28,8 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     }
 }
 
-/// Called before the real function of a call runs. Notes the launches and the destroyed graphs, for the scopes (to
-/// which GPU work is attributed).
+/// Called before the hooked function itself runs. Passes launches and destroyed graphs to [`tllmprof_scopes`], which
+/// attributes GPU work to scopes.
 #[cold]
 pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -48,8 +48,8 @@ pub(crate) fn enters(frame: &CallFrame) {
     }
 }
 
-/// Called after the real function of a call has returned. Notes the graph nodes and graphs that the call made, for the
-/// scopes (to which GPU work is attributed).
+/// Called after the hooked function itself has returned. Passes the graph nodes and graphs that the call made to
+/// [`tllmprof_scopes`], which attributes GPU work to scopes.
 #[cold]
 pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {

@@ -1,11 +1,11 @@
-//! The pool of stubs, which are short functions in assembly code. Callers get a stub's address in place of a real
-//! function's address.
+//! The pool of stubs, which are short functions in assembly code. The program gets a stub's address in place of the
+//! address of a hooked function, such as a function of the CUDA driver.
 
 use core::ffi::c_void;
 
-/// Number of stubs of each kind (plain and counting), one for each thunk (description of a real function) that a
-/// process can have. A process uses about two for each row of the table of calls. A library that is unloaded and
-/// loaded again at another address uses new stubs.
+/// Number of stubs of each kind (plain and counting), one for each thunk (description of a hooked function) that a
+/// process can have. A process uses about two for each row of the table of calls (the CUDA functions that the library
+/// knows). A library that is unloaded and loaded again at another address uses new stubs.
 pub(crate) const COUNT: usize = 1024;
 /// Size in bytes of a plain stub, which only jumps to a handler.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
@@ -23,14 +23,14 @@ unsafe extern "C" {
     static tllmprof_counting_stubs_end: u8;
 }
 
-/// Returns the address of stub number `index`, which callers get in place of the real function's address. The stub
-/// jumps to the handler of the thunk (the description of a real function) with this index.
+/// Returns the address of stub number `index`, which the program gets in place of the hooked function's address. The
+/// stub jumps to the handler of the thunk (the description of a hooked function) with this index.
 pub(crate) fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
-/// Returns the address of counting stub number `index`, which callers get in place of the real function's address.
-/// Used if the function's calls are only counted during the whole life of the process.
+/// Returns the address of counting stub number `index`, which the program gets in place of the hooked function's
+/// address. Used if the function's calls are only counted during the whole life of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembler chooses the encoding of the jumps in the stubs, so the stubs may be longer than expected. In that
@@ -43,7 +43,7 @@ pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     }
 }
 
-/// Returns true if `address` is the address of one of this library's stubs, which callers got in place of real
+/// Returns true if `address` is the address of one of this library's stubs, which the program got in place of hooked
 /// functions.
 pub(crate) fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();

@@ -1,9 +1,9 @@
-//! Thunks: structures that describe real functions. A caller gets the address of a thunk's stub in place of the real
-//! function's address.
+//! Thunks: structures that describe hooked functions, such as functions of the CUDA driver. The program gets the
+//! address of a thunk's stub in place of the hooked function's address.
 //!
-//! A thunk stands for one real function, never for a name: the driver has several functions under one name (legacy
-//! and per-thread default stream), and a process may contain two runtimes. A caller may get a function by linking, by
-//! `dlsym` or from the driver. In each case, the same real function has the same thunk.
+//! A thunk stands for one hooked function, never for a name: the driver has several functions under one name (legacy
+//! and per-thread default stream), and a process may contain two runtimes. A program may get a function by linking, by
+//! `dlsym` or from the driver. In each case, the same hooked function has the same thunk.
 
 mod role;
 mod wanted;
@@ -31,20 +31,20 @@ pub(crate) const THUNK_SIZE: usize = size_of::<Thunk>();
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool of thunks (descriptions of real functions). The entries with an index below [`USED`] are complete: from
-    /// then on only the handler of such an entry changes.
+    /// The pool of thunks (descriptions of hooked functions). The entries with an index below [`USED`] are complete:
+    /// from then on only the handler of such an entry changes.
     #[fork(keep = "pointers to thunks were handed out")]
     #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises the creation of thunks (descriptions of real functions). Held only for a few stores, never during a
+    /// Serialises the creation of thunks (descriptions of hooked functions). Held only for a few stores, never during a
     /// call to other code.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool of thunks: it describes a real function and how its calls are handled. An entry lies within
+/// One entry of the pool of thunks: it describes a hooked function and how its calls are handled. An entry lies within
 /// one cache line.
 #[repr(C, align(32))]
 pub(crate) struct Thunk {
@@ -63,8 +63,8 @@ pub(crate) struct Thunk {
 }
 
 /// Properties of a driver call that enqueues work or waits, and whose stream, if it has one, is one of its arguments.
-/// Most recorded calls are simple. The thunk (the description of the real function) contains these properties, so that
-/// the table of calls need not be read.
+/// Most recorded calls are simple. The thunk (the description of the hooked function) contains these properties, so
+/// that the table of calls need not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Simple {
     pub does: Does,
@@ -114,7 +114,7 @@ impl Thunk {
 }
 
 impl Thunk {
-    /// Returns a thunk (a description of a real function) that is not in the pool, for tests.
+    /// Returns a thunk (a description of a hooked function) that is not in the pool, for tests.
     #[cfg(test)]
     pub(crate) fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
@@ -148,7 +148,7 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// Returns the thunk, which describes the real function, for `function`. Creates it at first use. Returns `None`
+    /// Returns the thunk, which describes the hooked function, for `function`. Creates it at first use. Returns `None`
     /// if the pool is full.
     pub(crate) fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
@@ -191,7 +191,7 @@ impl Thunk {
         })
     }
 
-    /// Returns the address of the thunk's stub, which the program gets in place of the real function.
+    /// Returns the address of the thunk's stub, which the program gets in place of the hooked function.
     pub(crate) fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
@@ -203,7 +203,8 @@ impl Thunk {
         }
     }
 
-    /// Returns the real function, or the gate in front of it (code that can hold threads back from the driver).
+    /// Returns the hooked function itself, or the gate in front of it (code that can hold threads back from the
+    /// driver).
     pub(crate) fn real(&self) -> *mut c_void {
         self.real.load(Ordering::Relaxed)
     }
@@ -226,7 +227,7 @@ impl Thunk {
         self.does.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the number of the call's row in the table of calls.
+    /// Returns the number of the call's row in the table of calls (the CUDA functions that the library knows).
     #[inline(always)]
     pub(crate) fn row(&self) -> u8 {
         self.role.load(Ordering::Relaxed) as u8
@@ -269,15 +270,15 @@ impl Thunk {
         self.per_thread.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the real function's module gets its driver function for `call` through this library. Then the
-    /// driver calls are counted and recorded, and calls of the real function are not.
+    /// Returns true if the hooked function's module gets its driver function for `call` through this library. Then the
+    /// driver calls are counted and recorded, and calls of the hooked function are not.
     pub(crate) fn is_fed(&self, call: Call) -> bool {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
     /// Makes the runtime's functions for `calls`, and the functions of other libraries that replace driver functions,
     /// take the slow path again. The slow path then decides for each function whether its calls may jump directly to
-    /// the real function.
+    /// the hooked function.
     pub(crate) fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -290,7 +291,7 @@ impl Thunk {
         }
     }
 
-    /// Updates the handlers of all thunks (descriptions of real functions) for driver functions. Called when the
+    /// Updates the handlers of all thunks (descriptions of hooked functions) for driver functions. Called when the
     /// purposes for which calls are needed have changed, for example when recording has started.
     pub(crate) fn record() {
         let _creating = CREATING.lock();
@@ -309,8 +310,8 @@ impl Thunk {
         self.handler.store(handler, Ordering::Release);
     }
 
-    /// Makes the stub of this thunk (the code that callers got) jump directly to the real function from now on, so that
-    /// calls have nearly no cost and are not counted.
+    /// Makes the stub of this thunk (the code that callers got) jump directly to the hooked function from now on, so
+    /// that calls have nearly no cost and are not counted.
     pub(crate) fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }

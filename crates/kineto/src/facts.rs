@@ -8,9 +8,9 @@ use tllmprof_foreign::rank_of_file;
 /// Maximum number of GPUs whose names are kept: the number that tllmprof's data format can distinguish.
 const GPUS: usize = 256;
 
-/// Maximum number of process groups that are stored.
+/// Maximum number of process groups that are stored. Further groups are left out.
 const GROUPS: usize = 256;
-/// Maximum number of ranks of a process group that are stored.
+/// Maximum number of ranks of a process group that is stored. A group with more ranks is left out.
 const RANKS: usize = 1 << 16;
 
 /// The values at the top level of a trace that are used; the events are not among them.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use flate2::bufread::GzDecoder;
 
 /// Maximum length in bytes of the JSON of one value, such as an event. The limit bounds memory,
-/// because parts of a value may be kept as a whole.
+/// because parts of a value are kept in memory while it is read.
 pub(crate) const LONGEST: u64 = 16 << 20;
 
 /// The first bytes of every file that gzip wrote.
@@ -117,7 +117,7 @@ impl<R: Read> Finite<R> {
         self.word.clear();
     }
 
-    /// Copies the bytes of a JSON string up to the string's end. Returns the remaining bytes.
+    /// Copies the bytes of a JSON string to `text`, up to the string's end. Returns the remaining bytes.
     fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let mut at = 0;
         if std::mem::take(&mut self.is_escaped) {
@@ -143,7 +143,7 @@ impl<R: Read> Finite<R> {
         rest
     }
 
-    /// Copies bytes outside JSON strings, up to a string or a word that may be NaN, Infinity or
+    /// Copies bytes outside JSON strings to `text`, up to a string or a word that may be NaN, Infinity or
     /// inf. Returns the remaining bytes.
     fn take_plain<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let special = bytes.iter().position(|byte| b"\"-NnIi".contains(byte));
@@ -292,7 +292,7 @@ pub fn is_json(file: impl Read) -> io::Result<bool> {
     Ok(may_be_json(&beginning))
 }
 
-/// Returns true if a file contains JSON with one of a trace's typical keys near its beginning.
+/// Returns true if a file contains JSON with the key `traceEvents` or `deviceProperties` in its first [`PROBE`] bytes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.

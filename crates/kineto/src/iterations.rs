@@ -31,7 +31,7 @@ pub struct Iterations {
     pub why: String,
     /// True if no iterations were found. The whole trace then counts as one iteration.
     pub is_whole: bool,
-    /// The events that were left out in the search for iterations.
+    /// Numbers of events that were left out in the search for iterations, by reason.
     pub left_out: LeftOut,
     /// Names of the ranges that may be iterations of the program.
     pub step_names: HashSet<StringId>,
@@ -108,7 +108,7 @@ impl Iterations {
     /// Extends the last iteration until the GPU has finished the work launched in it, because the
     /// end of a step's range marks only the end of the host's part. Correlation numbers increase in
     /// the order of launches. So all work up to the correlation number of the iteration's last call
-    /// counts, even work whose own call is not in the trace.
+    /// belongs to the iteration, even work whose own call is not in the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
         let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
         let Some(last) = last else {

@@ -9,7 +9,7 @@ use tllmprof_record::{NO_STRING, StringId};
 use crate::trace::{HostEvent, HostKind, Trace};
 
 /// Maximum number of scopes (operators, modules and ranges) that are stored. A scope is identified by its name and its
-/// parent scope.
+/// parent scope. Work in a further scope is assigned to the parent scope.
 const SCOPES: usize = 1 << 18;
 /// Maximum number of scopes (operators, modules and ranges) that may be open at once on a thread. Further scopes are
 /// ignored.
@@ -70,8 +70,8 @@ impl Links {
         links
     }
 
-    /// Visits a thread's next event in order of time. Returns false for a call within another call, which is then
-    /// removed.
+    /// Updates `open` with a thread's next event in order of time. Stores the launch if the event is a call, and the
+    /// scope if `is_scope` is true. Returns false for a call within another call, which the caller then removes.
     fn visit(&mut self, open: &mut Open, event: &HostEvent, is_scope: bool) -> bool {
         while open
             .scopes

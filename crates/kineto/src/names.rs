@@ -6,7 +6,7 @@ use tllmprof_record::{NO_STRING, StringId};
 
 /// Maximum number of texts that are stored. Further texts become empty.
 const COUNT: usize = 1 << 20;
-/// Maximum total length of the stored texts, in bytes.
+/// Maximum total length of the stored texts, in bytes. Further texts become empty.
 const BYTES: usize = 128 << 20;
 
 /// Different texts, numbered from 1 in the order of their first use. The trace is converted to the form of a tllmprof
@@ -19,7 +19,7 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    /// Returns the number of a text. A new text gets the next free number.
+    /// Returns the number of a text. A new text gets the next free number, or `NO_STRING` if the table is full.
     pub fn number(&mut self, text: &str) -> StringId {
         if let Some(number) = self.numbers.get(text) {
             return *number;

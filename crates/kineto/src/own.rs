@@ -8,6 +8,7 @@ use tllmprof_foreign::{LeftOut, LeftOutReason};
 use crate::event::{RawEvent, Scalar};
 
 /// Maximum number of iterations that are stored; the same maximum applies to windows (profiled ranges of iterations).
+/// Further ones are only counted.
 const LIMIT: usize = 1 << 20;
 
 /// Name of the timeline row that shows the parts of windows (profiled ranges of iterations) in which kernels were

@@ -14,7 +14,8 @@ use crate::facts::Metadata;
 use crate::names::StringTable;
 use crate::own::{self, Own};
 
-/// Maximum number of host events that are stored; the same maximum applies to GPU events.
+/// Maximum number of host events that are stored; the same maximum applies to GPU events. Further events are only
+/// counted.
 const LIMIT: usize = 6 << 20;
 
 /// Maximum number of processes to distinguish; the same maximum applies to threads.
@@ -63,7 +64,7 @@ pub struct GpuEvent {
     pub kind: GpuKind,
 }
 
-/// The kind of a piece of GPU work.
+/// The kind of a piece of GPU work: a kernel, a copy with its direction, or a memory set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuKind {
     Kernel,
@@ -89,7 +90,7 @@ pub struct Trace {
     pub names: StringTable,
     pub host: Vec<HostEvent>,
     pub gpu: Vec<GpuEvent>,
-    /// The events that were left out.
+    /// Numbers of events that were left out, by reason.
     pub left_out: LeftOut,
     pub metadata: Metadata,
     pub own: Own,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use recorded::Record;
 use tllmprof_learn::{Call, EndingCalls, Learner, Trails};
 
-/// Number of times that each measurement is repeated. Only the fastest one counts.
+/// Number of times that each measurement is repeated. Only the fastest repetition is reported.
 const REPETITIONS: usize = 15;
 /// Minimum number of calls to replay until the learner comes to rest (stops recording calls).
 const MIN_CALLS: usize = 1 << 17;
@@ -95,7 +95,7 @@ fn main() {
             });
             calls.collect()
         };
-        // Most streams end before the learner comes to rest, so the second half is repeated.
+        // Most streams end before the learner comes to rest, so the second half of the stream is repeated.
         let (mut calls, again) = (calls_of(&records), calls_of(&records[half..]));
         while calls.len() < MIN_CALLS {
             calls.extend(&again);

@@ -9,7 +9,7 @@ use crate::call::SiteCall;
 pub struct EndingCalls(u8);
 
 impl EndingCalls {
-    /// The set of all calls.
+    /// The set of all call types that can end an iteration.
     pub const ALL: Self = Self(u8::MAX);
 
     /// The empty set.
@@ -17,7 +17,7 @@ impl EndingCalls {
 
     /// Sampling rate for calls that are not in the set: one in this number is still reported, through
     /// [`Learner::missed`](crate::Learner::missed). Without these samples the learner would not notice that
-    /// its pattern has ended.
+    /// the calls no longer repeat in the order that it has learned.
     pub const SAMPLE: u32 = 32;
 
     pub(crate) const fn only(call: SiteCall) -> Self {

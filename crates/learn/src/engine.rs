@@ -205,8 +205,8 @@ pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if the followed threads no longer launch most of the work, because another group of threads has taken
-/// over.
+/// Returns true if the followed threads (those that launch for the loop) no longer launch most of the work, because
+/// another group of threads has taken over.
 pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }

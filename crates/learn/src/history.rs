@@ -15,7 +15,7 @@ pub(crate) const MAX_ENTRIES: usize = 3072;
 pub(crate) struct HistoryEntry {
     pub keys: Keys,
     pub times: EntryTimes,
-    /// Numbers of kernels and graphs that the entry's thread launched since its last entry.
+    /// Numbers of kernels and graphs that the entry's thread launched since the thread's previous entry.
     launches: u16,
     graphs: u16,
     pub thread: u8,

@@ -25,7 +25,7 @@
 //!   has the same number of layers. Once in a pass there is more work: that of the model's first and last kernels. A
 //!   site that may be such a layer is not relied on.
 //! - Once the learner has settled, a launch costs a few stores, and only waits are examined. The work between
-//!   occurrences is still watched: learning starts again when the pattern ends or changes.
+//!   occurrences is still watched: learning starts again when the loop ends or changes.
 //!
 //! # Constraints
 //! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and [`Trails`], together

@@ -49,12 +49,12 @@ impl Pauses {
         self.returned.map(|(thread, _)| thread)
     }
 
-    /// Begins a pause of `thread`, because a wait of this thread has returned.
+    /// Called when a wait of `thread` has returned. Begins a pause of the thread.
     pub(crate) fn returned(&mut self, thread: u32, clock: Clock) {
         self.returned = Some((thread, clock()));
     }
 
-    /// Ends the pause of this thread, because it launches something now.
+    /// Called when `thread` launches something. Ends the thread's pause, if there is one.
     #[inline]
     pub(crate) fn launched(&mut self, thread: u32, clock: Clock) {
         let Some((waited, since)) = self.returned else {

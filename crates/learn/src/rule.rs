@@ -18,9 +18,9 @@ pub struct LearnedRule {
     /// True if helper threads make the call at the call site. Helper threads launch nothing
     /// themselves.
     pub(crate) helper: bool,
-    /// The thread that launches most work, among the followed threads that wait.
+    /// The thread that launches most work, among those followed threads (threads that launch for the loop) that wait.
     pub(crate) thread: u8,
-    /// The threads whose launches are followed.
+    /// The followed threads: those that launch for the loop of the rule.
     pub(crate) threads: Threads,
     /// Number of threads outside the engine (the followed threads) that launch at least half as much as
     /// `thread`.
@@ -67,7 +67,8 @@ impl LearnedRule {
         context: [0; DEPTH],
     };
 
-    /// Returns true if a call with these keys is an occurrence of the call site.
+    /// Returns true if a call with these keys (hashes of the call and its preceding calls) is an occurrence of the call
+    /// site.
     pub(crate) fn matches(&self, call: SiteCall, helper: bool, keys: &Keys) -> bool {
         Some(call) == self.call
             && helper == self.helper
@@ -85,8 +86,8 @@ impl LearnedRule {
         self.period.is_some()
     }
 
-    /// Returns the thread whose launches are followed. If there are several, it is the thread that launches most
-    /// work, among those that wait.
+    /// Returns the thread that launches for the loop of the rule. If there are several, it is the thread that launches
+    /// most work, among those that wait.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)
@@ -199,7 +200,7 @@ fn write_tokens<'a>(
     Ok(())
 }
 
-/// Writes a number given in tenths, with its unit.
+/// Writes a number given in tenths, followed by its unit: `one` if the number is 1, otherwise `many`.
 fn write_tenths(out: &mut impl fmt::Write, tenths: u32, one: &str, many: &str) -> fmt::Result {
     write!(out, "{}", tenths / 10)?;
     if !tenths.is_multiple_of(10) {

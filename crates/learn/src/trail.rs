@@ -9,7 +9,7 @@ use crate::call::token;
 /// Number of threads that are distinguished. Thread ids are taken modulo this number.
 pub const THREADS: usize = 64;
 
-/// A set of threads: bit n stands for slot n.
+/// A set of threads: bit n stands for the threads whose id modulo [`THREADS`] is n.
 pub(crate) type Threads = u64;
 
 /// Number of earlier calls that a call site's longest context contains.
@@ -175,7 +175,7 @@ impl Trails {
         &self.trails[slot(thread)]
     }
 
-    /// Marks a thread's trail (list of recent calls) as used.
+    /// Marks a thread's trail (list of recent calls) as used, so that sums over all threads include the thread's work.
     #[inline]
     pub fn mark_used(&self, thread: u32) {
         let slot = slot(thread) as u32;
@@ -184,7 +184,7 @@ impl Trails {
         }
     }
 
-    /// Notes that a stream capture begins or ends on this thread.
+    /// Stores whether a stream capture is active on this thread.
     pub(crate) fn capture(&self, thread: u32, under_way: bool) {
         self.get(thread).capturing.store(under_way, Relaxed);
     }
@@ -230,7 +230,7 @@ impl Trails {
         self.work(thread) == ThreadLaunches::default() || !self.before(thread).any(token::launches)
     }
 
-    /// Returns the total work of these threads.
+    /// Returns the numbers of kernels and graphs that these threads have launched together.
     pub(crate) fn work_of(&self, threads: Threads) -> ThreadLaunches {
         let mut left = threads;
         let mut sum = ThreadLaunches::default();

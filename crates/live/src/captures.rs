@@ -34,8 +34,8 @@ pub(crate) enum ServerTask {
     Stop,
     /// Close the window immediately: the process seems to wait for work, so that no iteration ends.
     CloseIdle,
-    /// Report to all waiting clients that the window has closed, with its first and last iteration. After
-    /// this report the window is no longer followed.
+    /// Report to all waiting clients that the window has closed, with its first and last iteration (`None` if the
+    /// window never opened or has no iterations). After this report the window is no longer followed.
     SayClosed(Option<(u64, u64)>),
 }
 
@@ -65,7 +65,7 @@ impl WindowWait {
         }
     }
 
-    /// Notes that `client` has asked to stop the window, and now waits for the window's end.
+    /// Called when `client` has asked to stop the window. The client then waits for the window's end.
     pub(crate) fn stops(&mut self, client: u64, now: Instant) {
         self.stopped.get_or_insert(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {

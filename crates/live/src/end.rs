@@ -12,9 +12,9 @@ lifecycle::global! {
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Asks the listening thread to end. The store is sequentially consistent with the accesses to the listening
-/// socket's number. So either the thread sees the flag, or the caller sees the socket and shuts it down,
-/// which wakes the thread.
+/// Asks the listening thread to end. The store is sequentially consistent with the accesses to the variable that holds
+/// the listening socket's descriptor. So either the thread sees the flag, or the caller sees the socket and shuts it
+/// down, which wakes the thread.
 pub(crate) fn ask() {
     IS_ASKED.store(true, Ordering::SeqCst);
 }

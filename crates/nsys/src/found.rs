@@ -145,7 +145,7 @@ pub(crate) fn windows(found: &FoundIterations) -> Windows {
     }
 }
 
-/// Returns nsys's numbers of the processes that have NVTX ranges.
+/// Returns nsys's numbers of the processes that have NVTX ranges, at most 1024 of them.
 pub(crate) fn with_ranges(database: &Database) -> Vec<i64> {
     let mut all = std::collections::BTreeSet::new();
     let _ = Range::each(database, None, |range| {

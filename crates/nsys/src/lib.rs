@@ -162,7 +162,7 @@ impl Opening<'_> {
     }
 
     /// Returns the processes that used CUDA, for an export without iterations counted by tllmprof.
-    /// Their iterations are found by rules or patterns.
+    /// Their iterations are found by rules, by known range names, or by repeating calls.
     fn found(
         mut self,
         folder: Option<TempDir>,

@@ -20,12 +20,12 @@ pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIV
 /// calls and the work together take about 500 MB. Further rows are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
-/// Maximum length of the list `IndexedNames::listed`. Its entries belong to the numbers that nsys gives to names.
-/// Names with larger numbers are in a hash map.
+/// Maximum length of the list `IndexedNames::listed`, whose index is nsys's number of a name. Names with larger numbers
+/// are in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
-/// Process number of GPU work for which the export names no process. The work is later assigned to
-/// a process.
+/// Process number of GPU work for which the export names no process. [`Loaded::read`] later assigns the work to
+/// the process that made calls, if there is only one such process.
 pub(crate) const NOBODY: i64 = 0;
 
 /// The calls and GPU work of one process.
@@ -38,7 +38,7 @@ pub struct Events {
     pub devices: Option<(u8, u8)>,
     /// The time from the start of the earliest call or work to the end of the latest.
     pub span: Option<Span>,
-    /// The calls and the GPU work that were left out.
+    /// Numbers of calls and pieces of GPU work that were left out, by reason.
     pub left_out: LeftOut,
 }
 
@@ -227,7 +227,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         self
     }
 
-    /// Notes that a row of `process` is left out.
+    /// Counts a row of `process` as left out for this reason.
     fn leave_out(&mut self, process: i64, reason: LeftOutReason) {
         self.processes
             .entry(process)

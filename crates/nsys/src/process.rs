@@ -29,7 +29,7 @@ use crate::windows::Windows;
 /// alternative columns.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// Maximum number of nodes of CUDA graphs to read.
+/// Maximum number of nodes of CUDA graphs that are read. If an export has more, the scopes of its kernels stay unknown.
 const NODES: usize = 1 << 20;
 
 /// Estimated time that nsys takes to record a call or a range, in nanoseconds. A measurement with
@@ -70,8 +70,8 @@ pub struct ExportProcess {
     process: i64,
     header: Header,
     windows: Windows,
-    /// The iterations that were found by rules or patterns; `None` if tllmprof counted the
-    /// iterations.
+    /// The iterations that were found by rules, by known range names, or by repeating calls; `None` if tllmprof counted
+    /// the iterations.
     found: Option<FoundIterations>,
     events: Events,
     infos: Vec<(Info, String)>,
@@ -389,7 +389,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the iterations that were found by rules or patterns to the caller's function.
+    /// Passes the iterations that were found by rules, by known range names, or by repeating calls to the caller's
+    /// function.
     fn found(&mut self) {
         let process = self.process;
         for one in process.found.iter().flat_map(|found| &found.iterations) {

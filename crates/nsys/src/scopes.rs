@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use tllmprof_record::{Entry, Strings, What};
 use tllmprof_report::{Process, Recording, kernel_name};
 
-/// Maximum number of nodes of CUDA graphs to read.
+/// Maximum number of nodes of CUDA graphs that are read from a record. Graphs with further nodes are not used.
 const NODES: usize = 1 << 20;
 
 /// The kernel names of one graph, by node number.

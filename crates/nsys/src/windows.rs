@@ -8,7 +8,7 @@ use crate::error::ExportError;
 use crate::ranges::{Domains, Own, Range, process};
 
 /// Maximum number of iterations and windows (intervals recorded in detail) together that are read from an export, over
-/// all its processes.
+/// all its processes. Further ones are ignored.
 const LIMIT: usize = 1 << 22;
 
 /// A window: a time for which tllmprof recorded in detail. Times are nanoseconds since nsys

@@ -2,7 +2,8 @@
 //! is `metrics`, it writes a record of a GPU's metrics instead.
 //!
 //! - KERNELS: number of iterations with recorded kernels.
-//! - EXPERTS: number of experts in each layer, or 0 for none. The record then says that the routers were replaced.
+//! - EXPERTS: number of experts in each layer, or 0 for none. If there are experts, the record says that the program's
+//!   routers were replaced by routers that send the same number of tokens to each expert.
 //! - BATCHES: 0 if batches are not known.
 //! - STACKS: rate of sampled stacks, in Hz.
 //! - PAUSES: 1 if the engine sometimes waits for requests.

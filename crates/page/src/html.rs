@@ -24,7 +24,7 @@ pub(crate) fn write(
         .processes
         .first()
         .map_or("", |process| &process.facts.command);
-    // This content security policy forbids the page to load anything, because it shows texts from
+    // This content security policy forbids the page to load anything. The page shows texts from
     // records, which may come from an attacker.
     write!(
         to,

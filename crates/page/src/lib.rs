@@ -26,7 +26,8 @@ use tllmprof_report::Report;
 pub use data::schema;
 pub use timeline::Timeline;
 
-/// Maximum number of events in the timelines of a page, for all processes together.
+/// Maximum number of events in the timelines of a page, for all processes together. If the records have more events,
+/// the timelines show only some of the iterations.
 pub const EVENTS: u64 = 500_000;
 
 /// Writes the page of a report. `timelines` contains the timelines of the report's processes in the

@@ -118,7 +118,7 @@ pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::f
 impl Driver {
     /// Returns the process's driver, or `None` if the process has not loaded one.
     ///
-    /// The driver is looked up again if the known one has been unloaded.
+    /// Looks the driver up again if the driver that was found before has been unloaded.
     pub fn get() -> Option<&'static Self> {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {

@@ -299,7 +299,8 @@ impl ElfModule {
         self.version_wanted(self.undefined(name)?)
     }
 
-    /// Returns the number of the symbol version of symbol `index`, as the module numbers its versions.
+    /// Returns the number of the symbol version of symbol `index`, as the module numbers its versions; `None` if the
+    /// module has no versions.
     fn version(&self, index: usize) -> Option<u16> {
         let table = self.tables.versym;
         (table != 0).then(|| {
@@ -308,7 +309,8 @@ impl ElfModule {
         })?
     }
 
-    /// Returns the version in which the module requires the undefined symbol `index`.
+    /// Returns the version in which the module requires the undefined symbol `index`, or `None` if it requires no
+    /// version.
     fn version_wanted(&self, index: usize) -> Option<&CStr> {
         if self.tables.verneed == 0 {
             return None;

@@ -18,8 +18,8 @@ pub fn is_there() -> bool {
     unsafe { !environ.load(Ordering::Acquire).is_null() }
 }
 
-/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the C
-/// library.
+/// Returns true if the environment has a variable with a name for which `is_meant` returns true. Calls no function of
+/// the C library.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
     !find(|entry| is_meant(entry.name())).is_null()
 }

@@ -1,8 +1,8 @@
-//! Preserves the program's `errno` while the library works.
+//! Preserves the program's `errno` while code of the library runs.
 
 use core::ffi::c_int;
 
-/// Saves `errno`, and restores it when dropped. The value must not move to another thread, because it keeps
+/// Saves `errno`, and restores it when dropped. The value must not move to another thread, because it contains
 /// the address of the thread's `errno`.
 pub struct SavedErrno {
     place: *mut c_int,

@@ -21,7 +21,7 @@ pub struct Redirect {
 }
 
 /// Redirects the GOT slots of `module` for the functions in `redirects`, if the module is completely loaded.
-/// Returns true if the module has such slots.
+/// Returns true if at least one slot was redirected.
 ///
 /// # Errors
 /// Returns an error if the memory mappings cannot be read, because it is then unknown whether the slots may
@@ -124,7 +124,7 @@ fn is_called(module: &ElfModule, needed: &CStr) -> bool {
         || module.file_name() == needed.to_bytes()
 }
 
-/// Stores the address `to` in one slot. Returns true on success.
+/// Stores the address `to` in one slot. Returns false if the slot is in no mapping, or cannot be made writable.
 pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> bool {
     let place = core::ptr::from_ref(slot.place);
     let size = page_size();

@@ -20,7 +20,8 @@ use regions::Regions;
 
 mod regions;
 
-/// The longest time that an allocation waits while another thread allocates.
+/// The longest time that an allocation waits while another thread allocates. After that, the allocation uses the
+/// program's allocator.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The size in bytes from which on a block gets a separate mapping.
@@ -66,7 +67,7 @@ fn locked() -> Option<Guard<'static, Heap>> {
     heap
 }
 
-/// The source of memory for the heap of small blocks. It never returns memory to the system.
+/// The source of memory for dlmalloc, which manages the small blocks. It never returns memory to the system.
 struct Pages;
 
 // SAFETY: each block of memory is a new mapping, which nothing else uses and which is never unmapped.
@@ -103,7 +104,7 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 }
 
-/// The library's global allocator.
+/// The library's global allocator. It takes small blocks from [`HEAP`], and maps each large block separately.
 pub struct OwnHeap;
 
 fn is_large(layout: Layout) -> bool {
@@ -141,7 +142,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             // SAFETY: the heap has allocated the block with this size and alignment.
             unsafe { heap.free(block, layout.size(), layout.align()) };
         }
-        // If the heap's lock cannot be acquired, the old block is never freed.
+        // If the heap's lock cannot be acquired, the block is never freed.
     }
 
     #[inline(never)]

@@ -1,11 +1,11 @@
 //! The library that receives NVTX calls in this process (NVTX calls it an injection library).
 //!
 //! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So
-//! only one library is notified, unless that library passes the calls on to another one. If a rule needs NVTX
-//! ranges, this library puts its own path into the variable, and passes calls on to the *tool* that the
-//! variable named before. Child processes inherit the variable, with or without the preload, so its former
-//! value is kept in a second variable. From the second variable, the library in a child process finds the tool. So it
-//! never passes calls to itself, and it can restore the first variable.
+//! only one library is notified, unless that library passes the calls on to another one. If the steps (iterations) of
+//! the program are to be found by NVTX ranges, this library puts its own path into the variable, and passes calls on to
+//! the *tool* that the variable named before. Child processes inherit the variable, with or without the preload, so its
+//! former value is stored in a second variable. From the second variable, the library in a child process finds the
+//! tool. So it never passes calls to itself, and it can restore the first variable.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::resolve;
 
 /// Environment variable that names the library to which NVTX sends its calls.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// The environment variable that keeps the former value of [`VARIABLE`] while [`VARIABLE`] names this library.
+/// The environment variable that contains the former value of [`VARIABLE`] while [`VARIABLE`] names this library.
 /// Empty if [`VARIABLE`] was not set before.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
@@ -56,7 +56,7 @@ fn found() -> &'static InitialVariables {
 }
 
 impl InitialVariables {
-    /// Reads the variables now. `us` is the path of this library's file.
+    /// Reads the two NVTX variables. `us` is the path of this library's file.
     fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
@@ -73,8 +73,8 @@ impl InitialVariables {
 }
 
 /// If `wanted` is true, puts this library's path into the NVTX variable, so that NVTX sends its calls to this
-/// library. Otherwise takes the path out. Called when the library is loaded, because NVTX may read the variable at
-/// any time after that.
+/// library. Otherwise restores the variable if it contains this library's path. Called when the library is loaded,
+/// because NVTX may read the variable at any time after that.
 pub fn start(wanted: bool) {
     // Most processes need no NVTX ranges for their steps, and did not inherit the variable. They need neither a change
     // nor the path of this library's file.
@@ -182,8 +182,8 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// Returns the tool that this library would find in the environment if the test program were its file. The flag
-    /// is true if a parent process has put the path of this file into the NVTX variable.
+    /// Returns the tool that this library would find in the environment. The test program stands for this library's
+    /// file. The flag is true if a parent process has put the path of this file into the NVTX variable.
     fn seen() -> (Option<String>, bool) {
         let InitialVariables {
             tool, inherited, ..

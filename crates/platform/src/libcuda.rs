@@ -30,7 +30,7 @@ pub fn is_elsewhere(function: usize) -> bool {
     is_loaded && elf::containing(function).is_some_and(|module| !is_driver(&module))
 }
 
-/// Location of the driver in memory.
+/// The location of the driver in memory, with the data by which an unload of the driver is noticed.
 pub struct DriverLocation {
     start: usize,
     /// True if the module has the driver's soname. False in a unit test, where the test program stands for

@@ -1,4 +1,4 @@
-//! Handles the library's state when the process forks, exits, runs another program, or starts an interpreter again.
+//! Sets the state of the library when the process forks, exits, runs another program, or starts an interpreter again.
 //!
 //! Every static that can change is declared with [`global!`], and its declaration states how each of these events
 //! affects it. `tests/globals.rs` fails for a static that is not declared in this way. The linker collects the actions,
@@ -297,8 +297,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A static that can be reset to its initial value.
 pub trait Reset: Sized {
-    /// Sets this static to `initial`. The old value is kept elsewhere, not dropped. Does nothing if the
-    /// static has a lock that cannot be acquired.
+    /// Sets this static to `initial`. The old value of a pointer or of a lock is put into the [`attic`], and not
+    /// dropped. Does nothing if the static has a lock that cannot be acquired.
     fn reset(&self, initial: Self);
 
     /// Sets this static to `initial` in the child of a fork, even if a thread of the parent held its lock.
@@ -369,13 +369,13 @@ impl<T> Reset for Lock<T> {
 }
 
 global! {
-    /// ID of the thread that is forking and holds the locks; 0 if there is none. A second fork at the same time
-    /// continues without the locks.
+    /// ID of the thread that is forking and holds the locks that the hooks (actions at a fork) take; 0 if there is
+    /// none. If another thread forks at the same time, its fork continues without these locks.
     #[fork(keep = "`in_child` gives it up when the hooks are through")]
     static FORKER: AtomicI32 = AtomicI32::new(0);
     /// True if the forking thread was not in the library's own code when the fork began. During the fork it counts as
     /// being in that code, because it holds the library's locks. So calls that other libraries' fork handlers make
-    /// are passed on without being handled.
+    /// are passed on to the real functions, and the library does nothing else with them.
     #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
     /// True if the library must not make system calls any more, because the program has installed a filter
@@ -405,7 +405,7 @@ pub fn is_child() -> bool {
 }
 
 /// Registers the library's actions at a fork with `pthread_atfork`. Called at least once, before the program's first
-/// look-up or call that the library handles.
+/// look-up or call that the library intercepts.
 pub fn register() {
     global! {
         #[fork(keep = "handlers are inherited")]
@@ -481,8 +481,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Resets the library's state in the child of a fork: nothing is counted, no window (recorded interval) is open, and
-/// there is one thread.
+/// Runs in the child of a fork: runs the hooks (actions at a fork) that set the library's state for the child. There,
+/// no window (recorded interval) is open, and there is only one thread.
 extern "C" fn in_child() {
     if is_filtered() {
         return;

@@ -231,7 +231,8 @@ fn stat() -> Option<libc::stat> {
 }
 
 /// Returns true if descriptor 2 is still the file whose identity is stored: the original file, or one to
-/// which the program has redirected descriptor 2. Another file under that number belongs to the program.
+/// which the program has redirected descriptor 2. Another file under that number belongs to the program, so the
+/// library must not write to it.
 fn is_ours() -> bool {
     let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)

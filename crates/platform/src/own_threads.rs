@@ -67,7 +67,7 @@ lifecycle::global! {
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Marks a thread that does one task and then ends.
+    /// Marks the calling thread as a thread of the library that does one task and then ends.
     pub fn passing() -> Self {
         Self::begin(ThreadKind::Passing)
     }

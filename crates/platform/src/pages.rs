@@ -109,8 +109,8 @@ impl<T: Chained> Spare<T> {
         }
     }
 
-    /// Takes a value that no thread has used from the list. If the list is empty, `make` allocates a batch of
-    /// values. Returns `None` if there is no memory.
+    /// Removes one value from the list and returns it. No thread has used this value before. If the list is empty,
+    /// `make` allocates a batch of values. Returns `None` if there is no memory.
     pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
         // This thread takes the whole list for a moment, so that no other thread uses it. It puts
         // the rest of the list back afterwards.

@@ -1,4 +1,4 @@
-//! Contains panics: they are bugs of this library, and must not reach the host program.
+//! Stops panics inside the library: they are bugs of this library, and must not reach the host program.
 //!
 //! A function that the program or the library's assembly code calls must not let a panic escape, because the panic
 //! would end the process. So each of these functions runs its code in [`contained`]. [`crate::internal_error`] logs

@@ -100,7 +100,7 @@ pub fn used(ran: u64) -> Option<ThreadUsage> {
     })
 }
 
-/// Returns the kernel's name of the calling thread: up to 15 bytes, filled with zeros.
+/// Returns the kernel's name of the calling thread: up to 15 bytes, with zeros after them.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0_u8; 16];
     let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr().addr()];

@@ -53,7 +53,7 @@ pub unsafe trait Part: Sync + Sized + 'static {
     fn thread_ends(&'static self);
 }
 
-/// The library's state for one thread at a time. A record that no thread uses consists of zeros.
+/// The library's state for one thread at a time. A record that no thread has used yet consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
     /// The stack address of the frame of the thread's call that is now in the driver; 0 if no call is. The assembly
@@ -126,7 +126,7 @@ impl ThreadRecord {
         self.flight.load(Ordering::SeqCst)
     }
 
-    /// Sets the frame address of the thread's call that is in progress in the driver.
+    /// Sets the frame address of the thread's call that is in progress in the driver; 0 means that no call is.
     pub fn set_flight(&self, frame: usize) {
         self.flight.store(frame, Ordering::SeqCst);
     }
@@ -301,8 +301,8 @@ fn more() -> Option<&'static ThreadRecord> {
     batch.first()
 }
 
-/// Returns the thread key whose destructor reports the end of a thread. The first call creates the key.
-/// Without a key the records of ended threads cannot be reused.
+/// Returns the thread key whose destructor reports the end of a thread. The first call creates the key. Returns `None`
+/// if the key could not be created. Then the records of ended threads cannot be reused.
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
         contained((), || {
@@ -350,8 +350,8 @@ fn thread_ends(record: &'static ThreadRecord) {
     record.is_taken.store(false, Ordering::Release);
 }
 
-/// Runs in the child of a fork. The forking thread keeps its record; the records of all other threads become free. No
-/// thread is in a driver function then.
+/// Runs in the child of a fork. The forking thread keeps its record; the records of all other threads become free. All
+/// records then state that no call is in the driver.
 fn in_child(_: &OnlyThread) {
     let us = current();
     for record in records() {

@@ -43,8 +43,8 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// Returns one line for each mutable static of a file that is not declared with `global!`, or whose declaration has a
-/// `restart` attribute where it must not have one, or lacks a required one.
+/// Returns one line for each wrong mutable static of a file. A static is wrong if it is not declared with `global!`, or
+/// if its declaration has a `restart` attribute where it must not have one, or lacks a required one.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {

@@ -102,8 +102,8 @@ macro_rules! declare {
         }
 
         impl Api {
-            /// Finds the functions in `module`. Returns `None` if the module is not CPython 3.8 or
-            /// later.
+            /// Finds the functions in `module`. Returns `None` if the module is not CPython 3.8 or later, or lacks
+            /// a required function.
             pub fn find(module: &ElfModule) -> Option<Self> {
                 type GetVersion = unsafe extern "C" fn() -> *const c_char;
                 let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));

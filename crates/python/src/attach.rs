@@ -52,8 +52,8 @@ lifecycle::global! {
     static LAST: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Looks for CPython among the process's modules. This is called when the list of modules has
-/// changed.
+/// Looks for CPython among the process's modules. If it is found and the settings require hooks, patches its GOT
+/// slots. Called when the list of modules has changed.
 pub(crate) fn look() {
     let Some(_attaching) = ATTACHING.lock_for(LOCK_TIMEOUT) else {
         return;
@@ -175,7 +175,8 @@ pub(crate) fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's GOT slot. Called when the interpreter creates a GIL.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot. If the condition variable is the second one of a new
+/// GIL, adds the audit hook to the interpreter. Returns the result of `pthread_cond_init`.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.
@@ -226,8 +227,7 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     contained((), || {
         if let (Some(api), Some(thread)) = (api(), threads::current())
             && !thread.is_busy.get()
-            // An audit event may occur before the thread has a thread state. No hook is installed
-            // then.
+            // An audit event may occur before the thread has a thread state. Then no hook is installed.
             && api.has_thread_state()
             && api.runs()
         {
@@ -324,7 +324,7 @@ impl InterpreterChange {
 }
 
 /// Reacts to an audit event: installs or removes the hooks if this was not done yet in the event's interpreter, and
-/// runs the components that want this event. `args` returns the event's arguments.
+/// passes the event to the components that want it. `args` returns the event's arguments.
 fn met<'py>(
     py: Python<'py>,
     thread: &Thread,

@@ -35,7 +35,7 @@ lifecycle::global! {
 
 /// The result of the search for CPython in the process.
 pub(crate) enum Presence {
-    /// An interpreter was found, and its hooks are installed.
+    /// An interpreter was found. Its GOT slots are patched if the settings require this.
     There,
     /// An interpreter was found, but could not be hooked.
     OutOfReach(OutOfReach),
@@ -80,12 +80,12 @@ pub(crate) fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }
 
-/// Returns true if an interpreter was found and hooked.
+/// Returns true if an interpreter was found and, if the settings require this, its GOT slots were patched.
 pub(crate) fn is_there() -> bool {
     get().is_some()
 }
 
-/// Returns `There` if an interpreter was found and hooked, and otherwise the reason why not.
+/// Returns `There` if [`is_there`] returns true, and otherwise the reason why not.
 pub(crate) fn presence() -> Presence {
     match OUT_OF_REACH.load(Ordering::Relaxed) {
         _ if is_there() => Presence::There,

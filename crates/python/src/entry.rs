@@ -78,8 +78,8 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Counts the calling thread among those that run Python code of the library, while this value
-/// lives. The thread holds the GIL.
+/// While this value lives, the calling thread is counted among those that run Python code of the library. The
+/// thread holds the GIL when it creates the value.
 pub(crate) struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
 
 /// Counts the calling thread among those that run Python code of the library. Returns `None` if the

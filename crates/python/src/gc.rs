@@ -160,7 +160,7 @@ pub(crate) fn install(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns the number of collections that the interpreter itself has counted so far.
+/// Returns the number of collections that the interpreter itself has counted so far, or `None` if `gc.get_stats` fails.
 fn counted(py: Python<'_>) -> Option<u64> {
     let stats = py.import_unseen(c"gc")?.attr(c"get_stats")?.call(&[])?;
     let counts = py.c().as_tuple(&stats)?;
@@ -175,7 +175,7 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that our callback is still in `gc.callbacks`, and remembers if it is not. At the end of the main
+/// Checks that our callback is still in `gc.callbacks`, and sets [`IS_GONE`] if it is not. At the end of the main
 /// interpreter (`is_last`), also counts the collections that were missed.
 pub(crate) fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);

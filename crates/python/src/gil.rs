@@ -78,8 +78,8 @@ pub(crate) fn missed() -> u32 {
 }
 
 /// Starts to record when threads wait for the GIL and when they hold it. Called when the first interpreter is
-/// initialized. The hooks of `pthread_cond_*` must not call this function, because it loads the tool that records
-/// ranges.
+/// initialized. The hooks of `pthread_cond_*` run under the GIL's mutex, so they must not call this function: it loads
+/// the tool (a library) that receives the NVTX ranges.
 pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -251,7 +251,8 @@ pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. Called when a thread takes or drops a GIL.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot. If the condition variable belongs to an observed GIL,
+/// records that the calling thread takes or drops this GIL. Returns the result of `pthread_cond_signal`.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
@@ -295,7 +296,8 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. Called when a thread waits for a GIL.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot. If the condition variable belongs to an observed
+/// GIL, records that the calling thread waits for this GIL.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
@@ -312,8 +314,9 @@ pub(crate) unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. Called by a thread that was forced to drop a GIL: the
-/// thread waits until another thread has taken the GIL.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot. If the condition variable is the `switch_cond` of an
+/// observed GIL, the calling thread was forced to drop this GIL. The time until another thread has taken the GIL is
+/// then recorded.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
@@ -339,7 +342,8 @@ pub(crate) unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. Called when the interpreter destroys a GIL.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot. If the condition variable is the `cond` of an
+/// observed GIL, the GIL is no longer observed.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.

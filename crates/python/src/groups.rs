@@ -24,7 +24,7 @@ const MAX_SEARCHES: u32 = 16;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the next thread that holds the GIL should search for groups of ranks.
+    /// True if a search for groups of ranks was requested and has not run yet.
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);

@@ -36,8 +36,8 @@ pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Registers the names of the NVTX ranges for waits and holds. The hooks of `pthread_cond_*` must not call this
-/// function, because it loads the tool that records ranges.
+/// Registers the names of the NVTX ranges for waits and holds. The hooks of `pthread_cond_*` run under the GIL's mutex,
+/// so they must not call this function: it loads the tool (a library) that receives the NVTX ranges.
 pub(crate) fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -131,7 +131,7 @@ pub(crate) fn ticks() -> u64 {
     }
 }
 
-/// Records a wait or hold that began at tick `since` and took `took` ns, unless it was too short.
+/// Records a wait or hold that began at tick `since` and took `took` ns, unless `took` is less than [`SHORTEST`].
 fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
     let since = since.replace(0);
     if since != 0 && recorder::is_keeping() && took >= SHORTEST.load(Ordering::Relaxed) {

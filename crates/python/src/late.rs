@@ -289,7 +289,7 @@ fn await_entering(api: &'static Api) {
 }
 
 /// Replaces `pthread_key_delete` in the interpreter's GOT slot. Called when the interpreter is about to free its
-/// memory.
+/// memory. First waits for the library's thread if this thread is entering the interpreter.
 ///
 /// # Safety
 /// The argument is valid for `pthread_key_delete`.

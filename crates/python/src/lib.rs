@@ -65,7 +65,8 @@ pub use entry::run;
 pub use extension::{EXTENSION, Extension};
 pub use torch::profiler::TorchProfiler;
 
-/// Gives the session access to the Python interpreter of the process.
+/// Gives the session (the part of the library that opens and closes windows) access to the Python interpreter of the
+/// process.
 pub struct Cpython;
 
 impl session::Interpreter for Cpython {
@@ -130,7 +131,7 @@ impl session::Interpreter for Cpython {
     }
 }
 
-/// An add-on that reads the process groups of `torch.distributed` when a window opens.
+/// An add-on that reads the process groups of `torch.distributed` when a window (a recorded interval) opens.
 pub struct Groups;
 
 impl AddOn for Groups {

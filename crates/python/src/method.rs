@@ -61,8 +61,8 @@ impl MethodDef {
         Self::new(name, called::<F>, VARARGS)
     }
 
-    /// Defines a function that is bound to an object ([`Python::function_of`]). The Rust function gets this object,
-    /// and ignores the one argument that Python passes.
+    /// Defines a function that is bound to an object ([`Python::function_of`]). The Rust function gets this object. The
+    /// one argument that Python passes is ignored.
     pub const fn bound<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -179,7 +179,7 @@ unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     py.none()
 }
 
-/// Runs `act` like [`reply`], with an object that Python passed.
+/// Runs `act` like [`reply`], with an object that Python passed. Does not run `act` if `object` is null.
 ///
 /// # Safety
 /// The calling thread holds the GIL, and `object` is null or alive.

@@ -60,7 +60,7 @@ impl Place {
 
     /// Returns the location of the argument with this index. `cells` is the location of cells in frames of this
     /// version. `cell` is the argument's index among the cells, or `None` if the argument is not in a cell. `locals` is
-    /// the number of local variables that are not cells.
+    /// the code object's number of local variables (`co_nlocals`).
     const fn at(
         cells: Cells,
         index: usize,

@@ -184,7 +184,7 @@ fn in_replica(py: Python<'_>) -> Option<Ranked> {
     })
 }
 
-/// Returns the value of an integer that is not negative.
+/// Returns the value of an integer that is not negative, and `None` for any other object.
 pub(crate) fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
@@ -231,8 +231,8 @@ pub(crate) fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py
         .or_else(|| is_of_class().and_then(|_| object.attr(name)))
 }
 
-/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the parent's
-/// `torch.distributed` world.
+/// Forgets the rank in the child of a fork, which has a different rank. The child also has a copy of the parent's
+/// `torch.distributed` world. The address of this world is stored, so that the child does not read its rank from it.
 fn in_child(_: &OnlyThread) {
     if KNOWN.take().is_some() {
         PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);

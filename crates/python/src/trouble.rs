@@ -24,7 +24,7 @@ pub(crate) enum Trouble {
     OtherEvaluator,
     /// `sys.monitoring` has no free tool number ([`tools_are_taken`]).
     NoTool,
-    /// The program has taken the tool number, its events or its callbacks away from the library.
+    /// The program has taken the tool number or its events away from the library.
     LostTool,
     /// Calls were nested so deeply that the library stopped reporting them, because the thread's stack could have
     /// overflowed.
@@ -43,7 +43,8 @@ lifecycle::global! {
     static HOLDERS: OnceBox<String> = OnceBox::new();
 }
 
-/// Records that `sys.monitoring` has no free tool number, for [`report`]. `holders` names the tools that use them.
+/// Records that `sys.monitoring` has no free tool number, for [`report`]. `holders` names the tools that use the
+/// tool numbers.
 pub(crate) fn tools_are_taken(holders: &str) {
     HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
     Trouble::NoTool.note();
@@ -54,7 +55,7 @@ pub(crate) fn has_no_tool() -> bool {
     MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
 }
 
-/// Returns true if calls of functions that were found may be missing.
+/// Returns true if a problem has occurred because of which calls of found functions may be missing.
 pub(crate) fn hides_calls() -> bool {
     use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
     let hiding = [

@@ -37,7 +37,8 @@ pub enum Cells {
 }
 
 impl Version {
-    /// Parses the result of `Py_GetVersion`: `3.12.1 (main, …`.
+    /// Parses the result of `Py_GetVersion`: `3.12.1 (main, …`. Returns `None` unless the version is 3.8 or a later
+    /// 3.x.
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("3.")?;
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
@@ -86,12 +87,12 @@ impl Version {
     }
 
     /// Returns true if each interpreter has its own `gc.callbacks`. In older versions all
-    /// interpreters share one list, and 3.9 calls it only in the main interpreter.
+    /// interpreters share one list, and 3.9 calls the callbacks in it only in the main interpreter.
     pub const fn has_gc_callbacks_per_interpreter(self) -> bool {
         self.minor >= 10
     }
 
-    /// Returns true if callbacks registered with `atexit` still run after the module was freed.
+    /// Returns true if callbacks registered with `atexit` still run after the module `atexit` was freed.
     pub const fn keeps_atexit_without_module(self) -> bool {
         self.minor >= 10
     }

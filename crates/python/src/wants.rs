@@ -12,7 +12,7 @@ pub(crate) struct Wants {
     pub functions: bool,
     /// True if the PyTorch profiler runs in windows.
     pub torch: bool,
-    /// True if torch modules get ranges.
+    /// True if torch modules get ranges or scopes.
     pub modules: bool,
     /// True if the registered extension (work of another crate in the interpreter) is requested.
     pub extension: bool,

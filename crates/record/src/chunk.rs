@@ -33,7 +33,7 @@ struct ChunkHeader {
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
 
-/// The memory of a chunk: [`CHUNK_BYTES`], mapped to a file. At most one writer uses it.
+/// The memory of a chunk: [`CHUNK_BYTES`], mapped to a file or in the heap. At most one writer uses it.
 #[derive(Debug)]
 pub struct Chunk(NonNull<u8>);
 
@@ -90,7 +90,7 @@ impl Committed {
         (self.0 >> 32) as u32
     }
 
-    /// Returns the count and the check after one more row (an event, or a part of a string).
+    /// Returns the byte count and the check (checksum) after one more row (an event, or a part of a string).
     #[inline(always)]
     const fn and(self, words: [u64; 3]) -> Self {
         let used = self.used() + EVENT_BYTES;

@@ -6,19 +6,19 @@ use crate::header::{Anchor, ClockKind};
 pub type MonotonicNs = u64;
 
 /// The clock of a record, which is defined by anchors: pairs of a tick and a time. Between two anchors, ticks
-/// are assumed to pass evenly. Before the first and after the last anchor they pass at the rate of the whole
-/// record.
+/// are assumed to pass evenly. Before the first and after the last anchor, the mean rate between these two anchors
+/// is used.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// The anchors, sorted by ticks. Their times increase as well. The list is never empty.
     anchors: Vec<Anchor>,
-    /// Nanoseconds per tick over the whole record.
+    /// The mean number of nanoseconds per tick between the first and the last anchor.
     rate: f64,
 }
 
 impl Clock {
-    /// Returns the clock of a record with these anchors. Anchors that contradict earlier ones are left out.
-    /// With fewer than two anchors, one tick counts as one nanosecond.
+    /// Returns the clock of a record with these anchors. An anchor is left out if its tick or its time is not later
+    /// than that of the anchor before it. With fewer than two anchors, one tick counts as one nanosecond.
     #[must_use]
     pub fn new(kind: ClockKind, anchors: &[Anchor]) -> Self {
         let mut sorted = anchors.to_vec();
@@ -57,7 +57,7 @@ impl Clock {
         }
     }
 
-    /// Returns nanoseconds per tick over the whole record.
+    /// Returns the mean number of nanoseconds per tick between the first and the last anchor.
     #[must_use]
     pub const fn ns_per_tick(&self) -> f64 {
         self.rate
@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(clock.ns(1500), 750);
         assert_eq!(clock.ns(2500), 1500);
         assert_eq!(clock.duration_ns(1500, 1000), 750);
-        // In this test, the rate of the whole record is 0.75. It is used before the first anchor
-        // and after the last one.
+        // In this test, the mean rate between the first and the last anchor is 0.75. It is used before the first
+        // anchor and after the last one.
         assert_eq!(clock.ns(3100), 2075);
         assert_eq!(clock.ns(900), 425);
         assert_eq!(clock.ns(0), 0);

@@ -8,15 +8,15 @@ use std::thread;
 
 use crate::{Damage, Entry, Event, Header, Info, Reader, Strings, What};
 
-/// The record of this test process. Only one test at a time can hold this value, because the record has one
-/// window at a time.
+/// The record of this test process. Only one test at a time can hold this value, because the record can have only
+/// one open window (a period in which events are written) at a time.
 pub struct Record {
     pub file: &'static File,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Record {
-    /// Returns the record. The first call creates it with `begin`.
+    /// Returns the record. The first call creates it with `begin`. Blocks until no other test holds the record.
     pub fn of_process(begin: impl FnOnce() -> File) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         static FILE: OnceLock<File> = OnceLock::new();
@@ -73,7 +73,7 @@ impl Contents {
             .collect()
     }
 
-    /// Returns all texts that the record holds for an item of data about the process.
+    /// Returns the texts of all [`What::Info`] events with the key `wanted`.
     #[must_use]
     pub fn facts(&self, wanted: Info) -> Vec<&str> {
         let text = |(_, event): &(u32, Event)| match event.what {

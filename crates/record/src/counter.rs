@@ -2,10 +2,11 @@
 
 use crate::layout::COUNTERS;
 
-/// The number of rows of the table of CUDA calls that have counters.
+/// The number of rows of the table of CUDA calls for which the header block has counters.
 const ROWS: u16 = 32;
 
-/// A counter in the header block. The block has room for more counters, which are zero.
+/// A counter in the header block. The block has room for more counters, which are zero. A window is a period in
+/// which the library writes events in detail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counter {
     /// Number of calls made outside windows to the CUDA function in this row of the table of CUDA calls.
@@ -18,11 +19,11 @@ pub enum Counter {
     EventsDropped,
     /// Strings that could not be written and were dropped.
     StringsDropped,
-    /// Chunks that have been begun, including those that were overwritten since.
+    /// Chunks (blocks of events in the record) that have been begun, including those that were overwritten since.
     Chunks,
     /// Time in ticks that the recorder's own work took on the program's threads inside windows.
     OwnTicks,
-    /// Hand-overs of the GIL, including those too short to be recorded.
+    /// Number of times that one thread took over the GIL from another, including times too short to be recorded.
     GilHandoffs,
     /// Python garbage collections, both inside and outside windows.
     Collections,

@@ -1,5 +1,5 @@
-//! Keeps an existing record by renaming it when a new record needs its name. Used for records of the library
-//! and for records of GPU metrics.
+//! Renames an existing record when a new record needs its file name, so that the existing record is not lost. Used
+//! for the records that the preloaded library writes, and for records of GPU metrics.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -11,7 +11,7 @@ const MAX_NAMES: u32 = 10_000;
 
 /// Renames an existing record by adding the next free number to its name, and returns the new name. The
 /// caller must have locked the record, so that no other process renames it. Returns `None` if no free name
-/// was found or renaming could replace another file.
+/// was found or if renaming failed for another reason.
 pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     for number in 1..MAX_NAMES {
         let kept = with_suffix(path, &format!("-{number}"));

@@ -32,7 +32,7 @@ pub const LAST_LASTING: StringId = 1 << 20;
 /// the same information.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
-/// An event of a record.
+/// An event of a record: its time, its result, and in `what` its kind with the other contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// The start, in ticks of the record's clock.
@@ -83,7 +83,7 @@ const COPY_BYTES: u64 = (1 << 60) - 1;
 /// The mask for the number of tokens in the value of a [`What::ExpertLoad`] event.
 const TOKENS: u64 = (1 << 48) - 1;
 
-/// The mask for the bits of a stack frame's id, in the value of an event.
+/// The mask for the id of a stack frame or of a scope. Such an id has 24 bits in the value of an event.
 const FRAME: u32 = (1 << 24) - 1;
 
 /// The mask for the number of a captured graph, and for the number of a node in a graph. Each has 20 bits in the
@@ -220,8 +220,9 @@ events! {
             row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
         };
 
-    /// A CUDA call, from its entry to its return. `capturing` is true if the calling thread is capturing a
-    /// stream.
+    /// A CUDA call, from its entry to its return. `row` identifies the function ([`What::CallName`]). `capturing` is
+    /// true if the calling thread is capturing a stream. `stream` is the handle of the stream that the call names; 0
+    /// for none.
     6 Call { row: u8, capturing: bool, stream: u64 }
         write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
         read |code, value| Self::Call {
@@ -229,7 +230,7 @@ events! {
         };
 
     /// An iteration, written when it ends. `n` counts from 0. `excluded` is true if the iteration does not
-    /// meet the condition for iterations of windows ([`Info::Where`]).
+    /// meet the user's condition for the iterations of windows ([`Info::Where`]).
     7 Iteration { n: u64, excluded: bool }
         write (excluded as u16, n);
         read |code, value| Self::Iteration { n: value, excluded: code & 1 != 0 };
@@ -251,7 +252,7 @@ events! {
         write (0, pair(domain, name));
         read |_, value| Self::Mark { domain: high(value), name: low(value) };
 
-    /// A garbage collection of Python.
+    /// A collection by Python's garbage collector. `collected` is the number of objects that it collected.
     11 Gc { generation: u16, collected: u64 }
         write (generation, collected);
         read |code, value| Self::Gc { generation: code, collected: value };
@@ -301,7 +302,7 @@ events! {
             device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
         };
 
-    /// A copy by the GPU. `bytes` is less than 2^60.
+    /// A memory copy by the GPU. `bytes` is the size of the copy, which is less than 2^60.
     19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
         write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
         read |code, value| Self::GpuCopy {
@@ -311,7 +312,7 @@ events! {
             bytes: value & COPY_BYTES
         };
 
-    /// A memory set by the GPU.
+    /// A memory set (memset) by the GPU. `bytes` is the size of the memory.
     20 GpuSet { device: u8, stream: u16, bytes: u64 }
         write (place(device, stream), bytes);
         read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
@@ -331,7 +332,7 @@ events! {
             device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
         };
 
-    /// The total number of tokens that the learned router of an MoE layer has sent to an expert.
+    /// The total number of tokens that the learned router of an MoE layer has sent to an expert so far.
     23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
         write (layer, (expert as u64) << 48 | tokens & TOKENS);
         read |code, value| Self::ExpertLoad {
@@ -372,7 +373,7 @@ events! {
 
     /// A resource of the machine (such as processor time) that one thread used during an iteration: the thread that
     /// ended the iteration. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo
-    /// 2^32. `what` is the kind of resource; `None` if unknown.
+    /// 2^32. `what` is the kind of resource; `None` if unknown. [`Used`] defines the meaning of `count` for each kind.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {

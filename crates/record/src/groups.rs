@@ -69,7 +69,8 @@ impl Member {
         size: 0,
     };
 
-    /// Returns the membership with this rank and size; [`Self::UNKNOWN`] if they are impossible.
+    /// Returns the membership with this rank and size. Returns [`Self::UNKNOWN`] if the rank is not less than the
+    /// size, if either needs more than 32 bits, or if `id` is unknown.
     #[must_use]
     pub fn from_place(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
         match (u32::try_from(rank), u32::try_from(size)) {

@@ -141,8 +141,8 @@ impl HeaderBlock {
     /// Returns the header block at an address.
     ///
     /// # Safety
-    /// The [`HEADER_BYTES`] from there must be aligned to 8, readable and writable for `'a`, and written only
-    /// through header blocks.
+    /// The [`HEADER_BYTES`] that begin at `address` must be aligned to 8, readable and writable for `'a`, and written
+    /// only through header blocks.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
         // SAFETY: the caller promises memory of this size and alignment for `'a`. The block consists of

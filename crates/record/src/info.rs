@@ -59,7 +59,7 @@ infos! {
     CudaDriver = 11,
     /// The name of a GPU that the process used. May occur any number of times.
     Gpu = 12,
-    /// The name of the process, as messages show it.
+    /// The name of the process, as messages show it. In records of tllmprof it is that of `/proc/PID/comm`.
     Process = 13,
     /// An environment variable of tllmprof that was set, as `NAME=value`. May occur any number of times.
     Setting = 14,

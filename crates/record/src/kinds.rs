@@ -103,7 +103,8 @@ impl CopyKind {
 }
 
 coded! {
-    /// The relation of a process that uses a GPU to the run that samples this GPU.
+    /// The relation of a process that uses a GPU to the run (the profiled program with all its processes) that samples
+    /// this GPU.
     pub enum GpuOwner {
         /// The process belongs to the run that samples the GPU.
         Run = 0,
@@ -224,14 +225,15 @@ system_calls! {
 }
 
 coded! {
-    /// A resource of the machine that a thread used in an iteration. If iterations are similar, only some of them are
-    /// fully measured. The event of a fully measured iteration has the sums of [`Self::Kernel`], [`Self::Delayed`]
-    /// and [`Self::Disk`] over all iterations since the previous full measurement.
+    /// A resource of the machine that a thread used in an iteration. The event's duration holds the time that the
+    /// variant names, and its `count` the number. If iterations are similar, only some of them are fully measured. The
+    /// event of a fully measured iteration has the sums of [`Self::Kernel`], [`Self::Delayed`] and [`Self::Disk`] over
+    /// all iterations since the previous full measurement.
     pub enum Used {
         /// Time on a processor, and the number of times that the thread left the processor to wait.
         Ran = 1,
-        /// The part of the time on a processor that was spent in the kernel, and the number of page faults
-        /// that read nothing from a disk.
+        /// The part of the time on a processor that was spent in the operating system's kernel, and the number of page
+        /// faults that read nothing from a disk.
         Kernel = 2,
         /// Time in which the thread was ready but had no processor, and the number of times that it was
         /// preempted.

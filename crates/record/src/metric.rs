@@ -2,7 +2,7 @@
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $unit:literal;)*) => {
-        /// A metric of a GPU. The first metrics are the GPM metrics of NVML (Hopper and later).
+        /// A metric of a GPU. The metrics with codes 1 to 8 are GPM metrics of NVML (Hopper and later).
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u16)]
         pub enum Metric {
@@ -22,7 +22,8 @@ macro_rules! metrics {
                 }
             }
 
-            /// Returns true if a mean of the metric over time has a meaning.
+            /// Returns true if the mean of the metric's samples has a meaning. It has none for a limit, for bits, or
+            /// for the energy since the previous sample.
             #[must_use]
             pub const fn has_mean(self) -> bool {
                 !matches!(self, Self::MaxSmClock | Self::ClockReasons | Self::Energy)
@@ -60,8 +61,8 @@ metrics! {
     PcieSent = 6, "PCIe sent", "MiB/s";
     NvlinkReceived = 7, "NVLink received", "MiB/s";
     NvlinkSent = 8, "NVLink sent", "MiB/s";
-    /// The fraction of time in which any kernel ran. Older GPUs report no other metric of their
-    /// load.
+    /// The fraction of time in which any kernel ran. GPUs before Hopper, which have no GPM metrics, report this
+    /// metric, too.
     GpuUtil = 9, "GPU busy", "%";
     /// The fraction of time in which the GPU's memory was read or written.
     MemoryUtil = 10, "memory busy", "%";

@@ -179,8 +179,8 @@ impl Header {
         );
     }
 
-    /// Adds the growth of counters and histogram since the snapshot, as far as it is plausible. Called for a process
-    /// that has not ended.
+    /// Adds the growth of counters and histogram since the snapshot. A growth that is not plausible is left out. Called
+    /// for a process that has not ended.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
@@ -211,7 +211,7 @@ const SNAPSHOTS: [usize; 2] = {
     [first, first + size_of::<Snapshot>()]
 };
 
-/// Returns the offset of the newest intact snapshot.
+/// Returns the offset of the newest intact snapshot in the header block; `None` if neither snapshot is intact.
 fn newest(at: At<'_>, id: u64) -> Option<usize> {
     let is_whole = |place: &usize| {
         let order = at.u64(place + offset_of!(Snapshot, order));

@@ -78,7 +78,7 @@ pub fn open_still(path: &Path) -> Result<File, RecordError> {
     }
 }
 
-/// Returns true if the file's disk has free space for twice `bytes`. A file system in memory does not count,
+/// Returns true if the file's disk has free space for twice `bytes`. Returns false for a file system in memory,
 /// because the copy could leave the program without memory.
 fn has_room(file: &File, bytes: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;

@@ -1,5 +1,5 @@
 //! Writes a record with the events of one thread to a file as the record grows. Used by tllmprof's own
-//! processes, which need not map the file.
+//! processes, which write the file with system calls instead of mapping it.
 
 use std::fs::File;
 use std::io;

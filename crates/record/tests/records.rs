@@ -85,7 +85,8 @@ fn any_prefix_reads() {
                     is_cut,
                     "{length}"
                 );
-                // Each thread's events must be some of the written ones, in order and without repetition.
+                // Each thread's events must be events that this thread has written, in the same order and without
+                // repetition.
                 for (tid, events) in &found.threads {
                     assert!(is_part(events, &written.threads[tid]), "{length}: {tid}");
                 }

@@ -35,7 +35,8 @@ fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
 }
 
 /// Returns a record in which a thread has written iterations into three chunks. The first chunk was
-/// overwritten with the last iterations. `edges` are the openings and closings of windows.
+/// overwritten with the last iterations. `steps` is the number of iterations outside windows that the record keeps;
+/// 0 if it keeps none. `edges` are the openings and closings of windows.
 fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Flight, steps);
@@ -55,8 +56,8 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // Only iterations inside windows must be read: those of the kept iterations' window and those of the earlier
-    // window.
+    // This record has two windows: an earlier one, and the window of the kept iterations. Only iterations inside these
+    // windows must be read.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),
@@ -112,7 +113,7 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     // The garbage collection from 297 to 307 ends in a kept window, so it belongs to that window.
     assert_eq!(given_where(280), [297, 300, 300, 395, 600, 600]);
     assert_eq!(given_where(300), [600, 600]);
-    // At this time no kept window has opened yet, so no iteration is kept.
+    // No window has opened after tick 700, so no window is kept and no iteration is returned.
     assert_eq!(given_where(700), []);
     assert_eq!(given_where(0).len(), 9);
 }

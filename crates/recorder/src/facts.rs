@@ -60,9 +60,10 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes the name that Python gives a thread. Returns the era for which the name is written; an era is a number that
-/// changes when texts are forgotten. A name that stays as long as the record has the era [`strings::lasting_era`].
-/// Other names may be dropped together with the oldest windows, so they have the current era.
+/// Writes the name that Python gives a thread. Returns the era for which the name is written. An era is a number that
+/// changes when the recorder forgets which names it has written, so that they are written again. A name that stays as
+/// long as the record has the era [`strings::lasting_era`]. Other names may be dropped together with the oldest
+/// windows, so they have the current era.
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();

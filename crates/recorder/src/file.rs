@@ -94,7 +94,7 @@ impl File {
 
     /// Gives the file its name, without replacing an existing record. If the wanted name belongs to a record that no
     /// process writes to, that record is renamed: a number is added before its extension. If a process may be writing
-    /// to that record, the number of this process is added to the new file's name instead. Returns the reason in both
+    /// to that record, the id of this process is added to the new file's name instead. Returns the reason in both
     /// cases.
     pub(crate) fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
@@ -240,8 +240,8 @@ impl Existing {
 }
 
 /// Creates a file with `make` at `path`. If a record at `path` is in use, creates the file under another name that
-/// contains the process's number. Returns the new file, its path, and the reason for another name. `make` returns
-/// `None` if another process took the new file for an abandoned record; then another attempt is made.
+/// contains the process id. Returns the new file, its path, and the reason if a record was in use or was renamed.
+/// `make` returns `None` if another process took the new file for an abandoned record; then another attempt is made.
 fn take_name<T>(
     path: &Path,
     process: u32,
@@ -294,7 +294,7 @@ fn is_at(file: &fs::File, path: &Path) -> bool {
     matches!((file.metadata().map(identity), of_path), (Ok(file), Ok(path)) if file == path)
 }
 
-/// Returns the path with the process number before its extension. From the second attempt on, the attempt
+/// Returns the path with the process id `process` before its extension. From the second attempt on, the attempt
 /// number `times` is added as well.
 fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     let mut suffix = format!("-{process}");

@@ -102,9 +102,9 @@ fn add(communicator: Communicator) {
 /// Called when the program splits a communicator (`ncclCommSplit`). Returns the identifier of the new communicator
 /// for `color`. All ranks compute the same identifier, because all ranks split a communicator equally often.
 ///
-/// `place` is the process's rank in the communicator that is split, and the size of that communicator. `holds`
-/// returns true for an address at which the handle of that communicator is stored. If no known address holds it, the
-/// only communicator with that rank and size is used.
+/// `place` is the process's rank in the communicator that is split, and that communicator's size. `holds` returns
+/// true for an address at which the handle of the split communicator is stored. If `holds` is true for no known
+/// address, the split communicator is the one with that rank and size, if there is only one.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,

@@ -78,8 +78,8 @@ lifecycle::global! {
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }
 
-/// Records an event of the calling thread if a window is open, or if the iterations outside windows are
-/// recorded too.
+/// Records an event of the calling thread if a window is open, or if the flight recorder keeps the latest iterations
+/// outside windows.
 #[inline]
 pub fn event(start: u64, duration: u64, what: What) {
     if is_keeping() {
@@ -99,7 +99,7 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
 }
 
 /// Records the batch (requests and tokens) of `iteration`, which the calling thread has begun, if events are
-/// kept now.
+/// recorded now.
 pub fn batch(iteration: u64, batch: Batch) {
     times::batch_is(iteration, batch.phase());
     let iteration = iteration as u16;
@@ -209,7 +209,7 @@ pub fn latest_left() -> u64 {
     flight::left()
 }
 
-/// Returns true if the settings ask for a record. May be called before [`start`].
+/// Returns true if the settings ask for a record and this process may write one. May be called before [`start`].
 pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }

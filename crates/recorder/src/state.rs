@@ -110,8 +110,8 @@ pub(crate) fn keep(what: Keeps, is_kept: bool) -> bool {
     before & bit != 0
 }
 
-/// Returns true if cheap events are recorded now: inside a window, or outside one if the flight recorder
-/// keeps the latest iterations.
+/// Returns true if the cheap events (such as CUDA calls and garbage collections) are recorded now: inside a window,
+/// or outside one if the flight recorder keeps the latest iterations.
 #[inline]
 pub fn is_keeping() -> bool {
     KEPT.load(Ordering::Acquire) != 0

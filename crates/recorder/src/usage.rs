@@ -1,10 +1,10 @@
 //! Measures the machine's resources that each iteration of a window uses: processor time, page faults, preemptions
 //! and time in waits of the thread that runs the steps.
 //!
-//! Only one thread at a time measures at the end of an iteration: it holds the session's lock, or it is switching
-//! windows. In most iterations, the measurement takes one system call. A full measurement takes one more system call,
-//! and a measured wait for the GPU takes two more. A full measurement and a measured wait occur only in one of
-//! [`MEASURE_EVERY`] iterations; unusual iterations also get a full measurement.
+//! Only one thread at a time measures at the end of an iteration: it holds the session's lock, or it is opening or
+//! closing a window. In most iterations, the measurement takes one system call. A full measurement takes one more
+//! system call, and a measured wait for the GPU takes two more. A full measurement and a measured wait occur only in
+//! one of [`MEASURE_EVERY`] iterations; unusual iterations also get a full measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;

@@ -1,5 +1,5 @@
 //! Sums the current iteration's time by cause, such as garbage collection or waits for the GPU. The triggers
-//! (conditions that open a window) need these sums. The sums are also kept outside windows, where no events
+//! (conditions that open a window) need these sums. The sums are also computed outside windows, where no events
 //! are recorded.
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -118,7 +118,7 @@ impl<T> ThreadOnly<T> {
     }
 }
 
-/// Writes an event of the calling thread. Returns true if it was kept.
+/// Writes an event of the calling thread. Returns true if it was written, and false if it was dropped.
 #[inline(always)]
 pub(crate) fn write(event: &Event) -> bool {
     let row = event.row();
@@ -254,7 +254,7 @@ impl Writer {
         self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
     }
 
-    /// Writes an event, and counts it as kept or as dropped. Returns true if it was kept.
+    /// Writes an event, and counts it as kept (written) or as dropped. Returns true if it was written.
     #[inline]
     pub fn keep(&self, row: EncodedEvent) -> bool {
         let is_kept = self.push(row);
@@ -302,7 +302,8 @@ impl Writer {
         push() || (self.begin_chunk() && push())
     }
 
-    /// Writes a string that stays in the record, even if old windows are dropped.
+    /// Writes a string that stays in the record, even if old windows are dropped. Returns false if the string could not
+    /// be written into a lasting chunk (a chunk that is never overwritten).
     pub fn push_lasting_string(&self, id: StringId, text: &str) -> bool {
         lasting::push(self.thread.get(), |events| events.push_string(id, text))
     }
@@ -462,8 +463,9 @@ fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
 
-/// Assigns a writer to the calling thread: the one that an ended thread has left in the thread's record, or a new one.
-/// Returns `None` if there is no record file, or no memory for a writer.
+/// Assigns a writer to the calling thread: the one that an ended thread has left in the calling thread's
+/// `ThreadRecord` (the library's data about a thread), or a new one. Returns `None` if there is no record file, or no
+/// memory for a writer.
 #[cold]
 fn begin() -> Option<&'static Writer> {
     space::header()?;

@@ -48,7 +48,7 @@ impl Activity {
     /// Reads one of CUPTI's records. Returns `None` if the record is not about a kernel, a copy or a memset.
     ///
     /// # Safety
-    /// CUPTI must have handed over `record`, in a buffer that is still in use.
+    /// CUPTI must have handed over `record` in a buffer. This buffer must not have been given back or unmapped since.
     pub(crate) unsafe fn read(record: *const u8) -> Option<Self> {
         // SAFETY: CUPTI has written a whole record at this address. The first word of each record is its kind. All
         // fields lie within the shortest record of that kind, the one of CUDA 11.8.

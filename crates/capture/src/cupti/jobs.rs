@@ -257,7 +257,8 @@ fn ahead(cupti: &Cupti) -> i64 {
     })
 }
 
-/// Asks CUPTI for the numbers by which its records refer to the program's executable graphs.
+/// Asks CUPTI for the numbers by which its records refer to the program's executable graphs, and stores these numbers
+/// in `scopes`.
 fn name_graphs(cupti: &Cupti) {
     let Some(graph_exec_id) = cupti.graph_exec_id else {
         log::once!(
@@ -333,7 +334,8 @@ fn leave() -> Left {
         switch_off();
         return Left::Busy;
     };
-    // The thread that requested the attempt may have abandoned it before the gate was closed.
+    // The thread that requested the attempt may have abandoned it before the gate (the barrier in front of the driver)
+    // was closed.
     if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
@@ -346,8 +348,8 @@ fn leave() -> Left {
     if is_passed_by(taking::totals()) {
         return Left::Unseen;
     }
-    // SAFETY: the handle belongs to our subscription. No thread is in the driver, and none can enter through the
-    // closed gate.
+    // SAFETY: the handle belongs to our subscription. No thread is in the driver, and none can enter the driver while
+    // the gate in front of it is closed.
     let status = unsafe {
         (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire));
         (cupti.finalize)()
@@ -363,7 +365,8 @@ fn leave() -> Left {
     }
 }
 
-/// Disables CUPTI and ends our subscription, so that another profiler can use it. CUPTI stays in the driver.
+/// Disables CUPTI and ends our subscription, so that another profiler can use it. CUPTI is not finalized, so it stays
+/// attached to the driver.
 fn release() {
     switch_off();
     if let Some(cupti) = Cupti::get()
@@ -408,9 +411,9 @@ fn flush() {
     }
 }
 
-/// Registers an exit handler that flushes CUPTI. CUPTI registers its own exit handler when it is loaded, and that
-/// handler must run after this one. Handlers run in reverse order, so this function must be called after CUPTI was
-/// loaded.
+/// Registers an exit handler that flushes CUPTI. CUPTI registers its own exit handler when it is loaded, and CUPTI's
+/// handler must run after the handler of this library. Handlers run in reverse order, so this function must be called
+/// after CUPTI was loaded.
 fn mind_exit() {
     extern "C" fn at_exit() {
         if !lifecycle::is_filtered() {

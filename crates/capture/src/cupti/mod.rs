@@ -239,8 +239,8 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle at this time, unless a
-/// stream capture is active (`capturing`).
+/// Detaches CUPTI after the window (the range of profiled iterations) has closed, if the plan requires this. The device
+/// is idle at this time, unless a stream capture is active (`capturing`).
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -423,7 +423,7 @@ fn leave_once() -> Left {
         return Left::Early;
     }
     // The worker needs a CUDA context of the program. The current one is stored again, because the program may use
-    // another context now than when the window opened.
+    // another context now than when the window (the range of profiled iterations) opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
@@ -435,8 +435,8 @@ fn leave_once() -> Left {
     if worker::run(worker::Job::Cupti(Job::Leave), LEAVE_TIMEOUT) {
         return jobs::left();
     }
-    // The job took too long. The device may be busy with work that waits for a thread at the closed gate, so the
-    // attempt is abandoned.
+    // The job took too long. The device may be busy with work that waits for a thread which the closed gate keeps out
+    // of the driver, so the attempt is abandoned.
     if jobs::abandon_attempt() {
         return Left::Busy;
     }

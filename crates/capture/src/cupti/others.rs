@@ -11,7 +11,7 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls in progress with which other profilers begin to use CUPTI.
+    /// Number of CUPTI calls with which other profilers begin to use CUPTI, and which have not returned yet.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.
@@ -67,8 +67,8 @@ pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Subtracts 1 from a count, unless the count is 0. The count can be 0 when a subscription ends that began before this
-/// library was loaded.
+/// Subtracts 1 from a count, unless the count is 0. The count is 0 if another profiler ends a subscription that began
+/// before this library was loaded.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

@@ -36,8 +36,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) enum AttachPlan {
     /// Kernels are not being recorded, no recording is planned, and CUPTI does not have to be detached.
     Off,
-    /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
-    /// attached from the previous window.
+    /// A window (a range of profiled iterations) is open, but kernels are not recorded yet, possibly because of a
+    /// stream capture. CUPTI may still be attached from the previous window.
     Waiting { leave: Option<Leave> },
     /// Kernels are recorded until iteration `until`, exclusive.
     Taking { until: u64 },
@@ -104,7 +104,8 @@ pub(crate) enum PlanEvent {
     /// CUPTI was attached. Kernels are recorded until iteration `until`, exclusive.
     Attached { until: u64 },
     /// CUPTI was not attached, so kernels are not recorded. `may_pass` is true if attaching may succeed in the next
-    /// window. `may_be_in` is true if CUPTI is nevertheless attached, or is still being attached.
+    /// window (range of profiled iterations). `may_be_in` is true if CUPTI is nevertheless attached, or is still being
+    /// attached.
     NotAttached {
         iteration: u64,
         may_pass: bool,
@@ -133,7 +134,7 @@ pub(crate) enum PlanEvent {
     Ends,
 }
 
-/// The action that the plan requires of the thread that switches windows.
+/// The action that the plan requires of the thread that switches windows (ranges of profiled iterations).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
@@ -141,13 +142,15 @@ pub(crate) enum Action {
     Attach,
     /// Write into the record that kernels were recorded up to and including the iteration that has just ended.
     Stop,
-    /// Write into the record that kernels were recorded up to the iteration before the one that has just ended.
+    /// Write into the record that kernels were recorded up to and including the iteration before the one that has just
+    /// ended.
     StopBefore,
     /// Act as for [`Action::Stop`], then as for [`Action::Leave`].
     StopAndLeave,
     /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or [`PlanEvent::Broken`].
     Leave,
-    /// Log that no kernels were recorded because of stream captures during the whole window.
+    /// Log that no kernels were recorded because of stream captures during the whole window (the range of profiled
+    /// iterations).
     SayCaptured,
 }
 

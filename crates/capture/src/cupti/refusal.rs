@@ -38,7 +38,7 @@ pub(crate) enum KernelsRefusal {
 }
 
 impl KernelsRefusal {
-    /// Returns true if the reason may no longer apply at the next window.
+    /// Returns true if the reason may no longer apply when the next window (range of profiled iterations) opens.
     pub(crate) const fn may_pass(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Writes the GPU work that CUPTI reports into the record. This runs on the thread on which CUPTI hands over a buffer,
+//! Writes into the record the GPU work that CUPTI reports. This runs on the thread on which CUPTI hands over a buffer,
 //! usually a thread of CUPTI itself.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -72,7 +72,8 @@ pub(crate) struct RecordedCounts {
     pub calls: u64,
 }
 
-/// Begins a recording of GPU work. `since` is a reading of both clocks at this moment.
+/// Begins a recording of GPU work. `since` is a reading of both clocks at this moment. `ahead` is the number of
+/// nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`.
 pub(crate) fn begin(since: ClockReading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
@@ -129,7 +130,8 @@ pub(crate) fn totals() -> RecordedCounts {
     }
 }
 
-/// Provides a buffer when CUPTI requests one. CUPTI calls this on a thread of the program.
+/// Provides a buffer when CUPTI requests one. CUPTI calls this on a thread of the program. If no buffer is available,
+/// the result is null with the size 0, and CUPTI drops records.
 pub(crate) extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = SavedErrno::new();
     let taken = contained(None, buffers::take);

@@ -294,8 +294,8 @@ fn the_variables_may_stand_against_kernels() {
     assert!(wanted(&[KERNELS, WINDOW, TRACE]));
     assert!(!wanted(&[WINDOW, TRACE]));
     assert!(!wanted(&[KERNELS, TRACE]));
-    // For samples of kernels, windows open automatically. So kernels are wanted even if the settings request no
-    // window.
+    // For samples of kernels, windows (ranges of profiled iterations) open automatically. So kernels are wanted even if
+    // the settings request no window.
     assert!(wanted(&[("TLLMPROF_KERNELS", "2@5s"), TRACE]));
     assert!(wanted(&[
         KERNELS,

@@ -95,9 +95,9 @@ impl MissingCall {
     }
 }
 
-/// Returns the verdict on the rank, among the ranks `part`, for which others wait: the others have entered a
-/// collective, send or receive that this rank has not entered. If this rank itself waits in another call for another
-/// rank, the search continues with that rank. Returns `None` if no rank is late in any call.
+/// Finds the rank, among the ranks `part`, for which other ranks wait: they have entered a collective, send or receive
+/// that this rank has not entered. If this rank itself waits in another call for another rank, the search continues
+/// with that rank. Returns the verdict on the rank, or `None` if no rank is late in any call.
 pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let mut missing = Vec::new();
     for (id, users) in &shared(ranks, part) {

@@ -22,13 +22,15 @@ pub(super) struct ProcessRing {
 }
 
 impl ProcessRing {
-    /// Reads the ring file again. If the file was deleted, returns the content that was read earlier.
+    /// Reads the ring file (the latest steps and collectives of the process) again. If the file was deleted, returns
+    /// the content that was read earlier.
     pub(crate) fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }
 }
 
-/// Returns the content of the file `path`, which may be a ring file. At most the length of a ring file is read.
+/// Returns the content of the file `path`, which may be a ring file (a file with the latest steps and collectives of a
+/// process). At most the length of a ring file is read.
 ///
 /// # Errors
 /// The file does not exist, or is not a regular file.
@@ -39,10 +41,10 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the ring file `path`.
+/// Reads the ring file `path`, which holds the latest steps and collectives of a process.
 ///
 /// # Errors
-/// The file does not exist, or is not a ring.
+/// The file does not exist, or is not a ring file.
 fn read(path: &Path) -> Result<Ring> {
     let file = path.display();
     match bytes_of(path) {
@@ -54,8 +56,8 @@ fn read(path: &Path) -> Result<Ring> {
     }
 }
 
-/// Returns the path of the ring file that a process has mapped. The path is valid in this process, also if the other
-/// process runs in a container.
+/// Returns the path of the ring file (the file with its latest steps and collectives) that a process has mapped. The
+/// path is valid in this process, also if the other process runs in a container.
 fn mapped(pid: u64) -> Option<PathBuf> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -75,7 +77,8 @@ fn mapped(pid: u64) -> Option<PathBuf> {
     paths.next()
 }
 
-/// Returns the ring files that running processes on this machine have mapped. Files that cannot be read are left out.
+/// Returns the ring files (latest steps and collectives) that running processes on this machine have mapped. Files that
+/// cannot be read are left out.
 pub(super) fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
@@ -89,7 +92,7 @@ pub(super) fn running() -> Vec<ProcessRing> {
     found.collect()
 }
 
-/// Returns the ring file of a process.
+/// Returns the ring file of a process, which holds its latest steps and collectives.
 ///
 /// # Errors
 /// The process does not exist, or has no ring file.
@@ -164,8 +167,8 @@ fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     Ok(())
 }
 
-/// Adds a ring to `found`, unless the ring of the same process is there already. So each process is judged once, even
-/// if the user named it in several ways.
+/// Adds a ring file (the latest steps and collectives of a process) to `found`, unless the ring file of the same
+/// process is there already. So each process gets one verdict, even if the user named it in several ways.
 pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
     let writer = |one: &ProcessRing| {
         let ring = &one.ring;
@@ -176,15 +179,16 @@ pub(super) fn add_once(new: ProcessRing, found: &mut Vec<ProcessRing>) {
         writer(other) == writer(&new) || (paths[0].is_some() && paths[0] == paths[1])
     };
     match found.iter_mut().find(is_same) {
-        // If one of the two paths comes from the mappings of the running process, that path is kept, because the
-        // process writes this file. The other path may be that of a copy.
+        // If one of the two paths comes from the mappings of the running process, that path stays in `found`, because
+        // the process writes this file. The other path may be that of a copy.
         Some(known) if known.pid.is_none() && new.pid.is_some() => *known = new,
         Some(_) => {}
         None => found.push(new),
     }
 }
 
-/// Returns the files in a folder whose names end in `.ring`. There are none if the folder cannot be read.
+/// Returns the ring files in a folder, that is, the files whose names end in `.ring`. There are none if the folder
+/// cannot be read.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -193,8 +197,8 @@ fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Adds the ring files of other processes of the same runs. They are searched for in the folders of the ring files
-/// that were found.
+/// Adds the ring files (latest steps and collectives) of other processes of the same runs. They are searched for in the
+/// folders of the ring files in `found`.
 pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
     let folders: BTreeSet<_> = found
         .iter()

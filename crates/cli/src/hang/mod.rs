@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
 }
 
 /// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states from the second
-/// reading. Each state also contains the data of the first reading that are needed to see changes.
+/// reading. Each state also contains the results of the first reading with which it must be compared to see changes.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
@@ -183,8 +183,9 @@ impl HangArguments {
             let folder = format!("tllmprof-{run}");
             if Path::new(&folder).is_dir() {
                 let added = find::add_files(Path::new(&folder), &mut found);
-                // An error is ignored if other ring files were found: the folder may contain no readable ring file,
-                // because the processes of the run have their ring files elsewhere.
+                // An error is ignored if other ring files (files with the latest steps and collectives of a process)
+                // were found: the folder may contain no readable ring file, because the processes of the run have their
+                // ring files elsewhere.
                 added.or_else(|error| if found.is_empty() { Err(error) } else { Ok(()) })?;
             }
             if found.is_empty() {
@@ -212,7 +213,8 @@ impl HangArguments {
         Ok(found)
     }
 
-    /// Reads the ring files that the user named. Files that cannot be used are reported and left out.
+    /// Reads the ring files (latest steps and collectives of processes) that the user named. Files that cannot be used
+    /// are reported and left out.
     ///
     /// # Errors
     /// None of the named ring files can be used.
@@ -246,7 +248,7 @@ impl HangArguments {
     }
 }
 
-/// Finds the running processes that write the ring files which the user named, and stores their numbers in `found`.
+/// Finds the running processes that write the ring files which the user named, and stores their process ids in `found`.
 fn find_processes(found: &mut [ProcessRing]) {
     if found.iter().all(|one| one.pid.is_some()) {
         return;
@@ -269,8 +271,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads the process's ring file a second time. `before` is the processor time of
-/// each thread at the time when the ring file was first read.
+/// Reads the state of a process, and reads its ring file (its latest steps and collectives) a second time. `before` is
+/// the processor time of each thread at the time when the ring file was first read.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
@@ -303,14 +305,14 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
     rank
 }
 
-/// Returns the time since the latest step or collective of a ring file began or ended, in nanoseconds.
+/// Returns the time since the latest step or collective in a process's ring file began or ended, in nanoseconds.
 fn quiet(ring: &Ring) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
     now.saturating_sub(latest(ring))
 }
 
-/// Returns the time at which the latest step or collective of a ring file began or ended, in nanoseconds of
+/// Returns the time at which the latest step or collective in a process's ring file began or ended, in nanoseconds of
 /// `CLOCK_MONOTONIC`.
 fn latest(ring: &Ring) -> u64 {
     let steps = ring.steps.iter().map(|step| (step.begin_ns, step.end_ns));

@@ -140,7 +140,7 @@ impl SystemCallState {
     }
 
     /// Returns the address of the mutex for which the thread may be waiting. The address is that of the futex in its
-    /// system call.
+    /// system call. Returns `None` if the system call is not a wait for a mutex.
     fn mutex(&self) -> Option<u64> {
         let [address, operation, value, ..] = self.arguments;
         let is_mutex =

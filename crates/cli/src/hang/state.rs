@@ -1,5 +1,5 @@
-//! The state of a rank, read from its ring file and from `/proc`. The verdict of `tllmprof hang` is based on the
-//! states of all ranks.
+//! The state of a rank, read from `/proc` and from its ring file, which holds its latest steps and collectives. The
+//! verdict of `tllmprof hang` is based on the states of all ranks.
 
 use tllmprof_record::Ring;
 
@@ -7,9 +7,9 @@ use super::device_fault::DeviceFault;
 use super::latest;
 
 /// Maximum time, in nanoseconds, between a device fault and the stop of a rank (the last begin or end of a step or
-/// collective). A fault that occurred longer before the stop is not considered as the reason for the stop. A fault that
-/// names no process must also not occur longer after the stop. It may come shortly after the stop, because the clocks
-/// of the kernel log and of the ring files may differ a bit.
+/// collective). A fault that occurred earlier than this time before the stop is not the reason for the stop. A fault
+/// that names no process is also not the reason if it occurred later than this time after the stop. A fault may come
+/// shortly after the stop, because the clocks of the kernel log and of the ring files may differ a bit.
 const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.
@@ -24,8 +24,8 @@ pub(crate) struct RankState {
     pub ring: Ring,
     /// The content of the process's ring file when it was read the first time, shortly before the second.
     pub before: Ring,
-    /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring file is of another
-    /// machine, or from before the last boot.
+    /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring file (the file with
+    /// the latest steps and collectives) is of another machine, or from before the last boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
     /// The id of the thread that holds Python's GIL. `None` if no thread holds it, or if the holder is not known.
@@ -102,7 +102,8 @@ impl RankState {
         self.ring.rank.or(largest.map(|(rank, _)| rank.into()))
     }
 
-    /// Returns true if a step or a collective began or ended between the two readings of the ring file.
+    /// Returns true if a step or a collective began or ended between the two readings of the ring file, which holds the
+    /// latest of them.
     pub(crate) fn has_moved(&self) -> bool {
         let ends = |ring: &Ring| {
             let steps = ring.steps.iter().filter_map(|step| step.end_ns);
@@ -184,8 +185,8 @@ impl ProcessThread {
         names.find(|name| is_wait(name))
     }
 
-    /// Returns the Python function that puts an object into a queue, if the thread waits for room in the queue. The
-    /// queue is one of the modules `queue` and `multiprocessing`.
+    /// Returns the Python function that puts an object into a queue, if the thread waits for room in the queue. Only
+    /// queues of the modules `queue` and `multiprocessing` are recognized.
     pub(crate) fn putter(&self) -> Option<&str> {
         let inner = &self.python[..self.python.len().min(FUNCTIONS_OF_PUT)];
         let put = inner.iter().position(|function| {
@@ -200,9 +201,9 @@ impl ProcessThread {
         (!waits_for_lock && self.call.is_some()).then_some(caller)
     }
 
-    /// Returns the name and the module of the program's function that the CUDA driver runs on this thread, for a host
-    /// function in a stream or graph. `None` if the driver runs no function on this thread, or only functions of system
-    /// libraries.
+    /// Returns the program's function that the CUDA driver runs on this thread as a host function of a stream or
+    /// graph. The result has the function's name and the file name of its module. `None` if the driver runs no function
+    /// on this thread, or only functions of system libraries.
     pub(crate) fn host_function(&self) -> Option<&(String, String)> {
         let is_driver = |module: &str| module.starts_with("libcuda.so");
         let driver = self

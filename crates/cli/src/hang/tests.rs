@@ -471,7 +471,7 @@ fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
     assert_eq!(judged(&ranks).1, VerdictKind::Order);
 }
 
-/// Adds sends or receives of 1 MiB to the content of a rank's ring file. `peer` is the other rank.
+/// Adds sends or receives of 1 MiB to a rank's ring file (its latest steps and collectives). `peer` is the other rank.
 fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
     change(rank, |ring| {
         let directions = ring.communicators[0].directions.as_mut().unwrap();
@@ -579,8 +579,8 @@ fn runs_that_share_nothing_are_judged_apart() {
         VerdictKind::NotEntered,
         "what moves hides nothing"
     );
-    // The process of one rank has ended, but its ring file still exists. This does not make the run stuck while the
-    // other ranks move.
+    // The process of one rank has ended, but its ring file, with its latest steps and collectives, still exists. This
+    // does not make the run stuck while the other ranks move.
     let mut moving = self::ranks();
     moving
         .iter_mut()
@@ -604,8 +604,8 @@ fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
     ranks.iter_mut().for_each(|rank| rank.find_fault(faults));
 }
 
-/// Returns a device fault of the process `pid` at the time `time_ns`. The last steps in the ring files of these tests
-/// end at one second.
+/// Returns a device fault of the process `pid` at the time `time_ns`. In these tests, the last steps of all ranks end
+/// at one second.
 fn fault(pid: Option<u32>, time_ns: Option<u64>) -> DeviceFault {
     DeviceFault {
         code: 31,

@@ -6,8 +6,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum VerdictKind {
-    /// Steps or collectives began or ended between the two times at which the ring files were read, so the ranks are
-    /// not stuck.
+    /// Steps or collectives began or ended between the two times at which the ring files (the processes' latest steps
+    /// and collectives) were read, so the ranks are not stuck.
     Moves,
     /// All processes have ended regularly, so no rank is stuck.
     Ended,

@@ -1,5 +1,6 @@
 //! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once the processes have been stuck for
-//! that time, the verdict of `tllmprof hang` is written into the folder of their ring files.
+//! that time, the verdict of `tllmprof hang` is written into the folder of their ring files (the files with their
+//! latest steps and collectives).
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -77,7 +78,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Finds the ring files of the running processes of this run.
+    /// Finds the ring files (latest steps and collectives) of the running processes of this run.
     fn find(&self) -> Vec<ProcessRing> {
         let mut found = find::running();
         found.retain(|one| one.ring.run == self.run.as_str());
@@ -89,8 +90,8 @@ impl Watcher {
     }
 
     /// Examines the processes in `found`, if one of them has made no step or collective for the time that the condition
-    /// requires. Returns the folder of the ring files, the verdict and the states of the ranks if the processes are
-    /// stuck, otherwise `None`.
+    /// requires. If the processes are stuck, returns the folder of their ring files, the verdict and the states of the
+    /// ranks. Otherwise returns `None`.
     fn judge(
         &mut self,
         mut found: Vec<ProcessRing>,

@@ -148,8 +148,9 @@ impl Connection {
     pub(crate) fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
-        // The window may close by itself around the time of the stop request. The process then refuses the stop
-        // request. So a status request follows: all events of the window come before the answer to the status request.
+        // The window (the range of captured iterations) may close by itself around the time of the stop request. The
+        // process then refuses the stop request. So a status request follows: all events of the window come before the
+        // answer to the status request.
         self.ask(&Request::Status)?;
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
@@ -196,8 +197,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     // The kernel reports the user of the connecting thread to the other process. So a separate thread changes its user,
     // connects and ends, and this thread's user does not change.
     let as_user = || {
-        // SAFETY: the call only takes numbers, and made directly it changes the effective user of only the calling
-        // thread.
+        // SAFETY: the call only takes numbers. It is made directly and not through the C library, so it changes the
+        // effective user of only the calling thread.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
         match set {
             0 => knock(&path),

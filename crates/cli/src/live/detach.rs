@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &DetachArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the processes of the only engine from which the library can be detached. Some of them do not listen yet,
-/// because none of their CUDA calls was intercepted.
+/// Returns the processes of the only engine from which the library can be detached. Some of them do not listen on a
+/// control socket yet, because none of their CUDA calls was intercepted.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
@@ -63,7 +63,7 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Returns the process in `found`.
+/// Returns the process in `found`, which listens on a control socket.
 ///
 /// # Errors
 /// No process was found, or the library is detached from the process already.
@@ -97,8 +97,8 @@ fn detach(pid: u64) -> Result<()> {
     Ok(())
 }
 
-/// Detaches the library from a process that does not listen, because none of its CUDA calls was intercepted. For this,
-/// a thread of the process is stopped and made to run the library's function, as when attaching.
+/// Detaches the library from a process that does not listen on a control socket, because none of its CUDA calls was
+/// intercepted. For this, a thread of the process is stopped and made to run the library's function, as when attaching.
 fn detach_unused(pid: u64) -> Result<()> {
     // `pid` is the id of an existing process, so it fits into 31 bits.
     let number = i32::try_from(pid)?;

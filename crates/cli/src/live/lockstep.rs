@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// The largest difference between the step counts of two processes that are in lockstep, if both counts are read at the
-/// same time.
+/// The largest difference between the step counts of two processes that are in lockstep (that make the same steps at
+/// the same time), if both counts are read at the same time.
 const APART: u64 = 2;
 /// Minimum duration that [`Plan::new`] assumes for a sample (a reading of all step counts) when it chooses the first
 /// step. Even a process that has answered a sample quickly may need longer to accept the first step: on a busy machine,
@@ -21,12 +21,15 @@ pub(crate) struct Sample {
     pub took: Duration,
 }
 
-/// The step with which the windows of the processes in lockstep open, and the processes that are in lockstep.
+/// The processes that are in lockstep (that make the same steps at the same time), and the step with which their
+/// windows open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The first step of the windows that open in the processes in lockstep.
+    /// The first step of the windows that open in the processes in lockstep (which make the same steps at the same
+    /// time).
     pub first: u64,
-    /// True for each process that is in lockstep. The window of any other process opens at that process's next step.
+    /// True for each process that is in lockstep (that makes the same steps at the same time as the others). The window
+    /// of any other process opens at that process's next step.
     pub members: Vec<bool>,
 }
 
@@ -50,16 +53,17 @@ impl Plan {
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
         // Processes answer after different delays, so the counts of one sample are not from the same time. But every
-        // count of the next sample was read after all counts of this sample. So in the next sample, a process in
-        // lockstep has made at least the steps that the other processes had made in this sample.
+        // count of the next sample was read after all counts of this sample. So if two processes are in lockstep (make
+        // the same steps at the same time), the count of each in the next sample is at least the count of the other in
+        // this sample.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process with which most other processes are in lockstep. If there are several such processes,
-        // chooses the one that has made the most steps.
+        // Finds the process with which most other processes are in lockstep (make the same steps at the same time). If
+        // there are several such processes, chooses the one that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -142,7 +146,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // A process that is the only one is always in lockstep with itself.
+        // A process that is the only one counts as in lockstep (in the same step as all processes).
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

@@ -11,7 +11,8 @@ use tllmprof_attach::{AttachRefusal, ProcStatus};
 use super::sockets;
 use crate::beyond;
 
-/// Returns the reason why a process does not listen. The text continues a message that begins with the process id.
+/// Returns the reason why a process does not listen on a control socket. The text continues a message that begins with
+/// the process id.
 pub(crate) fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let about = i32::try_from(pid)

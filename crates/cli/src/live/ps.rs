@@ -28,8 +28,8 @@ pub(crate) struct PsArguments {
     json: bool,
 }
 
-/// A process that listens, with its rate in steps per second and its median step time in nanoseconds. Rate and median
-/// are `None` if they are not known.
+/// A process that listens on a control socket, with its rate in steps per second and its median step time in
+/// nanoseconds. Rate and median are `None` if they are not known.
 pub(crate) struct SeenProcess {
     status: Status,
     rate: Option<f64>,

@@ -40,8 +40,8 @@ struct Folder {
     beyond: Option<bool>,
 }
 
-/// Returns all processes that this user can connect to and capture, sorted by run, rank and number. Removes socket
-/// files of processes that have ended.
+/// Returns all processes that this user can connect to and capture, sorted by run, host, rank and process id. Removes
+/// socket files of processes that have ended.
 pub(super) fn listening() -> Vec<ListeningProcess> {
     listening_but(&[])
 }
@@ -68,7 +68,7 @@ pub(super) fn find(pid: u64) -> Option<ListeningProcess> {
     all.find(|process| process.status.pid == pid)
 }
 
-/// Returns all listening processes on this machine, including those that cannot be captured.
+/// Returns all processes on this machine that listen on a control socket, including those that cannot be captured.
 pub(super) fn all_here() -> Vec<ListeningProcess> {
     keep_local(all_but(&[], None, true))
 }
@@ -82,8 +82,8 @@ fn keep_local(mut all: Vec<ListeningProcess>) -> Vec<ListeningProcess> {
     all
 }
 
-/// Returns all listening processes except those whose sockets are in `known`. `only` restricts the search in other
-/// containers to one process. If `says` is true, processes that do not answer are logged.
+/// Returns all processes that listen on a control socket, except those whose sockets are in `known`. `only` restricts
+/// the search in other containers to one process. If `says` is true, processes that do not answer are logged.
 fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<ListeningProcess> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();

@@ -1,4 +1,4 @@
-//! The options that select listening processes.
+//! The options that select processes which listen on a control socket.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -26,7 +26,8 @@ impl Targets {
     /// only run.
     ///
     /// # Errors
-    /// A named process does not listen, or several processes match and it is not clear which are meant.
+    /// A named process does not listen on a control socket, or several processes match and it is not clear which are
+    /// meant.
     pub(crate) fn find(&self) -> Result<Vec<ListeningProcess>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),

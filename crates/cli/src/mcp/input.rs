@@ -36,8 +36,8 @@ impl Interrupts {
     }
 }
 
-/// Standard input, which stops the capture in progress when it ends. Without this stop, the protocol's library would
-/// wait for the end of the capture, which may take long.
+/// Standard input. At the end of the input, the capture in progress is stopped. Without this stop, the protocol's
+/// library would wait for the end of the capture, which may take long.
 pub(crate) struct Input {
     stdin: Stdin,
     interrupts: Interrupts,

@@ -39,7 +39,8 @@ struct ReportInputs {
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
 }
 
-/// The report that was requested last. It is kept because an assistant usually asks several questions about one run.
+/// The report that was requested last. It stays in memory because an assistant usually asks several questions about one
+/// run.
 #[derive(Default)]
 pub(super) struct Reports {
     last: Option<(ReportInputs, Arc<Report>)>,

@@ -56,7 +56,7 @@ pub(crate) async fn serve(allow_capture: bool) -> Result<(), String> {
         Err(error) => return Err(failure::worded(&error.to_string())),
     }
     // Waits until the running tool, which holds the lock, has finished. So a capture that was stopped can still close
-    // its windows. Other tools need only a short time.
+    // its windows (ranges of captured iterations). Other tools need only a short time.
     drop(shared.lock());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and the data about the machine and the run at its beginning.
+//! The record of GPU metrics: its file, and the entries at its beginning, which describe the machine and the run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

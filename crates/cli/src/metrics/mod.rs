@@ -118,8 +118,8 @@ impl Sampler {
             .shutdown(Shutdown::Write)
             .and_then(|()| self.orders.set_read_timeout(Some(self.finish_timeout)))
             .and_then(|()| self.orders.read_to_string(&mut said));
-        // SAFETY: as long as the child has not been waited for, the number is still its own. If it has been waited
-        // for together with orphans, the first call fails. A child that hangs in the driver is not waited for.
+        // SAFETY: as long as the child has not been waited for, its process id is not used again. If the child has been
+        // waited for together with orphans, the first call fails. A child that hangs in the driver is not waited for.
         unsafe {
             let status = std::ptr::null_mut();
             if libc::waitpid(self.number, status, libc::WNOHANG) == 0 && answered.is_err() {
@@ -140,7 +140,8 @@ impl Sampler {
             }
             _ => (),
         }
-        // If sampling ended with an error, the record keeps the samples from before the error.
+        // If sampling ended with an error, the record still contains the samples from before the error, so its path is
+        // returned.
         self.path.is_file().then_some(self.path)
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use tllmprof_learn::{Call, LearnedRule, Learner, LearnerState, Trails};
 
 /// Number of iterations at the start of a stream that are left out of the comparison, because the step learner needs
-/// them to find its rule.
+/// them to learn the rule by which it recognizes iterations.
 const LEARNING: usize = 32;
 
 /// The result of replaying one recorded stream of CUDA calls through the step learner.
@@ -16,7 +16,8 @@ pub(crate) struct Replay {
     pub rule: String,
     pub detected: u64,
     pub boundaries: Boundaries,
-    /// The rule and boundaries of the inner level. `None` if the stream's iterations are not nested in two levels.
+    /// The rule and boundaries of the smaller iterations inside the iterations. `None` if the stream's iterations
+    /// contain no smaller ones.
     pub inner: Option<Level>,
 }
 
@@ -126,7 +127,8 @@ enum ReplayRecord {
     Other,
 }
 
-/// A number that is added to the kernel numbers of streams, because real kernel handles are pointers and never small.
+/// A number that is added to the kernel numbers in recorded streams. The sum is as large as a real kernel handle, which
+/// is a pointer and never small.
 const KERNELS: u64 = 1 << 32;
 
 fn record(line: &str) -> Result<ReplayRecord> {

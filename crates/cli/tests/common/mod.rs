@@ -1,4 +1,5 @@
-//! Helpers of the tests: a separate folder for each test, a library to preload, and children that cannot hang.
+//! Helpers of the tests: a separate folder for each test, a library to preload, and children that are killed after a
+//! time limit.
 
 #![allow(dead_code)] // each test file uses only some of the helpers
 
@@ -113,7 +114,8 @@ impl Scratch {
         path
     }
 
-    /// Compiles a C source. `arguments` are further arguments of the compiler.
+    /// Compiles a C source to the file `name` in this folder, and returns the path of the file. `arguments` are further
+    /// arguments of the compiler.
     pub(crate) fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(name);
         fs::create_dir_all(output.parent().unwrap()).unwrap();
@@ -129,8 +131,8 @@ impl Scratch {
         output
     }
 
-    /// Compiles a small library in place of `libtllmprof.so`. If `SAY_LOADED` is set when the library is loaded, it
-    /// prints a line on standard error.
+    /// Compiles a small library that stands in for `libtllmprof.so`, and returns its path. If `SAY_LOADED` is set when
+    /// the library is loaded, the library prints a line on standard error.
     pub(crate) fn library(&self) -> PathBuf {
         self.compile(
             "libtllmprof.so",

@@ -16,7 +16,7 @@ fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the commands of the workflow's steps.
+/// Returns the commands (`run:`) of the steps in `examples/gate.yml`, in order.
 fn commands() -> Vec<String> {
     let text = fs::read_to_string(repo().join("examples/gate.yml")).unwrap();
     let commands = text.lines().filter_map(|line| {
@@ -79,7 +79,8 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         let mut all = all.iter();
         all.find(|one| one.contains(part)).unwrap()
     };
-    // The first three runs stand for runs of the main branch, which are kept. Later runs are compared with these runs.
+    // The first three runs stand for runs of the main branch, which are kept as baselines. Later runs are compared with
+    // them.
     let kept = step(of("--keep 15"), &scratch);
     assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);
@@ -92,7 +93,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         "{judged}"
     );
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);
-    // If a condition of the comparison is exceeded, the step fails.
+    // If a limit of the comparison is exceeded (here the changed `p50 > -50%`), the step fails.
     let exceeded = step(&of("--keep 0").replace("p50 > +2%", "p50 > -50%"), &scratch);
     assert_eq!(exceeded.code(), Some(1), "{}", exceeded.stderr);
     let brief = step(of("--brief"), &scratch);

@@ -8,7 +8,8 @@ use super::words::root;
 
 /// Pages whose lines lead to other pages: the book's table of contents, and tables of tasks and of symptoms.
 const INDEXES: [&str; 3] = ["SUMMARY.md", "introduction.md", "symptoms.md"];
-/// The number of search results among which the answer must be. The search shows 30, but users do not read that far.
+/// The largest number of sections that a search for an answer may find. The book's search shows 30, but users do not
+/// read that far.
 const MAX_RESULTS: usize = 12;
 
 /// A section of a page, as the book's search finds it.
@@ -72,7 +73,7 @@ fn is_in_index(words: &str, target: &str) -> bool {
     })
 }
 
-/// Returns true if a search for `words` shows the section among the first results.
+/// Returns true if a search for `words` finds the section, and finds at most [`MAX_RESULTS`] sections in all.
 fn is_found(sections: &[Section], words: &str, target: &str) -> bool {
     let results = sections.iter().filter(|one| has_words(&one.text, words));
     let results: Vec<_> = results.collect();

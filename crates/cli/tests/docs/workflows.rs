@@ -41,7 +41,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], |items| items)
 }
 
-/// Returns the jobs of all workflows. The name consists of the workflow's file and the job's name.
+/// Returns the jobs of all workflows. Each name consists of the workflow's file and the job's name.
 fn jobs(workflows: &[(PathBuf, Value)]) -> Vec<(String, &Value)> {
     let each = workflows.iter().flat_map(|(file, workflow)| {
         let jobs = workflow["jobs"].as_object().unwrap();

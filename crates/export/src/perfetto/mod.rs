@@ -28,7 +28,7 @@ pub(crate) struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
     names: InternedNames,
-    /// Maximum number of names in the table of a sequence of packets (see `MAX_NAMES`).
+    /// Maximum number of names in the table of a sequence of packets: `MAX_NAMES`, except in tests.
     limit: usize,
 }
 

@@ -29,14 +29,14 @@ impl Wire {
         &self.bytes[..self.length]
     }
 
-    /// Writes a field that is a number of variable length.
+    /// Writes a number field in protobuf's encoding of variable length (varint).
     #[inline]
     pub(crate) const fn number(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3);
         self.varint(value);
     }
 
-    /// Writes a field that is a number of fixed length, eight bytes.
+    /// Writes a number field in protobuf's encoding of fixed length, eight bytes.
     #[inline]
     pub(crate) fn fixed(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3 | 1);

@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A word for the column `kind` that is the same for all items of a kind.
+    /// A word for the column `kind`. All items of one [`Kind`] have the same word.
     Fixed(Cell),
-    /// The item's name, for the column `kind`, such as `gen0` for a garbage collection.
+    /// The item's name, as the word for the column `kind`, such as `gen0` for a garbage collection.
     Word,
     State,
     Function,

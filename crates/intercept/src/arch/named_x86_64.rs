@@ -215,8 +215,8 @@ global_asm!(
 /// Defines code that calls a Rust function before the intercepted function runs.
 ///
 /// The stack holds, from the top: the return address in the stub, `r11`, and the return address of the intercepted
-/// call. Only the flags are changed. In the unwind information, this code has the same caller as the intercepted
-/// call.
+/// call. The code preserves all registers except the flags. In the unwind information, this code has the same caller as
+/// the intercepted call.
 macro_rules! ways {
     ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
         $(#[$attribute])*

@@ -1,5 +1,6 @@
-//! Handles a call of a function that the step rule names (the rule that defines a step of the program). This code runs
-//! after the thread has used up its credit: the number of calls that it may count before this code must run.
+//! Code that runs at a call of a function that the step rule names (the rule that defines a step of the program). It
+//! runs only after the thread has used up its credit: the number of calls that it may count before this code must run.
+//! The code ends an iteration and begins the next, if the call does so.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,8 +43,9 @@ fn is_loader(address: usize) -> bool {
 
 /// Returns true if a signal handler is running on a small alternate stack, which has too little room for a profiler.
 ///
-/// It takes a system call to find out whether the thread is on its signal stack. This system call is skipped if the
-/// return address lies at the stack address that an earlier check has found to be on the thread's normal stack.
+/// It takes a system call to find out whether the thread is on its signal stack. The system call is skipped if the
+/// address of the return address is the same as at the last check that found no signal stack: this call then runs on
+/// the thread's normal stack, too.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
@@ -85,8 +87,8 @@ fn entered(return_place: &AtomicUsize, from: usize) {
         session::new_thread(false);
         session::count(Counted::Named);
     }
-    // The caller is the loader, which may call a program's own allocator in the middle of its work. Do nothing now:
-    // the next call is handled instead.
+    // The caller is the loader, which may call a program's own allocator in the middle of its work. Do nothing now: the
+    // next call of a named function does the work instead.
     if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }

@@ -1,10 +1,10 @@
 //! Detects the end of a call that ends a window, or that is a scope (GPU work is attributed to it).
 //!
-//! Only these calls get another return address: that of one of a few return stubs. A call that an exception or a
-//! `longjmp` leaves never returns to its stub, so the window stays open until the next call of the function. The window
-//! also stays open for calls whose return address cannot be replaced: when all stubs are in use, when the processor
-//! protects return addresses, and for functions that may read their return address. If an exception leaves a call that
-//! is a scope, [`passes`] ends the scope.
+//! Only these calls get another return address: the address of a return stub, of which there are only a few. A call
+//! that an exception or a `longjmp` leaves never returns to its stub, so the window stays open until the next call of
+//! the function. The window also stays open for calls whose return address cannot be replaced: when all stubs are in
+//! use, when the processor protects return addresses, and for functions that may read their return address. If an
+//! exception leaves a call that is a scope, [`passes`] ends the scope.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ pub(crate) fn await_scope(place: &AtomicUsize) -> Option<usize> {
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
         // Begin the search at an index that depends on the thread, so that different threads usually use different
-        // entries. The index is computed from the address of the thread's data, which is far from that of other
+        // return stubs. The index is computed from the address of the thread's data, which is far from that of other
         // threads.
         let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
         let take = |range| take(place, Return::NO_ITERATION, range);

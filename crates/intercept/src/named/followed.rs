@@ -203,7 +203,8 @@ impl NamedRules {
         }
     }
 
-    /// Removes the candidates that exceed the limits on hooked functions.
+    /// Applies the limits on hooked functions. If the limit on step functions or on scope functions is exceeded, no
+    /// candidate is hooked for that purpose. Removes the candidates that are then hooked for neither purpose.
     fn limit(&mut self, candidates: &mut Vec<HookCandidate>) {
         let steps = self.functions.iter().filter(|known| known.is_step).count()
             + candidates.iter().filter(|new| new.is_step).count();
@@ -321,8 +322,8 @@ impl NamedRules {
                 if let Some((_, why)) = unfinished.find(|(of, _)| *of == module.start) {
                     return Err(*why);
                 }
-                // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and `prepare` has refused
-                // entries that cannot be patched while other threads run.
+                // SAFETY: the module stays loaded during the write, the trampoline is executable, and
+                // `prepare` has refused entries that cannot be patched while other threads run.
                 unsafe { entry::write(&entry, jump, alone) }?;
                 Ok(Means::Entry {
                     at: entry.at(),
@@ -338,7 +339,8 @@ impl NamedRules {
     }
 
     /// Adds a function to the list of known functions. `patched` contains the data of the patched entry, or the
-    /// reason why the entry was not patched.
+    /// reason why the entry was not patched. `scope` is the function's number as a scope (GPU work is attributed to its
+    /// calls), or the reason why it cannot be a scope; it is `None` if no scope rule names the function.
     fn add_function(
         &mut self,
         candidate: HookCandidate,

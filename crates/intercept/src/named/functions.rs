@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tllmprof_symbols::{Image, Pattern, demangle};
 
-/// A function that matches a `sym:` rule, with the data from its module's file.
+/// A function that matches a `sym:` rule: its address, size, names and properties, as the symbol table of its module's
+/// file gives them.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct MatchedFunction {
     /// The function's address in its file's symbol table, relative to the module's base.

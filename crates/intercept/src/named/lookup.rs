@@ -79,7 +79,8 @@ fn stand_in(
     )
 }
 
-/// Returns the address that a look-up by RTLD_DEFAULT finds for the code at `caller`; 0 if it is unknown.
+/// Returns the address that a look-up by RTLD_DEFAULT finds for the code at `caller`. Returns 0 if the address is
+/// unknown, or if the function is an IFUNC.
 fn from_scope(caller: usize, name: &CStr, version: Option<&CStr>) -> usize {
     let mut found = 0;
     elf::with_modules(|modules| {

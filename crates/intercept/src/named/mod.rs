@@ -13,9 +13,9 @@
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
 //! is loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a
-//! module's first call of a CUDA function. So a new module is searched before the first call of its functions, unless
-//! none of these events occurs between the loading and that call. When a module is unloaded, everything known about it
-//! is forgotten.
+//! module's first call of a CUDA function. Usually one of these events occurs before the first call of the new module's
+//! functions. Otherwise the calls until the next such event are missed. When a module is unloaded, this library forgets
+//! the module's functions and patches.
 //!
 //! This library, the loader and the C library with its parts (such as libpthread) are never hooked, because this
 //! library's hooks use them. A process in which nothing matches has no cost after the search of its files.
@@ -185,16 +185,17 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if modules must be watched although there are no rules yet: an inference engine is still sought, a
-/// function is registered that is called after modules were loaded or unloaded, or the library is attached.
+/// Returns true if modules must be watched although there are no rules yet. This is so if an inference engine is still
+/// sought, if another part of the library must be called after modules were loaded or unloaded, or if the library was
+/// attached to a running process.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
 /// Runs `act` on the `sym:` rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
-    // `act` may call a function that a `sym:` rule names. While `Inside` is set, that call is not handled, because the
-    // handler would wait for a lock that this thread holds.
+    // `act` may call a function that a `sym:` rule names. While `Inside` is set, the hook of that function passes the
+    // call on without counting it, because counting may wait for a lock that this thread holds.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
@@ -231,8 +232,8 @@ fn may_await_end(from: usize) -> bool {
     may == Some(true)
 }
 
-/// Runs in the child after a fork. If another thread held the lock, that thread never finishes its work in the child,
-/// so no further modules are searched.
+/// Runs in the child after a fork. If another thread of the parent held the lock of [`FOLLOWED`], the child has no
+/// such thread, and the search that it began is never finished. Then the child searches no further modules.
 fn in_child(_: &OnlyThread) {
     if LOOKING.swap(0, Ordering::Relaxed) != 0 {
         ARE_WATCHED.store(false, Ordering::Relaxed);

@@ -40,8 +40,8 @@ pub(crate) struct NamedFunction {
     pub file: String,
     pub means: Means,
     pub is_step: bool,
-    /// For a function that a scope rule names: its number, or the reason why GPU work cannot be attributed to its
-    /// calls. `None` for other functions.
+    /// For a function that a scope rule names: the number that identifies it as a scope, or the reason why GPU work
+    /// cannot be attributed to its calls. `None` for other functions.
     pub scope: Option<Result<usize, PatchRefusal>>,
 }
 

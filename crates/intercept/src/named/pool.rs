@@ -18,8 +18,8 @@ pub(crate) const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub(crate) const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
-    /// Real function of each stub (code that counts a call and jumps to the function); null if the stub is free. A stub
-    /// that has a function keeps it until the process ends.
+    /// The function that each stub (code that counts a call and jumps to the function) belongs to; null if the stub is
+    /// free. A stub belongs to the same function until the process ends.
     #[fork(keep = "code leads through the stubs")]
     pub static REALS: [AtomicPtr<c_void>; STUBS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
@@ -46,7 +46,7 @@ const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else
 pub(crate) struct Return {
     /// The call's original return address; 0 if this element of [`AWAITED`] is free.
     pub address: AtomicUsize,
-    /// The iteration that ends with the call, or [`Return::NO_ITERATION`].
+    /// Number of the iteration that ends with the call, or [`Return::NO_ITERATION`].
     pub iteration: AtomicU64,
 }
 

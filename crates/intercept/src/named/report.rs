@@ -25,8 +25,8 @@ lifecycle::global! {
     static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Logs how each function is hooked, and which functions are not hooked. Afterwards each newly found function is
-/// logged, too.
+/// Logs how each function is hooked, and which functions are not hooked. From then on, each function that is found
+/// later is logged when it is found.
 pub(crate) fn report() {
     with_followed(|followed| {
         MAY_REPORT.store(true, Ordering::Relaxed);

@@ -17,8 +17,8 @@ use super::patch::{HookCandidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
-// Two functions that take a number. The first instruction of one function is long enough for a jump. That of the
-// other function is not, so its entry cannot be patched.
+// Two functions that take a number. The first instruction of one function is long enough to be replaced by a jump. The
+// first instruction of the other function is too short, so its entry cannot be patched.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
@@ -295,7 +295,7 @@ fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
         look();
         assert_eq!(matched(), (all, there), "nothing has changed");
 
-        // With any hooking method, a call through the address that a program gets counts once.
+        // Each hooking method must count a call once if the program calls through the address that `dlsym` returns.
         // SAFETY: `dlopen` returned the handle, and the name is terminated.
         let instead = unsafe { lookup(libm, c"cbrt".as_ptr(), core::ptr::null(), stranger()) };
         let before = count();

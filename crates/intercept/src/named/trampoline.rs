@@ -1,9 +1,9 @@
 //! The code that a patched function entry jumps to (a trampoline).
 //!
-//! It counts the call like a stub (the code that is called through GOT slots) does, but also preserves `r11`. If the
-//! function's calls are scopes (GPU work is attributed to them), it calls a Rust function at each call instead. Then it
-//! runs the instructions that the jump replaced, and jumps to the code after the jump. The memory is never writable and
-//! executable at the same time.
+//! The trampoline counts the call as a stub (the code that is called through GOT slots) does, but also preserves `r11`.
+//! If the function's calls are scopes (GPU work is attributed to them), the trampoline instead calls a Rust function at
+//! each call. Then it runs the instructions that the jump replaced, and jumps to the code after the jump. The memory is
+//! never writable and executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -223,8 +223,8 @@ fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<V
     Some(code.bytes)
 }
 
-/// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): it calls a Rust
-/// function at each call. Returns `None` if a distance or the function's number does not fit its 32-bit field.
+/// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): code that calls a
+/// Rust function at each call. Returns `None` if a distance or the function's number does not fit its 32-bit field.
 fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]

@@ -125,8 +125,8 @@ impl<F: Copy> Tool<F> {
 lifecycle::global! {
     stage: Doors;
 
-    /// Modules for which a tool is being initialised, each identified by the address that it passed; 0 for a free
-    /// entry. If two copies of this library are loaded, each may take the other for the tool, and they would call
+    /// Modules for which a tool is being initialised, each identified by the address that the module passed; 0 for a
+    /// free entry. If two copies of this library are loaded, each may take the other for the tool, and they would call
     /// each other without end. So a request for a module that is in this list is not passed on.
     #[fork(reset)]
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];

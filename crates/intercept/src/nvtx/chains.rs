@@ -54,7 +54,7 @@ lifecycle::global! {
 /// Returns the index of the chain (set of functions of another tool) that consists of these functions, and creates it
 /// if necessary. Returns `None` if all chains are in use.
 pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
-    // Other threads hold this lock only for a moment, and never while they wait, so one second is enough.
+    // Other threads hold this lock only for a moment and never wait while they hold it, so one second is enough.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);
     if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {

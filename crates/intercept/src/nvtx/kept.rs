@@ -1,7 +1,8 @@
 //! Records the program's NVTX ranges and marks, and stores the names that belong to NVTX handles.
 //!
-//! Outside windows (recorded intervals) a call of NVTX costs one or two loads more. Names of domains and registered
-//! strings are stored even outside windows, because the program registers them before the window opens.
+//! Outside windows (recorded intervals) the wrapper of an NVTX function only reads one or two more words of memory.
+//! Names of domains and registered strings are stored even outside windows, because the program registers them before
+//! the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -125,7 +126,8 @@ fn open_scope(domain: Handle, name: &NvtxRangeName<'_>) {
     }
 }
 
-/// Records that a range has been pushed, if a window (a recorded interval) is open.
+/// Called when a range has been pushed. Records the range if a window (a recorded interval) is open. Adds the range to
+/// the thread's scope (the path to which GPU work is attributed) if this process uses scopes.
 #[inline]
 pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     if scopes::are_on() {
@@ -141,7 +143,8 @@ fn push(domain: Handle, name: &NvtxRangeName<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
-/// Records the end of a range that is about to be popped, if its beginning was recorded.
+/// Called before a range is popped. Records the range's end if its beginning was recorded, and removes the range from
+/// the thread's scope (the path to which GPU work is attributed).
 #[inline]
 pub(crate) fn popped(domain: Handle) {
     if scopes::are_on() {
@@ -201,7 +204,8 @@ pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -
     keep(&DOMAINS, 0, handle, name)
 }
 
-/// Stores a name for a handle. If `handle` is `None`, the address of the stored text becomes the handle.
+/// Stores a name for a handle, if names must be recorded. Returns the handle that the program gets. If `handle` is
+/// `None`, this is the address of the stored text, or `None` if the text was not stored.
 fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
@@ -238,7 +242,7 @@ mod tests {
     use crate::made::{alone, record_of, recorded as record};
 
     fn text(text: &CStr) -> NvtxRangeName<'_> {
-        // SAFETY: the string is terminated, and the name is dropped before it.
+        // SAFETY: the string is terminated, and the name is dropped before the string.
         unsafe { NvtxRangeName::narrow(text.as_ptr()) }
     }
 
@@ -278,7 +282,7 @@ mod tests {
                 ended(ours);
                 ended(0);
                 let wide: Vec<u32> = "wide é".chars().map(u32::from).chain([0]).collect();
-                // SAFETY: the string is terminated, and the name is dropped before it.
+                // SAFETY: the string is terminated, and the name is dropped before the string.
                 marked(0x70, &unsafe { NvtxRangeName::wide(wide.as_ptr()) });
             });
             let name = |id| match id {

@@ -1,8 +1,8 @@
 //! Finds an NVTX tool that is linked into the program. A variable of NVTX points to the tool's initialisation
 //! function.
 //!
-//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. Because this library sets the variable, it
-//! must call the function in NVTX's place.
+//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. This library sets the variable, so NVTX no
+//! longer calls the function, and this library calls it instead.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};

@@ -70,7 +70,8 @@ pub(super) fn rule() -> Option<&'static RangeRule> {
     }))
 }
 
-/// Notes that the ranges of some module reach this library from now on.
+/// Called when a module of the program has accepted this library as its tool. From then on the module's ranges reach
+/// this library.
 pub(crate) fn met() {
     MET.store(true, Ordering::Relaxed);
 }
@@ -134,8 +135,8 @@ impl RangeRule {
     }
 }
 
-/// Notes that a range has just been pushed, and the iteration that ends with it, if any. `begins` is the value that
-/// the function [`begins`] returned before the push.
+/// Called after a range was pushed. Stores the iteration that ends with the range, if there is one. `begins` is the
+/// value that the function [`begins`] returned before the push.
 #[inline]
 pub(crate) fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
@@ -207,8 +208,9 @@ pub(crate) fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Notes whether a registered string matches the step rule, so that ranges with its handle can be counted. `handle`
-/// is the handle that another tool or [`super::kept`] has issued, or `None`. Returns the handle that the program gets.
+/// Called when the program has registered a string. If the string matches the step rule, stores its handle, so that
+/// ranges with this handle are counted. `handle` is the handle that another tool or [`super::kept`] has issued, or
+/// `None`. Returns the handle that the program gets.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -235,11 +237,12 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// Notes whether a new domain has the name that the step rule requires. `handle` is the handle that another tool or
-/// [`super::kept`] has issued, or `None`. Returns the handle that the program gets.
+/// Called when the program has created a domain. If the domain has the name that the step rule requires, stores its
+/// handle. `handle` is the handle that another tool or [`super::kept`] has issued, or `None`. Returns the handle that
+/// the program gets.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
-    // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
-    // handle, because each has its own stack of ranges.
+    // Issue a new number: nothing uses a domain's handle as an address, so the handle need not be an address. Each
+    // domain needs a different handle, because each domain has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain
@@ -256,7 +259,8 @@ pub(crate) fn domain_destroyed(handle: Handle) {
     }
 }
 
-/// Resets the state in the child process after a fork, where no lock is held.
+/// Releases the locks of the rule's tables in the child process after a fork: the threads that held them do not exist
+/// in the child.
 fn in_child(alone: &OnlyThread) {
     if let Some(rule) = RULE.get() {
         rule.domains.in_child(alone);
@@ -298,7 +302,7 @@ mod tests {
     const WINDOWS: (&str, &str) = ("TLLMPROF_START_STOP", "1000");
 
     fn text(text: &CStr) -> NvtxRangeName<'_> {
-        // SAFETY: the string is terminated, and the name is dropped before it.
+        // SAFETY: the string is terminated, and the name is dropped before the string.
         unsafe { NvtxRangeName::narrow(text.as_ptr()) }
     }
 

@@ -38,7 +38,7 @@ macro_rules! wrappers {
 
         $(
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // No panic: this only calls the function below, which is one copy for all chains (sets of next
+                // No panic: this only calls the function below, which exists once for all chains (sets of next
                 // functions).
                 #[inline(never)]
                 #[allow(unused_unsafe, reason = "not every function reads its arguments")]
@@ -227,7 +227,7 @@ mod tests {
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 
-    /// A function of the test's simulated tool. Notes its arguments and returns 77.
+    /// A function of the test's simulated tool. Stores its arguments in [`CALLS`] and returns 77.
     unsafe extern "C-unwind" fn tools(first: usize, second: usize) -> usize {
         CALLS.set((CALLS.get().0 + 1, [first, second]));
         77

@@ -20,7 +20,7 @@ pub(crate) enum Role {
     /// A function of the CUDA runtime, which calls the driver.
     Runtime(Call),
     /// Either version of `cuGetProcAddress`. The function that it returns is replaced by a stub (code of this library
-    /// that leads to the real function).
+    /// that leads to the function itself).
     ProcAddress,
     /// A function with which a profiler attaches or releases CUPTI.
     Cupti(CuptiCall),
@@ -63,7 +63,8 @@ impl Role {
         }
     }
 
-    /// Returns the handler that the thunk (the description) of a function with this role must have now.
+    /// Returns the handler that the thunk (the description) of a function with this role must have at present. The
+    /// handler of a driver function depends on the purposes for which the function's calls are needed.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => CallUses::now().handler(call) as *mut c_void,

@@ -165,8 +165,8 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // If GPU work is attributed to scopes, calls that change graphs must be handled. During a stream
-            // capture, launches must be handled, too.
+            // If GPU work is attributed to scopes, the library must see calls that change graphs return. During a
+            // stream capture, it must see launches return, too.
             let graphs = CallUses {
                 graphs: true,
                 ..NONE

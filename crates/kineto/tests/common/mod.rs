@@ -25,7 +25,7 @@ pub(crate) fn event(
     })
 }
 
-/// Returns an event of GPU work.
+/// Returns an event of GPU work, with its start and duration in microseconds.
 pub(crate) fn work(
     category: &str,
     name: &str,

@@ -11,9 +11,9 @@ const SURE_AFTER: u32 = 32;
 /// Number of periods (intervals between two occurrences of the call site) after which a choice counts as reliable,
 /// for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Number of launches that the periods (intervals between two occurrences of the call site) before a reliable choice
-/// should contain together. This is about the number of launches in a few iterations of a model with many layers.
-/// Graphs are not counted.
+/// Number of launches that all periods (intervals between two occurrences of the call site) together should contain
+/// before a choice counts as reliable. This is about the number of launches in a few iterations of a model with many
+/// layers. Applies only to periods without graph launches.
 const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
 /// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
@@ -26,7 +26,7 @@ const MIN_DURATION: u64 = 3_000_000_000;
 /// if each period lasts at least `BEYOND_LAYERS`. This minimum applies even if fewer periods last `MIN_DURATION`
 /// together.
 const MIN_SURE: u64 = 8;
-/// If one in this number of intervals is longer than usual, the call site is considered missing in many steps.
+/// If at least one in this number of intervals is longer than usual, the call site is considered missing in many steps.
 const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;

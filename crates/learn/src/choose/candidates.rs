@@ -12,9 +12,9 @@ use crate::site::LEVELS;
 use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
-    /// Sums up the work of the followed threads, and links the occurrences of every call site at every level
-    /// of context (number of preceding calls). Results for entries that were listed before are reused if the
-    /// followed threads are still the same.
+    /// Sums up the work of the followed threads (those that launch for the loop), and links the occurrences of every
+    /// call site at every level of context (number of preceding calls). Results for entries that were listed before are
+    /// reused if the followed threads are still the same.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = ListContents {
@@ -48,8 +48,8 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // The followed threads have launched nothing since the last occurrence of the call site. So no
-                    // iteration ended at this occurrence.
+                    // The followed threads (those that launch for the loop) have launched nothing since the last
+                    // occurrence of the call site. So no iteration ended at this occurrence.
                     continue;
                 }
                 if slot.used {

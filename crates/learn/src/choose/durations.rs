@@ -38,7 +38,7 @@ impl Scratch {
     /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals of
     /// `inner` and one long interval at the end. The number of short intervals must vary. It must also stay small,
     /// because the intervals between arriving requests look similar. If `early` is true, fewer passes suffice: the
-    /// result then means that the pattern may turn out to hold.
+    /// result then means that all passes may turn out to have this form when more passes have been seen.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[HistoryEntry],

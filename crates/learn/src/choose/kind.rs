@@ -6,7 +6,8 @@ use crate::call::SiteCall;
 use crate::history::HistoryEntry;
 
 impl Scratch {
-    /// Returns the steadiest of the call sites that occur about as often as `chosen`.
+    /// Returns the steadiest of the call sites that occur about as often as `chosen`: the site with the fewest missing
+    /// and surplus occurrences, with some preference for copies to the host.
     pub(super) fn best_of_its_kind(
         &self,
         entries: &[HistoryEntry],

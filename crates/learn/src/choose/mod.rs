@@ -33,8 +33,8 @@ const CONTENDER: u32 = 3;
 /// Number of launches below which an interval may be a layer of a model. For such small intervals, a rarer call site
 /// needs to explain only a smaller share of the work to replace a more frequent one.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// An occurrence from before the choice counts as an iteration only if the work before it is at least the usual work
-/// divided by this number.
+/// When a site is chosen, its earlier occurrences in the history are counted as iterations. Such an occurrence counts
+/// only if the work since the previous counted occurrence is at least the usual work divided by this number.
 const MIN_WORK_DIVISOR: u32 = 4;
 /// A number of periods (intervals between two occurrences of the call site) that exceeds the number of layers of any
 /// model. After this many periods without a model's first and last kernels, the periods cannot be layers.
@@ -46,7 +46,7 @@ pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// the sampling of a token. An interval with this many launches more than a layer may contain them.
 const ENDS: u32 = 4;
 /// Minimum number of waits and copies in an interval that counts as busy, like a layer that loops over its experts.
-/// Before and after its layers, a model has fewer.
+/// The part of a model before and after its layers has fewer waits and copies.
 const BUSY: usize = 8;
 /// Longest context that may identify an outer loop, as a level (an index into `site::REACH`). With a longer context,
 /// iterations that only alternate between two kernels, or that follow a prefill step, look like an outer loop.
@@ -59,16 +59,16 @@ const MAX_SLOTS: usize = 1024;
 const MAX_CANDIDATES: usize = 192;
 const END: u16 = u16::MAX;
 
-/// Working memory of a choice. The lists stay in memory between choices, so that the next choice processes only new
-/// entries.
+/// Working memory for the choice of a call site. The lists stay in memory between choices, so that the next choice
+/// processes only new entries.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: ListContents,
     /// For each level of context and each history entry, the index of the next entry with the same key
     /// (occurrence of the same call site).
     next: [[u16; MAX_ENTRIES]; LEVELS],
-    /// For each history entry, the total work of the followed threads (those that launch for the loop) up to and
-    /// including the entry.
+    /// For each history entry, the total work, in launches, of the followed threads (those that launch for the loop) up
+    /// to and including the entry.
     work: [u32; MAX_ENTRIES],
     /// For each history entry, the cumulative number of graphs in `work`.
     graphs: [u32; MAX_ENTRIES],
@@ -99,14 +99,14 @@ struct SiteSlot {
     first: u16,
     last: u16,
     count: u16,
-    /// Cumulative work of the followed threads up to the history entry `last`.
+    /// Cumulative work of the followed threads (those that launch for the loop) up to the history entry `last`.
     at: u32,
     /// A hash of the indices of all entries at which the call site occurs.
     signature: u32,
 }
 
-/// A chosen call site with its evidence: the number of its occurrences in the whole history, and the followed
-/// threads' work since its last occurrence.
+/// A chosen call site with its evidence: the number of its occurrences in the whole history, and the work of the
+/// followed threads (those that launch for the loop) since its last occurrence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: LearnedRule,

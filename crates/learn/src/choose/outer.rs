@@ -8,7 +8,8 @@ use crate::history::HistoryEntry;
 /// Minimum share of the work, in thousandths, that a rarer call site must explain to replace a more frequent one. A
 /// call site explains the additional work in the intervals in which it occurs.
 const EXPLAINED: u64 = 60;
-/// Like [`EXPLAINED`], for intervals with little work.
+/// Like [`EXPLAINED`], for intervals with less work than [`LITTLE_TO_EXPLAIN`] if each pass has the same number of
+/// them.
 const EXPLAINED_OF_LITTLE: u64 = 10;
 /// Minimum share of the work, in thousandths, that must be in the large interval of each pass (the stretch between
 /// two occurrences of the outer call site). `MOST_IN_LARGE_OF_EQUAL` applies if all passes have the same number of
@@ -17,10 +18,10 @@ const MOST_IN_LARGE: u64 = 600;
 const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 /// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
-/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
-/// occurrences of the outer call site. More uneven passes are taken for requests that arrive at random, whose
-/// unevenness reached 740 in measurements. In speculative decoding, the number of inner intervals varies with the
-/// number of drafted tokens, whose unevenness stays below this limit.
+/// Maximum unevenness of the number of inner intervals per pass: the mean deviation from the mean, in thousandths of
+/// the mean. A pass is the stretch between two occurrences of the outer call site. More uneven passes are taken for
+/// requests that arrive at random, whose unevenness reached 740 in measurements. In speculative decoding, the number of
+/// inner intervals varies with the number of drafted tokens, whose unevenness stays below this limit.
 const MAX_UNEVENNESS: u64 = 600;
 /// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
 /// each iteration.
@@ -362,9 +363,9 @@ impl Scratch {
         })
     }
 
-    /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that it is no loop around `inner`: the
-    /// work between its occurrences is less than 1.5 times that of `inner`. `outer` has fewer occurrences only
-    /// because it began later or stopped earlier.
+    /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that `outer` is no loop around `inner`:
+    /// the work between two occurrences of `outer` is less than 1.5 times the work between two occurrences of `inner`.
+    /// `outer` has fewer occurrences only because it began later or stopped earlier.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }

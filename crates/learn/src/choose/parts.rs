@@ -189,9 +189,8 @@ fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     most.map_or((0, 0), |part| (part, times[part % MAX_PARTS]))
 }
 
-/// Returns a measure of how improbable it is that in `agreeing` of `steps` steps the longest pause comes
-/// before the same part by chance: the exponent of a power of two, in 256ths. By chance, one step in `each`
-/// agrees.
+/// Returns a measure of how improbable it is that in `agreeing` of `steps` steps the longest pause comes before the
+/// same part by chance. A probability of 2^-n gives the result 256 n. By chance, one step in `each` agrees.
 fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     if agreeing * 100 < steps * MIN_AGREEING {
         return 0;

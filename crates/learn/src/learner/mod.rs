@@ -29,7 +29,7 @@ pub enum LearnerState {
     Learning,
     /// The learner has a rule, and reports each iteration that opens.
     Settled,
-    /// The pattern of the last rule no longer recurs. No iteration opens until the learner finds a new rule.
+    /// The calls no longer recur as the last rule requires. No iteration opens until the learner finds a new rule.
     Lost,
 }
 
@@ -48,7 +48,7 @@ pub struct Learner {
     scratch: Scratch,
     state: LearnerState,
     rule: LearnedRule,
-    /// Number of iterations that have closed, including those that were found only afterwards in the history.
+    /// Number of iterations that have closed, including iterations that were found only later in the history.
     closed: u64,
     /// Number of iterations that closed before the oldest entry of the history.
     before: u64,
@@ -57,15 +57,15 @@ pub struct Learner {
     confirmed: u64,
     /// True if the rule for iterations has held for long enough to count as reliable.
     understood: bool,
-    /// Work of a new pattern in launches, counted from its beginning until the learner noticed that the old pattern
-    /// had ended.
+    /// Work of a new loop in launches, from the new loop's beginning until the learner noticed that the loop of the
+    /// last rule had ended.
     unseen: u32,
     /// Value of `closed` (the number of closed iterations) at the time when the rule became
     /// reliable.
     since: u64,
     /// Number of history entries that were recorded before the count of iterations began.
     uncounted: usize,
-    /// True if no entries are recorded any more, because the rule needs neither a new choice nor a check.
+    /// True if no history entries are recorded any more, because the rule needs neither a new choice nor a check.
     resting: bool,
     /// The number of history entries at which the learner next examines the history.
     look: usize,
@@ -76,7 +76,7 @@ pub struct Learner {
     /// Number of iterations since the last iteration that may have contained a model's first and last kernels in
     /// addition to a layer.
     even: u32,
-    /// Number of entries since the learner last checked which threads launch.
+    /// Number of history entries since the learner last checked which threads launch.
     check: usize,
     /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
     /// a new choice is needed soon.
@@ -85,9 +85,11 @@ pub struct Learner {
     foremost: usize,
     /// Number of further history entries for which the learner watches a new choice before it rests (records no calls).
     watch: usize,
-    /// For each thread slot, the thread's cumulative work at the time of its last history entry.
+    /// For each thread slot, the thread's cumulative work (launches of kernels and graphs) at the time of its last
+    /// history entry.
     seen: [ThreadLaunches; THREADS],
-    /// Cumulative work of the followed threads (those that launch for the loop) at the end of the last iteration.
+    /// Cumulative work (launches of kernels and graphs) of the followed threads (those that launch for the loop) at the
+    /// end of the last iteration.
     at: ThreadLaunches,
     /// The thread whose copy has ended an iteration, until that thread waits for the copy. Only then does the next
     /// iteration open. `None` if no such wait is expected.
@@ -122,8 +124,9 @@ pub struct Learner {
     /// Number of parts of the current iteration that have ended; 0 if iterations have no parts.
     part: u32,
     pauses: Pauses,
-    /// A thread that has reached the call site but is not followed yet. It may join the followed threads. The values
-    /// are its number, its work at that time, and the followed threads' work at that time.
+    /// A thread that has reached the call site but is not followed yet. It may join the followed threads (those that
+    /// launch for the loop). The values are its number, its work at that time, and the followed threads' work at that
+    /// time.
     heir: Option<(u32, ThreadLaunches, ThreadLaunches)>,
     /// The search for repeating launches, for loops without waits.
     periods: Periods,
@@ -215,7 +218,7 @@ impl Learner {
         *self = Self::new();
     }
 
-    /// Returns the state of the learner: no rule yet, a rule, or a rule whose pattern has ended.
+    /// Returns the state of the learner: no rule yet, a rule, or a rule whose loop has ended.
     #[must_use]
     pub fn state(&self) -> LearnerState {
         if self.counts_passes() {
@@ -225,7 +228,7 @@ impl Learner {
         }
     }
 
-    /// Returns the rule for iterations. If the pattern has ended, this is the last rule. Returns `None` while
+    /// Returns the rule for iterations. If the loop of the rule has ended, this is the last rule. Returns `None` while
     /// learning.
     #[must_use]
     pub fn rule(&self) -> Option<LearnedRule> {
@@ -238,7 +241,7 @@ impl Learner {
         (self.state != LearnerState::Learning).then_some(self.rule)
     }
 
-    /// Returns the number of iterations that have closed, including those found only afterwards in the
+    /// Returns the number of iterations that have closed, including iterations that were found only later in the
     /// history.
     #[must_use]
     pub fn detected(&self) -> u64 {
@@ -279,7 +282,7 @@ impl Learner {
         self.understood && matches!(self.state, LearnerState::Settled)
     }
 
-    /// Notes that a window (a recorded interval) has opened. From now on, iterations are not reinterpreted as parts
+    /// Called when a window (a recorded interval) has opened. From then on, iterations are not reinterpreted as parts
     /// of longer ones.
     pub fn rely(&mut self) {
         self.relied_on = true;
@@ -395,8 +398,8 @@ impl Learner {
         }
     }
 
-    /// Notes that the process made `calls` calls that the learner had not asked for, the latest of them by `thread`.
-    /// By such calls the learner notices that a pattern has ended.
+    /// Counts `calls` calls of the process that the learner had not asked for, the latest of them by `thread`.
+    /// By such calls the learner notices that the loop of its rule has ended.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
         if self.state == LearnerState::Settled {
             self.count_misses(trails, thread, calls);
@@ -535,8 +538,8 @@ impl Learner {
         ends || self.counts_parts()
     }
 
-    /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true if it
-    /// joins them. Servers that run each request on a separate thread need this.
+    /// Decides whether a thread that has reached the call site joins the followed threads (those that launch for the
+    /// loop). Returns true if it joins. Servers that run each request on a separate thread need this.
     ///
     /// A thread joins if the followed threads launch nothing between two occurrences of the call site on this thread.
     /// The thread joins at once if it has just begun to launch and the followed threads are between iterations.

@@ -169,8 +169,8 @@ impl Learner {
         ends && !is_read
     }
 
-    /// Notes that the program has waited, or has copied something to the host. Passes (periods of repeating launches)
-    /// that were counted as iterations may then be parts of iterations.
+    /// Called when the program has waited, or has copied something to the host. Passes (periods of repeating launches)
+    /// that were counted as iterations may then be parts of iterations, and are no longer counted as iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;
@@ -180,7 +180,7 @@ impl Learner {
     }
 
     /// Stops counting passes (periods of repeating launches) as iterations. The number of iterations may change,
-    /// because no window (recorded interval) has relied on it yet.
+    /// because no window (recorded interval) has been opened by this number yet.
     fn give_up_passes(&mut self) {
         self.state = LearnerState::Learning;
         self.follows_passes = false;

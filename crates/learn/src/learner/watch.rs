@@ -4,12 +4,13 @@
 use super::{Learner, LearnerState};
 use crate::trail::Trails;
 
-/// Limit for the work without an occurrence of the call site. If it is exceeded, the pattern has ended. The limit is
-/// `GONE` times the work of the longest period (interval between two occurrences), plus `GONE_WORK` launches.
+/// Limit for the work without an occurrence of the call site. If the limit is exceeded, the loop counts as ended. The
+/// limit is `GONE` times the work of the longest period (interval between two occurrences), plus `GONE_WORK` launches.
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// Limit for the number of waits without an occurrence of the call site. If it is exceeded, the pattern has ended. The
-/// limit is `GONE_PERIODS` times the waits of a period (interval between two occurrences), plus `GONE_WAITS`.
+/// Limit for the number of waits without an occurrence of the call site. If the limit is exceeded, the loop counts as
+/// ended. The limit is `GONE_PERIODS` times the waits of a period (interval between two occurrences), plus
+/// `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
 /// One in this number of the calls that are not at the call site is examined.
@@ -27,7 +28,7 @@ const JUDGED_PERIODS: u32 = 32;
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// Called for a call that is not at the chosen call site. Checks whether the pattern has ended. Only one call in
+    /// Called for a call that is not at the chosen call site. Checks whether the loop has ended. Only one call in
     /// [`EXAMINED_IN`] is examined, and it counts as that number of calls. The number of calls between two examined
     /// calls varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
@@ -41,8 +42,7 @@ impl Learner {
     }
 
     pub(super) fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        // Waits of a thread that launches nothing may be polling, so they are no sign that the
-        // pattern has ended.
+        // Waits of a thread that launches nothing may be polling, so they are no sign that the loop has ended.
         if !trails.helper(thread) {
             self.waits = self.waits.saturating_add(calls);
         }
@@ -59,7 +59,7 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations that stay counted after the pattern has ended. Iterations of a rule that
+    /// Returns the number of iterations that stay counted after the loop has ended. Iterations of a rule that
     /// never became reliable do not stay counted, because the rule probably counted a warm-up.
     pub(super) const fn standing(&self) -> u64 {
         if self.understood {
@@ -83,7 +83,7 @@ impl Learner {
             self.start_recording(trails);
         } else {
             // Only the history entries after the last occurrence of the old call site are kept, because they belong
-            // to the new pattern.
+            // to the new loop.
             self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;

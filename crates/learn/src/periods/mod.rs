@@ -20,16 +20,17 @@ use crate::trail::{THREADS, Threads, Trails, slot};
 const LAYER: u32 = 24;
 /// Number of launches below which a repeating period (a series of launches that recurs) may be one layer of a model.
 const LITTLE: u32 = 96;
-/// Number of sets into which the table of contexts is divided. Each set has room for [`WAYS`]
-/// contexts.
+/// Number of sets into which the table of contexts (a launch with the launches before it) is divided. Each set has room
+/// for [`WAYS`] contexts.
 const SETS: usize = 56;
 const WAYS: usize = 8;
-/// Number of launches between two examinations of all contexts.
+/// Number of launches between two examinations of all contexts (a launch with the launches before it).
 const LOOK_EVERY: u32 = 32;
 /// Maximum number of different interval lengths that are compared for one thread. For each length, only the context
 /// with the highest rank (see [`Periods::rank`]) is compared.
 const MAX_INTERVALS: usize = 24;
-/// Number of launches between two checks of the number of contexts that were lost for lack of room.
+/// Number of launches between two checks of the number of contexts (a launch with the launches before it) that were
+/// lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
 /// Maximum number of contexts that may be lost for lack of room, in [`LOSSES_COUNTED_EVERY`] launches. If
 /// more are lost, only half as many contexts are sampled from then on.
@@ -66,17 +67,18 @@ pub enum Launches {
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
-    /// Number of low bits of a context's key that must be zero for the context to be stored. Other contexts
-    /// are not stored, to save room.
+    /// Number of low bits of the key of a context (a launch with the launches before it) that must be zero for the
+    /// context to be stored. Other contexts are not stored, to save room.
     sampled: u32,
-    /// Number of contexts lost for lack of room since the last check (see `LOSSES_COUNTED_EVERY`).
+    /// Number of contexts (a launch with the launches before it) lost for lack of room since the last check (see
+    /// `LOSSES_COUNTED_EVERY`).
     lost: u32,
     /// Number of launches that the current search has examined.
     seen: u32,
     /// True if the search for repeating launches is over or paused.
     is_idle: bool,
     pauses: u32,
-    /// Total work of the threads in `threads` at the time when the search was paused.
+    /// Total work, in launches, of the threads in `threads` at the time when the search was paused.
     paused_at: u32,
     /// Threads that have launched since the search began.
     threads: Threads,

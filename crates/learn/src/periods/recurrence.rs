@@ -17,9 +17,10 @@ const EXPLAINED: u64 = 60;
 const UNCOVERED: u64 = 250;
 /// Minimum number of launches that a model makes outside its layers: in its first and last kernels.
 const ENDS: u32 = 4;
-/// Number of equal intervals at which all counts are halved, so that older intervals count less.
+/// When the number of equal intervals reaches this number, all counts of intervals are halved, so that older intervals
+/// count less.
 const HALVED_AT: u16 = 128;
-/// Minimum number of equal intervals before a context counts as steady.
+/// Minimum number of equal intervals before a context (a launch with the launches before it) counts as steady.
 const MIN_INTERVALS: u16 = 8;
 /// Minimum number of runs (series of equal intervals) before their lengths are compared.
 const MIN_RUNS: u16 = 4;
@@ -36,7 +37,7 @@ pub(crate) struct Recurrence {
     pub is_used: bool,
     /// Number of times that the context has occurred.
     pub count: u32,
-    /// The thread's cumulative work when the context occurred last.
+    /// The thread's cumulative work (launches of kernels and graphs) when the context occurred last.
     at: ThreadLaunches,
     /// Number of waits of the process when the context occurred last.
     waits: u32,

@@ -115,8 +115,8 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     const ratio = devicePixelRatio;
     const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
     const bottom = bbox.top + bbox.height;
-    // For each phase, the longest time in the current pixel: first of iterations that count in
-    // figures, then of iterations that do not count, which are drawn in the background.
+    // For each phase, the longest time in the current pixel: first of iterations that the figures
+    // include, then of iterations that the figures leave out, which are drawn in the background.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
     let waited = 0;

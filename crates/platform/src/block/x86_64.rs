@@ -17,8 +17,8 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Reads the word relative to
-/// the thread pointer, because the block's address is in another cache line.
+/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Reads the word relative to the thread
+/// pointer, because computing the block's address would read another cache line.
 #[inline(always)]
 pub(crate) fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };

@@ -1,6 +1,6 @@
-//! Tests of modules with damaged tables: reading them may give no or wrong values, but must not crash. A preloaded
-//! library meets libraries that packers and protectors have changed. The loader can use the tables of such libraries,
-//! but parts that the loader does not read may be damaged.
+//! Tests of modules with damaged tables. Reading such tables may give no values or wrong values, but must not crash.
+//! A preloaded library meets libraries that packers and protectors have changed. The loader can use the tables of such
+//! libraries, but parts that the loader does not read may be damaged.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ const CHANGED: u64 = 2000;
 struct Copy {
     bytes: Vec<u64>,
     headers: Vec<Elf64_Phdr>,
-    /// The lowest address of the module, as in its file. `dynamic` is the offset of the dynamic section in
-    /// the copy.
+    /// `start` is the lowest virtual address in the module's program headers. `dynamic` is the offset of the dynamic
+    /// section in the copy.
     start: usize,
     dynamic: usize,
 }
@@ -74,7 +74,7 @@ impl Copy {
         }
     }
 
-    /// Reads the copy as a module, and runs `look` on that module.
+    /// Reads the copy as a module, and runs `look` on that module (`None` if the copy cannot be read as a module).
     fn with<T>(&self, look: impl FnOnce(Option<&ElfModule>) -> T) -> T {
         // SAFETY: the description consists of numbers and pointers, for which zeros are valid values.
         let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
@@ -92,7 +92,7 @@ impl Copy {
     }
 }
 
-/// Reads all data of a module. Returns a number that is larger the more data could be read.
+/// Reads all tables of a module. Returns a number that is larger the more of the tables could be read.
 fn read_all(module: &ElfModule) -> usize {
     let mut seen = usize::from(module.soname().is_some());
     module.each_needed(|name| seen += name.to_bytes().len());
@@ -177,7 +177,7 @@ fn damaged_tables_are_survived() {
     assert!(unread > 0, "no damage was seen");
 }
 
-/// Tests a System V hash table (not GNU's) with a circular chain.
+/// Tests that a lookup ends in a System V hash table (not GNU's) with a circular chain.
 #[test]
 fn a_chain_that_never_ends_is_left() {
     let (mut copy, _) = small();
@@ -202,7 +202,7 @@ fn a_chain_that_never_ends_is_left() {
     });
 }
 
-/// Tests a table that states that billions of symbols are undefined.
+/// Tests that a lookup survives a hash table that states that billions of symbols are undefined.
 #[test]
 fn a_count_beyond_the_segment_is_not_believed() {
     let (mut copy, _) = small();

@@ -11,11 +11,11 @@ use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 /// The segments of a loaded module. Its tables are read through this type, and nothing outside the segments
 /// is read, even if a damaged table refers to it.
 ///
-/// A value is valid as long as the module stays loaded. [`super::walk`] keeps a module loaded while it visits the
+/// A `Memory` is valid as long as the module stays loaded. [`super::walk`] keeps a module loaded while it visits the
 /// module.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    /// The difference between an address in memory and the same address in the module's file.
+    /// The load bias: the address of a byte in memory minus its virtual address in the module's file.
     base: usize,
     headers: *const Elf64_Phdr,
     header_count: usize,
@@ -34,7 +34,6 @@ impl Memory {
         }
     }
 
-    /// Returns the module's program headers.
     pub(crate) fn headers(&self) -> &[Elf64_Phdr] {
         // SAFETY: the loader's table has this length, and stays as long as the module (see `described_by`).
         unsafe { slice::from_raw_parts(self.headers, self.header_count) }
@@ -45,12 +44,12 @@ impl Memory {
         self.base.wrapping_add(address as usize)
     }
 
-    /// Returns the offset from addresses in the module's file to addresses in memory.
+    /// Returns the load bias: the number to add to a virtual address in the module's file to get the address in memory.
     pub(crate) const fn base(&self) -> usize {
         self.base
     }
 
-    /// Returns the segments that are mapped with all of these rights (`PF_R`, `PF_W`, `PF_X`).
+    /// Returns the address ranges of the segments that are mapped with all of these rights (`PF_R`, `PF_W`, `PF_X`).
     fn segments(&self, rights: u32) -> impl Iterator<Item = Range<usize>> {
         let mapped = self
             .headers()
@@ -102,7 +101,8 @@ impl Memory {
         is_there
     }
 
-    /// Returns the entries of a table at `address`, each of `N` bytes, up to the end of the segment.
+    /// Returns the entries of a table at `address`, each of `N` bytes, up to the end of the segment. There are none if
+    /// `address` is not in a readable segment.
     pub(crate) fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
         let room = self.room_at(address, PF_R).unwrap_or(0);
         (0..room / N).map(move |index| {
@@ -127,7 +127,8 @@ impl Memory {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// Returns the terminated string at `address`, which has at most `most` bytes including the terminator.
+    /// Returns the terminated string at `address`. Returns `None` if no terminator is among the first `most` bytes
+    /// that lie in the readable segment.
     pub(crate) fn string(&self, address: usize, most: usize) -> Option<&CStr> {
         let room = self.room_at(address, PF_R)?.min(most);
         // SAFETY: the bytes lie in a segment of the module that is mapped for reading, in a table that no code writes
@@ -136,8 +137,8 @@ impl Memory {
         CStr::from_bytes_until_nul(bytes).ok()
     }
 
-    /// Returns the word at `address` in data that the loader may write, or `None` if the word is not aligned or not
-    /// mapped.
+    /// Returns the pointer-sized word at `address`. Returns `None` if the word is not aligned, or if no segment that
+    /// is both readable and writable contains it.
     pub(crate) fn slot(&self, address: usize) -> Option<&AtomicUsize> {
         let room = self.room_at(address, PF_R | PF_W)?;
         let is_whole = address.is_multiple_of(align_of::<usize>()) && room >= size_of::<usize>();
@@ -147,7 +148,7 @@ impl Memory {
     }
 }
 
-/// Returns the 64-bit number at `offset` of an entry, or 0 if the entry is too short.
+/// Returns the 64-bit number at `offset` in a table entry, or 0 if the entry is too short.
 pub(crate) fn double_word(entry: &[u8], offset: usize) -> u64 {
     let bytes = entry.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))

@@ -32,9 +32,9 @@ struct Link {
     next: *const Link,
 }
 
-/// Visits the modules outside the initial linker namespace for whose file names `is_wanted` returns true. No
-/// module is unloaded meanwhile. Before glibc 2.35 the loader does not list the other namespaces, so no
-/// module is visited.
+/// Visits the modules outside the initial linker namespace that `is_wanted` selects. `is_wanted` gets the name of a
+/// module's file without the folder. No module is unloaded during the visits. Before glibc 2.35 the loader does not
+/// list the other namespaces, so no module is visited.
 pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&ElfModule)) {
     // A walk over the initial namespace holds the loader's lock, which all namespaces share. So the lists of modules
     // do not change during the walk.
@@ -73,8 +73,8 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
     });
 }
 
-/// Returns the module that an entry of the loader's list describes. Returns `None` if the module's file header is not
-/// mapped at its load address. For shared libraries, the header is mapped there.
+/// Returns the module that `link`, an entry of the loader's list of modules, describes. Returns `None` if the module's
+/// file header is not mapped at its load address. For shared libraries, the header is mapped there.
 fn described(link: &Link) -> Option<ElfModule> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;

@@ -25,12 +25,12 @@ pub struct Slot<'a> {
     pub name: &'a CStr,
     /// The symbol version that the module requires, or `None` for any version.
     pub version: Option<&'a CStr>,
-    /// True if the loader may fill the slot at the first call (lazy binding). Until then the slot holds an
-    /// address in its own module.
+    /// True if the loader may fill the slot at the first call (lazy binding). Until then the slot holds the address of
+    /// code in the module that the slot belongs to.
     pub may_be_lazy: bool,
 }
 
-/// A function that a module defines.
+/// A function in the symbol table of a module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DefinedFunction {
     pub address: usize,
@@ -39,12 +39,12 @@ pub struct DefinedFunction {
 }
 
 impl ElfModule {
-    /// Returns the module's program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
         self.memory.headers()
     }
 
-    /// Reads memory that is mapped from the module's file. Returns false and reads nothing if not all of it is mapped.
+    /// Fills `buffer` with the bytes from `address` on. Returns false and reads nothing if not all of these bytes are
+    /// mapped from the module's file.
     #[must_use]
     pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let in_file = address.wrapping_sub(self.base);
@@ -52,7 +52,7 @@ impl ElfModule {
     }
 
     /// Converts an address, relative to the module's base, to an offset in its file. Returns `None` if not all of the
-    /// `length` bytes from there are in the file.
+    /// `length` bytes from `address` on are in the file.
     pub fn file_offset(&self, address: usize, length: usize) -> Option<u64> {
         self.headers().iter().find_map(|header| {
             let offset = (address as u64).checked_sub(header.p_vaddr)?;
@@ -62,8 +62,8 @@ impl ElfModule {
         })
     }
 
-    /// Visits the GOT slots of functions for whose names `wanted` returns true. Relocations with an addend are
-    /// skipped, because they are for data.
+    /// Visits the GOT slots of the functions that `wanted` selects by name. Relocations with an addend are skipped,
+    /// because they are for data.
     pub fn each_slot(&self, wanted: impl Fn(&CStr) -> bool, mut visit: impl FnMut(Slot<'_>)) {
         for (table, size) in self.tables.relocations {
             let count = if table == 0 {
@@ -77,8 +77,8 @@ impl ElfModule {
         }
     }
 
-    /// Returns the slot that the relocation `entry` describes, if the slot is for a function for whose name
-    /// `wanted` returns true.
+    /// Returns the slot that the relocation `entry` describes, if the slot is for a function that `wanted` selects by
+    /// name.
     fn slot(
         &self,
         entry: &[u8; size_of::<Elf64_Rela>()],
@@ -116,8 +116,8 @@ impl ElfModule {
         is_bound
     }
 
-    /// Returns the symbol that the module defines under `name`. If the module has symbol versions, the version must be
-    /// `version`, or the default version if that is `None`.
+    /// Returns the symbol that the module defines under `name`. If the module has symbol versions, the symbol must have
+    /// the version `version`. If `version` is `None`, it must have the default version.
     pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<DefinedFunction> {
         let symbol = self.defined(name, version)?;
         Some(DefinedFunction {
@@ -127,7 +127,7 @@ impl ElfModule {
     }
 
     /// Returns the address range of a function that the module defines, in its default version. The range is empty if
-    /// the module does not state the size.
+    /// the module does not state the size. Returns `None` if the module does not define the function, or as an IFUNC.
     pub fn code_of(&self, name: &CStr) -> Option<Range<usize>> {
         let symbol = self.defined(name, None)?;
         let start = self.base.wrapping_add(symbol.value);

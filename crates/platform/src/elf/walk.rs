@@ -1,5 +1,5 @@
-//! The walk over the loaded modules. A fork waits until walks have ended, because in the child the loader's
-//! lock would stay locked.
+//! The walk over the loaded modules. A walk holds the loader's lock. So a fork waits until walks have ended: otherwise
+//! the lock would stay locked in the child.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -26,13 +26,13 @@ lifecycle::global! {
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// A number that increases in each child process. A walk over the modules stores it at its beginning, so that a
-    /// walk that began before a fork is recognized.
+    /// A number that is larger by one in a child process than in its parent. A walk over the modules stores it at its
+    /// beginning, so that a walk that began before a fork is recognized.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// The longest time that a fork waits for walks over the modules to end. A walk is short, but the kernel may not
-/// schedule its thread.
+/// The longest time that a fork waits for walks over the modules to end. A walk is short, but its thread may have to
+/// wait for a processor.
 const WALK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that a walk over the modules waits for a fork to end. The fork of a large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ lifecycle::at_fork! {
 }
 
 /// Prevents other threads from starting a walk over the modules during a fork, and waits until their walks have
-/// ended. Does nothing if another thread is forking at the same time.
+/// ended, at most for [`WALK_TIMEOUT`]. Does nothing if another thread is forking at the same time.
 fn before_fork() {
     let us = this_thread();
     if FORKING

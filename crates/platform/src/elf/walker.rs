@@ -1,10 +1,10 @@
 //! Finds the C library's `dl_iterate_phdr`.
 //!
 //! A call through the PLT may reach another library's function of this name. A sanitizer's function must not be called
-//! before the sanitizer is initialised. Another library's function may call `dlsym` to find the C library's function,
-//! and this library may be handling a `dlsym` call at that moment. So the C library's function is found in its symbol
-//! table, through the loader's list of modules. Reading the list up to the C library needs no lock, because these
-//! modules are loaded at start and never unloaded.
+//! before the sanitizer is initialised. Another library's function may call `dlsym` to find the C library's function.
+//! If this library is in its own hook of `dlsym` at that moment, the calls would recurse. So the C library's function
+//! is found in its symbol table, through the loader's list of modules. Reading the list up to the C library needs no
+//! lock, because these modules are loaded at start and never unloaded.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;

@@ -32,7 +32,7 @@ pub enum InstructionKind {
     /// The instruction contains, at the offset `at` in its bytes, the distance from its end to the
     /// address `target`.
     Relative { at: usize, target: usize },
-    /// A branch to `target`. In its long form it has this opcode and a 32-bit distance.
+    /// A branch to `target`. The long form of the branch consists of `opcode` and a 32-bit distance.
     Branch { opcode: [u8; 2], target: usize },
 }
 
@@ -62,8 +62,7 @@ impl PatchableEntry {
     }
 }
 
-/// The places to which a function's instructions may lead, collected while the function is
-/// examined.
+/// The addresses to which a function's instructions may lead, collected while the function is examined.
 struct FunctionFlow {
     function: Range<usize>,
     /// Targets of the function's branches.
@@ -76,7 +75,7 @@ struct FunctionFlow {
 
 impl FunctionFlow {
     /// Adds an instruction. `target` is the address to which the instruction branches; `None` for a call, or if the
-    /// instruction does not branch. Notes in `entry` whether the instruction may lead to another function.
+    /// instruction does not branch. Stores in `entry` that the function may lead to another function, if it does.
     fn note(
         &mut self,
         entry: &mut PatchableEntry,
@@ -115,7 +114,8 @@ impl FunctionFlow {
     }
 }
 
-/// Returns the form in which the instruction is moved to the trampoline (code that runs it elsewhere).
+/// Returns the form in which the instruction is moved to the trampoline (code that runs it elsewhere), or the reason
+/// why it cannot be moved.
 fn moved(
     decoder: &Decoder<'_>,
     instruction: &Instruction,
@@ -242,7 +242,7 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<
     Some(Some(end.wrapping_add_signed(distance as isize)))
 }
 
-/// Returns the word at an address, or `None` if it cannot be read.
+/// Returns the 8-byte word at `address`, or `None` if it cannot be read.
 fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usize> {
     let mut word = [0; 8];
     read(address, &mut word).then(|| usize::from_le_bytes(word))
@@ -264,7 +264,7 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
 struct ReturnAddress {
     /// Distance in bytes from the stack pointer up to the return address. Known only until the first branch.
     above_stack_pointer: Option<i64>,
-    /// Distance in bytes from `rbp` up to the return address, if `rbp` is the frame pointer.
+    /// Distance in bytes from `rbp` up to the return address; `None` if `rbp` is not the frame pointer.
     above_frame_pointer: Option<i64>,
 }
 

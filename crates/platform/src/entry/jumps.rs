@@ -26,7 +26,7 @@ lifecycle::global! {
     static ROUNDS: AtomicU64 = AtomicU64::new(u64::MAX);
 }
 
-/// Notes that the program may have a function for `call` that gets no jump.
+/// Stores that the program may have got a function for `call` that gets no jump.
 pub fn leave_out(call: Call) {
     UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Replaces the code for patching entries on AArch64, where it is not implemented. A function's code is still
+//! Stands in for the code that patches entries on AArch64, where entries are not patched. A function's code is still
 //! examined for reads of its return address.
 
 use super::PatchRefusal;

@@ -5,7 +5,7 @@
 //! Then the jump is written only if it replaces a single instruction and lies in one aligned word, so that one store
 //! writes it: a thread executes either the old instruction or the jump. This also applies to a module that is loaded
 //! later, because its constructors may have started threads. The executable is an exception until it begins to run:
-//! threads at that time belong to other libraries, such as a profiler.
+//! threads at that time belong to other libraries, such as a profiler, and do not execute code of the executable.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::barrier;
 
 const PAGE: usize = 4096;
 
-/// Returns true if the jump can be written while other threads run.
+/// Returns true if a single store can write the jump, so that other threads may run meanwhile.
 pub fn fits_one_store(entry: &PatchableEntry) -> bool {
     let first = entry.moved.first().map_or(0, |moved| moved.bytes.len());
     first >= JUMP && entry.at % 8 + JUMP <= 8

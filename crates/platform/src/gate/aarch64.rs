@@ -65,8 +65,8 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // The thread that closes the gates runs a barrier on every thread afterwards, so this code needs no
-        // barrier.
+        // No barrier is needed between the store above and the load of `CLOSED` below: after the thread that
+        // closes the gates has changed `CLOSED`, it runs a barrier on every thread.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

@@ -22,12 +22,11 @@ impl Drop for Closed {
 }
 
 /// Closes the gates and waits until no thread is in the driver. If a thread is still in the driver after `patience`,
-/// opens the gates and returns `None`: that thread may be waiting for work that another thread has yet to
-/// launch.
+/// opens the gates and returns `None`. That thread may be waiting for work of another thread, which waits at a gate.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
-    // The barrier ensures that every thread that is about to pass a gate is seen. If the kernel does not
+    // After the barrier, this thread sees each thread that was about to pass a gate. If the kernel does not
     // support the barrier, the gates cannot be closed.
     if !barrier::process_wide() {
         return None;
@@ -53,8 +52,8 @@ pub fn open() {
     wake(&CLOSED, i32::MAX);
 }
 
-/// While this value exists, new calls wait at the gates for a limited time. The calls continue when this value is
-/// dropped.
+/// While this value exists, each new call waits at its gate, at most for `MAX_HOLD`. The calls continue when this
+/// value is dropped.
 pub struct HeldCalls(());
 
 impl Drop for HeldCalls {
@@ -65,7 +64,8 @@ impl Drop for HeldCalls {
 
 /// Makes new calls wait at the gates (code in front of the driver's functions) while the calling thread is in the
 /// driver. The driver's lock is not fair: while other threads launch without a pause, the calling thread might not
-/// get the lock for seconds. Threads that are already in the driver continue. Returns `None` if there are no gates.
+/// get the lock for seconds. Threads that are already in the driver continue. Returns `None` if there are no gates, or
+/// if another thread has already closed the gates or made calls wait.
 pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED

@@ -18,7 +18,7 @@ use crate::got::lead;
 use crate::resolve;
 
 lifecycle::global! {
-    /// Value of [`elf::changes`] when the modules were last checked; 0 if never.
+    /// Value of [`elf::changes`] when [`lead_links`] last ran with another result than [`Links::Missed`]; 0 if never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     /// The value of [`elf::changes`] when [`lead_new_links`] last ran.
@@ -35,9 +35,11 @@ lifecycle::global! {
 pub enum Links {
     /// All slots lead to gates, and already did so before this call.
     Led,
-    /// This call has redirected some slots. Calls that began through the slots' old values are not counted.
+    /// This call has redirected some slots. The gates do not count calls that began before it, through the slots' old
+    /// values.
     New,
-    /// Some slots cannot be redirected, so their calls do not pass a gate.
+    /// Some slots cannot be redirected, or a module is still being loaded. Calls through these slots do not pass a
+    /// gate.
     Missed,
 }
 

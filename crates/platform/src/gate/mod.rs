@@ -122,7 +122,7 @@ pub enum GpuUse {
 }
 
 impl GpuUse {
-    /// Returns the value for the function `call`, according to the table of calls.
+    /// Returns [`GpuUse::Maybe`] if calls of the driver function `call` are of a kind that enqueues work on the GPU.
     pub fn from_call(call: Call) -> Self {
         Self::from(call.kind().gives_work())
     }
@@ -192,8 +192,8 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// Returns the function that the program gets in place of `real`, which is not in the table of calls. This is a gate
-/// (code that counts the call) if `real` is a driver function that needs a current context, otherwise `real` itself.
+/// Returns the function that the program gets in place of `real`, for functions that have no [`Call`]. The result is a
+/// gate (code that counts the call) if `real` is a driver function that needs a current context, otherwise `real`.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -206,8 +206,8 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// Returns the gate (code that can hold calls back) in front of a driver function. If gates are not wanted, returns
-/// the function itself.
+/// Returns the gate (code that can hold calls back) in front of a driver function. Returns the function itself if gates
+/// are not wanted, if the function lies in this library, or if the pool of gates is full.
 pub fn before(real: *mut c_void, work: GpuUse) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;

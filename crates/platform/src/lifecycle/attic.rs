@@ -1,6 +1,6 @@
-//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked
-//! child. Their memory is leaked on purpose. A leak checker searches the statics of libraries for pointers.
-//! It finds pointers to this memory in the static buffer of this module, so it reports no leak.
+//! Stores copies of values that are no longer used but must not be dropped, such as the parent's values in a forked
+//! child. The memory that these values own is leaked on purpose. A leak checker searches the statics of libraries for
+//! pointers. It finds pointers to this memory in the static buffer of this module, so it reports no leak.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -13,7 +13,7 @@ use crate::lifecycle;
 /// are leaked without being stored here.
 const WORDS: usize = 1 << 13;
 
-/// A buffer for the kept values, which is never read.
+/// A buffer for copies of the values. No code reads the buffer.
 struct AtticWords(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
 // SAFETY: each word is written once, by the thread that reserved it in `USED`, and is never read.
@@ -27,7 +27,8 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Stores a value that is never dropped. Does not allocate or free memory.
+/// Copies the bytes of a value that is never dropped to the buffer, unless the buffer is full. Does not allocate or
+/// free memory.
 pub fn put<T>(value: T) {
     let value = ManuallyDrop::new(value);
     let words = size_of::<T>().div_ceil(size_of::<usize>());

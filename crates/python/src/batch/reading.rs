@@ -35,7 +35,7 @@ impl<'a, 'py> BatchReading<'a, 'py> {
         }
     }
 
-    /// Returns the name of the attribute that was looked up last.
+    /// Returns the name of the attribute that was looked up last, or `None` if none was looked up yet.
     pub(crate) fn at(&self) -> Option<&'a str> {
         self.text(self.name)
     }

@@ -6,7 +6,7 @@ use crate::object::Object;
 /// class bodies do not.
 const CO_OPTIMIZED: i64 = 1;
 
-/// Calls `act` for each code object that is directly inside `code`, with its name.
+/// Calls `act` with each code object that is directly inside `code`, and with the name of that code object.
 pub(crate) fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
     let kind = code.kind();
     let Some(constants) = code.attr(c"co_consts") else {

@@ -78,8 +78,8 @@ lifecycle::global! {
     static LED: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
 }
 
-/// Makes the interpreter evaluate frames through our evaluator. Returns `None` if that is not
-/// possible.
+/// Makes the interpreter evaluate frames through our evaluator, unless another tool's evaluator is installed. Returns
+/// `None` if the evaluator cannot be read and set, or if test calls show frames with another layout than expected.
 pub(crate) fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
@@ -139,8 +139,9 @@ pub(crate) fn put_again(py: Python<'_>) {
     }
 }
 
-/// Installs our evaluator in the calling thread's interpreter. Returns `None` if another tool's
-/// evaluator is installed there.
+/// Installs our evaluator in the calling thread's interpreter. If another tool's evaluator is installed there, leaves
+/// it and records a problem. Returns `None` if the evaluator cannot be read and set: in 3.8, this is also so if
+/// another tool's evaluator is installed.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
@@ -426,7 +427,8 @@ unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
     marked::find(code)
 }
 
-/// Examines the code object of a frame, at its first call.
+/// Examines the code object of a frame at the first call of the code object. Marks it if it belongs to a requested
+/// function.
 ///
 /// # Safety
 /// The interpreter has passed `frame` to an evaluator.
@@ -455,8 +457,8 @@ fn first_argument<'py>(frame: &InterpreterFrame<'py>, code: &Object<'py>) -> Opt
     frame.argument(&place)
 }
 
-/// Evaluates a frame in 3.9 and 3.10. An unmarked frame is passed on with a jump, so it takes no
-/// extra stack.
+/// Evaluates a frame in 3.9 and 3.10. A frame whose code object has no mark is passed on to CPython's own evaluator
+/// with a jump, so it takes no extra stack.
 ///
 /// If the end of the interpreter or `pthread_exit` ends the thread during a call, the thread is
 /// unwound through this function. So no value that needs to be dropped may live across the call.

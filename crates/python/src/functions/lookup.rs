@@ -14,8 +14,8 @@ pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> 
     py.imported(&CString::new(name).ok()?)
 }
 
-/// Calls `act` for the code object of each function nested in `code` whose qualified name, relative to `code`, has
-/// these `parts`.
+/// Calls `act` for the code object of each function nested in `code` whose qualified name, relative to `code`, consists
+/// of `parts`.
 pub(crate) fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
@@ -33,7 +33,7 @@ pub(crate) fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl Fn
 }
 
 /// Calls `act` for the code object of each function that has the name `wanted` in the module. If
-/// the name belongs to an object that is not a Python function, returns the object's type.
+/// the name belongs to an object that is not a Python function, returns the name of the object's type.
 pub(crate) fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,

@@ -131,7 +131,7 @@ pub(crate) fn is_empty() -> bool {
 }
 
 /// Adds the mark of a code object whose calls are to be reported. Returns false if the code object already has a
-/// different mark.
+/// different mark, or if another thread holds the lock for too long.
 pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
     let changing = CHANGING.lock_for(LOCK_TIMEOUT);
@@ -152,7 +152,7 @@ pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
 fn grow(old: Option<&'static MarkTable>) -> &'static MarkTable {
     let new: &'static MarkTable = Box::leak(Box::new(MarkTable::grown(old)));
     TABLE.set(Some(new));
-    // Other threads may still be reading the old table, so it is kept.
+    // Other threads may still be reading the old table, so it is never freed.
     attic::put(old);
     new
 }

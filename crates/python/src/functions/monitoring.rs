@@ -143,7 +143,8 @@ impl<'py> Monitoring<'py> {
         self.call(c"free_tool_id", number, &[]).map(|_| ())
     }
 
-    /// Takes a free tool number and registers our callbacks for it.
+    /// Takes a free tool number and registers our callbacks for it. Returns `None` if no number is free, or if the
+    /// interpreter raises an exception.
     fn claim(&self) -> Option<AssignedTool> {
         let Some(number) = TOOLS.into_iter().find(|&number| self.is_free(number)) else {
             trouble::tools_are_taken(&TOOLS.map(|number| self.holder(number)).join(", "));

@@ -38,7 +38,7 @@ pub(crate) fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Looks up the name of each function that was found again, to detect that the program has replaced the function. Also
+/// Looks up again the name of each function that was found, to detect that the program has replaced the function. Also
 /// checks that the hooks that report the calls are still installed.
 pub(crate) fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn look_up(py: Python<'_>, module: &Object<'_>, target: &'static Target) -> Opti
     Some(())
 }
 
-/// Returns `MODULE:QUALNAME` for a Python function.
+/// Returns `MODULE:QUALNAME` for a Python function, and `None` for any other object.
 fn name_of(function: &Object<'_>) -> Option<String> {
     function.code()?;
     let (module, name) = (

@@ -12,8 +12,8 @@ use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
-/// Logs the problems that prevented calls from being reported, the functions that were found late, and the functions
-/// that were not found. Allocates nothing.
+/// Logs the problems that prevented calls from being reported, the functions that were found late (so that their
+/// earlier calls may be missing), and the functions that were not found. Allocates nothing.
 pub(crate) fn report() {
     evaluator::ends();
     trouble::report();
@@ -146,8 +146,8 @@ impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // Functions that were found late have a message of their own, so they are not mentioned in
-        // this note.
+        // Functions that were found late (so that their earlier calls may be missing) have a message of their own.
+        // So they are not mentioned in this note.
         let lacks = |target: &Target| {
             let is_found = target.found() != Discovery::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())

@@ -58,7 +58,7 @@ lifecycle::global! {
     static WAIT: AtomicU64 = AtomicU64::new(FIRST_INTERVAL_NS);
 }
 
-/// Examines the modules that an interpreter imported before the library was loaded.
+/// Starts the search for requested functions, first among the modules that the interpreter has already imported.
 pub(crate) fn install(py: Python<'_>) {
     let modules = targets::all();
     if late::is_late() && py.interpreter() == 0 {

@@ -63,7 +63,7 @@ pub(crate) enum By {
     Batch,
 }
 
-/// The time at which a function was found. It shows whether calls may have been missed.
+/// The result of the search for a function. It shows whether calls of the function may have been missed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub(crate) enum Discovery {

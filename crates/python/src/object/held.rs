@@ -42,7 +42,7 @@ impl Held {
         self.0.store(object.release(), Ordering::Release);
     }
 
-    /// Takes the object out and leaves the reference empty.
+    /// Takes the object out and leaves the reference empty. Returns `None` if no object is held.
     pub fn take<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         let raw = self.0.swap(null_mut(), Ordering::AcqRel);
         // SAFETY: the reference was owned, and has no other owner now.

@@ -219,7 +219,8 @@ impl<'py> Python<'py> {
         self.c().interpreter().addr()
     }
 
-    /// Returns the innermost Python frame of the calling thread.
+    /// Returns the innermost Python frame of the calling thread. Returns `None` if there is none, or if CPython does
+    /// not export `PyEval_GetFrame`.
     pub fn frame(self) -> Option<PythonFrame<'py>> {
         // SAFETY: the thread may use the interpreter; the frame is borrowed.
         unsafe { self.share((self.api.current_frame?)()) }.map(PythonFrame)
@@ -342,7 +343,7 @@ impl<'py> Object<'py> {
         self.py.c().attr(self, name)
     }
 
-    /// Returns the object's type.
+    /// Returns `type(self)`.
     pub fn class(&self) -> Option<Object<'py>> {
         self.py.c().type_of(self)
     }
@@ -374,7 +375,8 @@ impl<'py> Object<'py> {
         self.class().is_some_and(is_a)
     }
 
-    /// Returns an attribute of a class or of its bases. Runs no code of the program.
+    /// Returns an attribute of a class or of its bases, or `None` if the object is not a class. Runs no code of the
+    /// program.
     pub fn class_attr(&self, name: &str) -> Option<Object<'py>> {
         if !self.is_class() {
             return None;
@@ -476,7 +478,7 @@ impl<'py> Object<'py> {
         self.py.c().cell_get(self)
     }
 
-    /// Calls `self(*args)`. Returns `None` if the call raised.
+    /// Calls `self(*args)`. Returns `None` if the call raises an exception, which is then cleared.
     pub fn call(&self, args: &[&Object<'py>]) -> Option<Object<'py>> {
         let drop_exception = |raised| {
             self.py.raise(raised);
@@ -485,7 +487,7 @@ impl<'py> Object<'py> {
         self.try_call(args).map_err(drop_exception).ok()
     }
 
-    /// Calls `self(*args)`. Returns the exception if it raised one.
+    /// Calls `self(*args)`. If the call raises an exception, returns the exception.
     pub fn try_call(&self, args: &[&Object<'py>]) -> Result<Object<'py>, Exception> {
         let py = self.py;
         let tuple = py.tuple(args).ok_or_else(|| py.take_exception())?;

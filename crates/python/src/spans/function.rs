@@ -103,12 +103,12 @@ impl RequestedFunction {
         }
     }
 
-    /// Called if an engine calls the function repeatedly while it has no requests.
+    /// Stores that an engine calls the function repeatedly while it has no requests.
     pub(crate) fn polls(&self) {
         self.polls.store(true, Ordering::Relaxed);
     }
 
-    /// Called if an engine waits for requests inside the function.
+    /// Stores that an engine waits for requests inside the function.
     pub(crate) fn idles(&self) {
         self.idles.store(true, Ordering::Relaxed);
     }

@@ -116,7 +116,7 @@ impl Mark {
         self.is_candidate.load(Ordering::Relaxed)
     }
 
-    /// Confirms that the code object is the function's.
+    /// Stores that the code object is the function's, so that the mark is no longer a candidate.
     pub(crate) fn confirm(&self) {
         self.is_candidate.store(false, Ordering::Relaxed);
     }

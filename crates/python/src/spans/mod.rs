@@ -179,7 +179,7 @@ impl Spans {
         })
     }
 
-    /// Counts a call that is not stored because no slot is free.
+    /// Counts a call that is not stored because no slot is free, and records the problem [`Trouble::ManyOpen`].
     fn enter_beyond(&self) {
         self.beyond.set(self.beyond.get() + 1);
         Trouble::ManyOpen.note();
@@ -195,7 +195,8 @@ impl Spans {
         });
     }
 
-    /// Finds the call with this mark and frame, removes it, and passes it to `leaves`.
+    /// Finds the call with this mark and frame, removes it, and passes it to `leaves`. If no such call is stored but
+    /// some open calls were not stored, takes the call for one of these.
     #[inline]
     fn end(&self, frame: usize, mark: &'static Mark, leaves: impl FnOnce(&'static Mark, Entered)) {
         if let Some(place) = self.find(frame, mark) {

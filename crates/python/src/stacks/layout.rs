@@ -11,8 +11,8 @@ use tllmprof_cpython::{ThreadsLayout, WORDS};
 use super::Trouble;
 use crate::version::Version;
 
-/// Returns the layout for a version of CPython. `runtime` is the address of its `_PyRuntime`, which
-/// describes the layout in newer versions.
+/// Returns the layout for a version of CPython, or the reason why the layout is not known. `runtime` is the
+/// address of its `_PyRuntime`, which describes the layout in newer versions.
 pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
     let mut refused = None;
     let layout = Layout::for_minor(version.minor(), || {
@@ -24,7 +24,8 @@ pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
     })
 }
 
-/// Returns the layout of a list of threads for a version of CPython. `runtime` is the address of its `_PyRuntime`.
+/// Returns the layout of the interpreter's list of threads, or `None` if it is not known for this version of CPython.
+/// `runtime` is the address of the interpreter's `_PyRuntime`.
 pub(super) fn find_threads(version: Version, runtime: usize) -> Option<ThreadsLayout> {
     ThreadsLayout::for_minor(version.minor(), || words(runtime).ok())
 }

@@ -59,7 +59,7 @@ impl Snapshot {
     }
 
     /// Returns the copy of a memory range, and copies the range first if necessary. Returns `None` if the range is
-    /// not mapped.
+    /// not mapped, or if the snapshot would exceed [`MAX_BYTES`].
     pub(crate) fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
         let at = self
             .find(address, length)

@@ -65,7 +65,8 @@ impl Chunk {
     }
 }
 
-/// Reads the stack of one thread again and again.
+/// Reads the stack of one thread repeatedly. Each read first copies the ranges in which the last read found frames, so
+/// that it needs few system calls.
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,

@@ -26,7 +26,7 @@ const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 pub(crate) const LATE: &str = "TLLMPROF_TEST_LATE";
 
 /// Runs `body`, the closure of a test, in each CPython from 3.8 on for which `scripts/list-pythons`
-/// finds a libpython. Each run has these environment variables and a new working directory.
+/// finds a libpython. Each run has the environment variables `variables` and a new working directory.
 pub(crate) fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -133,8 +133,8 @@ with open('/proc/self/maps') as maps:
         (machine == env::consts::ARCH).then_some(Self { path, home })
     }
 
-    /// Returns a command that runs this test again in a new process. If the folder of the libpython has its own C
-    /// library, the command uses it.
+    /// Returns a command that runs this test again in a new process. If the folder of the libpython has a C library of
+    /// its own, the new process uses that C library.
     fn command(&self) -> Command {
         let us = env::current_exe().unwrap();
         let folder = self.path.parent().unwrap();

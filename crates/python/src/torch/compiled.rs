@@ -312,8 +312,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// Returns the name for `module`, a graph module that torch's compiler has made. If all of its operations belong to
-/// one module of the model, this is the name of that module; otherwise `None`.
+/// Returns the name of the model's module to which all operations of `module` belong. `module` is a graph module that
+/// torch's compiler has made. Returns `None` if the operations belong to several modules of the model.
 pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;

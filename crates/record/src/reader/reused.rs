@@ -12,8 +12,8 @@ use crate::read_header::Header;
 
 /// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread when they
 /// end. The estimate is the end of the chunk's first such event. Other events, such as GPU times, are written later,
-/// and may be seconds older than the event before them. They determine the estimate only in a chunk that has no event
-/// of the first kind.
+/// and may be seconds older than the event before them. They determine the estimate only if all events of the chunk
+/// were written later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
@@ -73,7 +73,8 @@ pub(crate) struct Reused {
 }
 
 impl Reused {
-    /// Returns the state for a record with this header; `None` if the record overwrites no chunks.
+    /// Returns the state before the first pass over a record with this header; `None` if the record overwrites no
+    /// chunks.
     pub(crate) fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
@@ -84,8 +85,8 @@ impl Reused {
         })
     }
 
-    /// Collects data from an entry (an event or a string) of a chunk, in the first pass. All entries of a
-    /// chunk come one after another.
+    /// Takes an entry (an event or a string) of a chunk, in the first pass. Updates the estimate of when the chunk was
+    /// begun, and stores openings and closings of windows. All entries of a chunk must be passed one after another.
     pub(crate) fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
             self.chunks.push((ChunkBegin::Unknown, chunk));

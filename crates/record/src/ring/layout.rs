@@ -142,8 +142,8 @@ impl RingBlock {
     /// Returns the ring at an address.
     ///
     /// # Safety
-    /// The [`RING_BYTES`] from there must be aligned to 8, readable and writable for `'a`, and written only
-    /// through rings.
+    /// The [`RING_BYTES`] that begin at `address` must be aligned to 8, readable and writable for `'a`, and written
+    /// only through rings.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
         // SAFETY: the caller promises memory of this size and alignment for `'a`. The block consists of

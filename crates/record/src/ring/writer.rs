@@ -23,7 +23,7 @@ pub struct RingFacts<'a> {
     pub unix_ns: u64,
 }
 
-/// An NCCL call that was added to the ring and has not returned yet, as a number that is never 0.
+/// An NCCL call that was added to the ring and has not returned yet, as 1 plus the index of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenCall(u32);
 
@@ -188,8 +188,9 @@ impl RingBlock {
     }
 
     /// Adds a call that begins now, and returns a value to pass to [`RingBlock::call_ends`]. `member` returns the id,
-    /// rank and size of a communicator that is not in the ring yet. A call that is captured into a graph is only
-    /// added to the list of captured calls, and the result is `None`.
+    /// rank and size of a communicator that is not in the ring yet. A call that is captured into a graph is only added
+    /// to the list of captured calls, and the result is `None`. The result is also `None`, and no call is added, if the
+    /// call has no communicator, or if there is no room for a new communicator.
     #[inline]
     pub fn call_begins(
         &self,

@@ -149,8 +149,8 @@ pub(crate) fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
     let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
-    // Two of three changes are near the start of a block. Headers are a small part of a record and would
-    // otherwise rarely be changed.
+    // Two of three changes are near the start of a block (the header or a chunk). The headers of blocks are a small
+    // part of a record and would otherwise rarely be changed.
     let place = |random: &mut Random| {
         let block = any(random, blocks);
         let reach = match random.below(3) {

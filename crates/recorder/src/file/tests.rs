@@ -9,7 +9,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Creates the file of a record, as the process with the number `process` does. Also returns the reason if the file
+/// Creates the file of a record, as the process with the id `process` does. Also returns the reason if the file
 /// got another name than `path`.
 fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
     let mut file = File::create(path, process)?;

@@ -155,7 +155,8 @@ impl Driver {
         context.expose_provenance()
     }
 
-    /// Returns the context in which the program created a stream.
+    /// Returns the context in which the program created a stream. If the driver cannot say which, returns the calling
+    /// thread's current context.
     pub fn context_of(self, stream: usize) -> usize {
         let mut context = null_mut();
         let get = self.0.context_of;

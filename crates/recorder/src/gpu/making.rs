@@ -17,9 +17,9 @@ use tllmprof_sync::States;
 /// A state of the worker, which creates CUDA events in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// The worker is creating no CUDA events, and may begin to.
+    /// The worker is creating no CUDA events. It may begin to create some.
     Idle,
-    /// The worker is creating CUDA events, and may continue to.
+    /// The worker is creating CUDA events. It may continue to create them.
     Busy,
     /// The worker has to stop, because this number of contexts are about to be destroyed.
     Stopping(u32),

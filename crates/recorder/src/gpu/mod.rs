@@ -108,7 +108,7 @@ const AT_ONCE_NS: f64 = 10_000.0;
 /// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
 /// The maximum time to wait for the driver's gate to open. The gate is closed while CUPTI is detached, and keeps all
-/// threads out of the driver. The program's own call waits for the same gate.
+/// threads out of the driver. The call of the program that this thread is about to make waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An object that the program is about to destroy.
@@ -448,7 +448,7 @@ pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
 }
 
 /// Forgets a stream or a context that the program is about to destroy, and the CUDA events in it. Called even if no
-/// window is open. `capturing` is true if a stream capture is in progress.
+/// window is open. `capturing` is true if a stream capture is in progress: then no more CUDA events are recorded.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !PHASE.state().has_events() {
         return;
@@ -508,7 +508,8 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
 }
 
 /// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each
-/// stream. `capturing` is true if a stream capture is in progress.
+/// stream. `capturing` is true if a stream capture is in progress: then no CUDA event is recorded, and the time of a
+/// span whose end has none is lost.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != SamplingPhase::Timing {

@@ -42,7 +42,8 @@ const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
 const SLOW_CREATION: Duration = Duration::from_millis(5);
 /// The maximum time that a thread waits for another thread that has locked a pool of CUDA events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
-/// The largest relative difference between the speeds of the GPU's clock and the host's clock: 100 µs per second.
+/// The largest relative difference that is assumed between the speeds of the GPU's clock and of the host's clock:
+/// 100 µs per second.
 const DRIFT: f64 = 1e-4;
 
 /// The index of a pair of CUDA events in the pool of their context.
@@ -109,7 +110,8 @@ lifecycle::global! {
     static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns the pool (the CUDA events) of a context. Creates the pool if the context has none.
+/// Returns the pool (the CUDA events) of a context. Creates the pool if the context has none. Returns `None` if
+/// `context` is 0, if the table has no free entry, or if a lock is not free in time.
 pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
@@ -174,8 +176,8 @@ pub(crate) fn wants_more() -> bool {
     })
 }
 
-/// Creates CUDA events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
-/// thread.
+/// Creates CUDA events in all contexts that have a pool, until each has enough of them, [`MAX_TIME_AHEAD`] has passed,
+/// or `goes_on` returns false. Called on the worker's thread.
 pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
@@ -379,7 +381,8 @@ impl Pool {
         });
     }
 
-    /// Returns a free pair of CUDA events for a new span (the work of one stream in one iteration).
+    /// Returns a free pair of CUDA events for a new span (the work of one stream in one iteration). Returns `None` if
+    /// no pair is free and none can be created, or if timing has stopped in this context.
     pub(crate) fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;

@@ -25,7 +25,8 @@ const PART: u64 = 400;
 /// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
 
-/// The number of spans that have begun so far.
+/// The number of spans that have begun so far: those timed with pairs of CUDA events, and those timed with the host's
+/// clock.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct SpanCount {
     pub pairs: u64,
@@ -204,7 +205,7 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         );
-        // The next window begins with the rate (one block in `every`) that this window ended with.
+        // The next window begins with the rate (one block in `every`) that the first window ended with.
         let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,

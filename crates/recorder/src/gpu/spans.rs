@@ -90,7 +90,8 @@ fn begun(
     begun.map(drop)
 }
 
-/// Records the first CUDA event of a span in its stream.
+/// Records the first CUDA event of a span in its stream. Returns `None` if no pair of CUDA events is free, if the
+/// stream has been destroyed, or if the driver refuses the event.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     let (index, pair) =
         pool::get_or_create(driver, stream.context())?.take(driver, stream.context())?;

@@ -35,7 +35,7 @@ lifecycle::global! {
 
 struct Lasting {
     events: EventWriter,
-    /// The number of the thread that wrote the last event into the lasting chunk.
+    /// The id of the thread that wrote the last event into the lasting chunk.
     thread: u32,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
     if chunk.as_mut().is_some_and(push) {
         return true;
     }
-    // The current chunk is full. If no more lasting chunks may be begun, the string is not written.
+    // The current chunk is full. If no more lasting chunks may be begun, nothing is written.
     let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
     if left == 0 {
         LEFT.store(0, Ordering::Relaxed);

@@ -89,7 +89,8 @@ const fn id_in(known: u64, era: u32) -> StringId {
 /// A text that is needed repeatedly, with its number in the record.
 pub struct Label {
     text: &'static [u8],
-    /// The era in the upper 32 bits and the text's number in the lower 32.
+    /// The era (a number that changes when texts are forgotten) in which the text was written, in the upper 32 bits.
+    /// The lower 32 bits hold the text's number.
     known: AtomicU64,
 }
 
@@ -191,10 +192,10 @@ lifecycle::global! {
             known: AtomicU64::new(0),
         }
     }; PLACES];
-    /// The last number that was given to a lasting text (one that stays as long as the record).
+    /// The last id that was given to a lasting text (one that stays as long as the record).
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
-    /// The count of numbers that were given to texts that are dropped with windows.
+    /// The number of ids that have been given so far to texts that are dropped with windows.
     #[fork(reset)]
     static PASSED: AtomicU64 = AtomicU64::new(0);
     /// The current era, which is part of every hash. The child of a fork gets a different era, because the

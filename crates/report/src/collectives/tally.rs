@@ -53,7 +53,7 @@ pub struct Collective {
     pub stream: u8,
 }
 
-/// The recorded collectives of a process, and the numbers of those that were dropped.
+/// The recorded collectives of a process, and the number of collectives that were dropped.
 #[derive(Debug, Default)]
 pub struct Collectives {
     /// The collectives, in the order of their starts.

@@ -437,9 +437,11 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
 
 /// Moves idle time of the GPU from the rows of waits to the kernels that ran more often or less often in the other run
 /// than in the base. Between two kernels the GPU is idle for a moment. If the host already waits then, this moment is
-/// in the row of the wait, so more kernels also mean more idle time in waits. For each execution of such a kernel, the
-/// function moves the base's mean idle time in waits per kernel. It does so on both sides. It moves less if that would
-/// exceed the change of the idle time in waits.
+/// in the row of the wait, so more kernels also mean more idle time in waits.
+///
+/// The function moves the same time for each execution of such a kernel, in base and other. This time is the base's
+/// idle time in waits divided by the number of the base's kernels. It is shorter if the additional executions would
+/// otherwise explain more than the change of the idle time in waits.
 fn move_gaps(parts: &mut PartAmounts) {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)

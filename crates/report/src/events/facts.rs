@@ -14,12 +14,12 @@ use tllmprof_record::{
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
 use super::origin::{Data, Origin};
 
-/// Maximum number of facts about the process to store; the same maximum applies to names of threads. Further ones are
-/// dropped.
+/// Maximum number of facts about the process to store; the same maximum applies to names of threads. Further facts and
+/// names are dropped.
 const MAX_FACTS: usize = 4096;
 
-/// Maximum number of communicators of a process to store; the same maximum applies to its groups of ranks. Further ones
-/// are dropped.
+/// Maximum number of communicators of a process to store; the same maximum applies to its groups of ranks. Further
+/// communicators and groups are dropped.
 const MAX_GROUPS: usize = 256;
 
 /// Facts about a process. Texts are stored as recorded, so make them printable before you show them.

@@ -44,7 +44,8 @@ impl Data {
         }
     }
 
-    /// Returns advice on how to record this data: as a sentence, and in a word or two.
+    /// Returns advice on how to record this data, such as `record CUDA calls, too`, and a short name of the data to
+    /// record.
     pub const fn to_know(self) -> (&'static str, &'static str) {
         match self {
             Self::Calls => ("record CUDA calls, too", "CUDA calls"),

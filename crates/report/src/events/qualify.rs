@@ -62,8 +62,8 @@ pub(crate) struct Qualified {
 }
 
 impl Qualified {
-    /// Decides for each iteration whether the report's figures include it. `condition` is the user's condition
-    /// (`TLLMPROF_WHERE`), or empty.
+    /// Decides for each iteration in `known` whether the report's figures include it. `condition` is the user's
+    /// condition (`TLLMPROF_WHERE`); it is empty if there is no condition.
     pub(crate) fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);

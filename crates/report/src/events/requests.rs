@@ -18,16 +18,16 @@ const MIN_CALL_WAIT_NS: u64 = 100_000;
 /// requests. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the thread is
 /// on a processor in the iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
-/// Number of ticks that is less than [`MIN_SLEEP_NS`] on any clock, for a quick check before the
-/// conversion to nanoseconds.
+/// Minimum number of ticks between two calls for a possible sleep. On any clock, fewer ticks are less than
+/// [`MIN_SLEEP_NS`], so this quick check saves the conversion to nanoseconds.
 const MIN_SLEEP_TICKS: u64 = 1_000_000;
-/// Minimum ratio of a sleep that may be a wait for requests to the time that the thread is on a
-/// processor in the iteration.
+/// Minimum ratio of two times of a thread: the length of its sleep between two calls, and the time that it is on a
+/// processor in the whole iteration. A sleep with a smaller ratio is not a possible wait for requests.
 const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
 
 /// Maximum number of possible waits for requests to store, for each kind of wait. Further ones are dropped.
 const MAX_WAITS: usize = 1 << 20;
-/// Maximum number of threads to store. No waits for requests are found for further threads.
+/// Maximum number of threads in each collection by thread. No waits for requests are found for further threads.
 const MAX_THREADS: usize = 1 << 14;
 
 /// The effect of a CUDA call on the GPU's work: the call may give work to the GPU, wait for the GPU, or both. A wait
@@ -45,7 +45,7 @@ enum WorkEffect {
 /// Events that may be waits for requests, collected during a pass over the record.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// Effect of the calls in each row of the table of CUDA calls.
+    /// For each row of the table of CUDA calls, the effect of the row's function on the GPU's work.
     rows: HashMap<u8, WorkEffect>,
     names: HashMap<StringId, bool>,
     /// True if the record does not contain the streams on which calls worked.
@@ -61,7 +61,8 @@ pub(crate) struct Candidates {
     calls: Vec<(u32, Span, bool)>,
     /// For each thread, the end of its latest call.
     ended: HashMap<u32, u64>,
-    /// Long time spans between two calls of a thread, with the thread.
+    /// Threads, and the time spans between two consecutive calls of the thread that are long enough to be a sleep (see
+    /// [`MIN_SLEEP_TICKS`]).
     between: Vec<(u32, Span)>,
 }
 
@@ -74,12 +75,14 @@ pub(crate) struct Requests {
     asleep: HashMap<u32, Vec<Span>>,
 }
 
-/// A function that returns data about the iteration that a thread is in at a moment: the
-/// iteration's end, and the time that the thread was on a processor in the iteration.
+/// A function whose arguments are a thread and a moment in ticks. It returns the end, in ticks, of the iteration that
+/// the thread is in at the moment, and the nanoseconds that the thread was on a processor in this iteration. It returns
+/// `None` if these are not known.
 pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
-    /// Adds an event. Returns true if the event is a call that gives work to the GPU.
+    /// Adds an event to the candidates if it may be a wait for requests, and stores its effect on the GPU's work.
+    /// Returns true if the event is a call that gives work to the GPU.
     pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
@@ -157,9 +160,8 @@ impl Candidates {
     }
 
     /// Returns the waits for requests. `idle` contains the GPU's idle times in nanoseconds, if they
-    /// were measured. `ran` is given if sleeps between calls may count as waits for requests: it
-    /// returns the end of a thread's iteration and the time that the thread was on a processor in
-    /// that iteration, in nanoseconds.
+    /// were measured. `ran` is `Some` only if sleeps between calls may count as waits for requests (see
+    /// [`TimeOnProcessor`]).
     pub(crate) fn finish(
         self,
         idle: Option<&[Span]>,
@@ -217,8 +219,8 @@ impl Requests {
         (of(&self.all), of(&self.calls))
     }
 
-    /// Returns the waits for requests in which a thread slept between two calls, in ticks and in
-    /// order.
+    /// Returns the waits for requests in which a thread slept between two calls, sorted by time. Times are in
+    /// ticks.
     pub(crate) fn asleep(&self, thread: u32) -> &[Span] {
         self.asleep.get(&thread).map_or(&[], Vec::as_slice)
     }

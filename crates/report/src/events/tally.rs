@@ -129,8 +129,8 @@ pub(crate) struct Tally<'a> {
     timeline: Spans,
     /// For each iteration, the thread that ran it.
     threads: Vec<u32>,
-    /// Data from the first pass over the record. Totals include events outside iterations, and events in those
-    /// iterations that the report's figures include (see `qualified`).
+    /// Data from the first pass over the record. The field `qualified` decides which events the totals include: events
+    /// outside iterations, and events in those iterations that the report's figures include.
     known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
@@ -222,8 +222,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if an event delays its thread for a reason that has a finding of its own, such as a garbage
-    /// collection. Such delays are not counted as effects of a preceding wait for the GPU.
+    /// Returns true if an event delays its thread for a reason that the report shows as a separate finding (a problem
+    /// with a name), such as a garbage collection. Such delays are not counted as effects of a preceding wait for the
+    /// GPU.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,

@@ -11,11 +11,11 @@ use tllmprof_record::Event;
 
 use crate::events::facts::CallCount;
 
-/// Maximum number of threads to store; the same maximum applies to pairs of a thread and a stream. Calls of further
-/// threads and on further streams are ignored.
+/// Maximum number of threads whose launches are counted; the same maximum applies to pairs of a thread and a stream.
+/// Calls of further threads and on further streams are ignored.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of launches that one thread makes on one stream, for the GPU to count as used
+/// Minimum share of all launches, as a fraction, that one thread must make on one stream for the GPU to count as used
 /// through a single stream.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
@@ -48,8 +48,8 @@ impl Drains {
     }
 }
 
-/// Time from the end of a host wait or a blocking copy to the next launch in the same iteration.
-/// Times are in ticks or in nanoseconds.
+/// Time from the end of a host wait or a blocking copy to the next launch in the same iteration, summed over all waits
+/// and copies. The tally counts in ticks of the record's clock; the report converts the sums to nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turnaround {
     pub after_waits: u64,
@@ -113,7 +113,7 @@ impl Turnarounds {
         }
     }
 
-    /// Adds an event that delayed the thread for a reason with a finding of its own: a garbage
+    /// Adds an event that delayed the thread for a reason that the report shows separately: a garbage
     /// collection, a wait for the GIL, or an allocation.
     pub(crate) fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)

@@ -1,5 +1,5 @@
 //! GPU work: kernels, copies and memory sets. Only this module converts the times in events of GPU
-//! work.
+//! work: their starts are in ticks of the record's clock, but their durations are in nanoseconds.
 
 use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
 
@@ -34,7 +34,7 @@ pub enum GpuWorkKind {
 }
 
 impl GpuWork {
-    /// Returns the work that an event describes, or `None` if it describes none.
+    /// Returns the GPU work that an event describes, or `None` if the event describes no GPU work.
     #[inline]
     #[must_use]
     pub fn from_event(clock: &Clock, event: &Event) -> Option<Self> {

@@ -28,8 +28,8 @@ const ODD_ONE_IN: usize = 20;
 /// similar numbers of launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkClasses {
-    /// The classes of each phase, in order. A class is given by its smallest number of launches and
-    /// its index in `classes`.
+    /// The classes of each phase, sorted by number of launches. A class is given by the smallest number of launches of
+    /// its iterations and by its index in `classes`.
     by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
     classes: Vec<WorkClass>,
 }
@@ -45,8 +45,8 @@ struct WorkClass {
     others: u64,
     /// Total time of the iterations without recorded kernels.
     took: u64,
-    /// True if the class's iterations with recorded kernels do the same work as its iterations
-    /// without recorded kernels.
+    /// True if the class's iterations with and without recorded kernels have similar mean numbers of launches (see
+    /// [`MAX_LAUNCH_DIFFERENCE`]). Then they are assumed to do the same work.
     is_known: bool,
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
         Time(then),
         Time(now)
     );
-    // Subtract the time that the late rank loses to causes with findings of their own, so that no
+    // Subtract the time that the late rank loses to causes that other findings report, so that no
     // time counts twice.
     match arrivals.gain(one.place) - ranks::theirs(one, all, together.rules) {
         gain if gain > 0.0 => Judgement::yes(evidence, gain),

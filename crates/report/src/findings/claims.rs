@@ -1,5 +1,6 @@
 //! Selects the ledger rows whose time a finding explains; such rows are called claimed. A ledger
-//! lists the time of iterations by cause. No row is claimed by two findings of the kind `Cause`.
+//! lists the time of iterations by cause. Two findings of the kind `Cause` (a cause that can be fixed) never claim the
+//! same row.
 
 use std::collections::BTreeMap;
 

@@ -60,7 +60,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         return Judgement::No("no call loads or compiles code after the start".to_owned());
     }
     let all = one.iterations().count();
-    // If most iterations compile, there are too few iterations without compilation to compare them with.
+    // If most iterations compile, there are too few iterations without compilation to compare them with. So use the
+    // ledger's share of compilation instead.
     let (share, of_slow, cost) = if steps.len() * 2 > all {
         let calls = process.ledger.host_share(LedgerKind::Compilation);
         let share = (calls + recompiles.share).min(1.0);

@@ -41,8 +41,9 @@ pub struct Rule {
     pub threshold: fn() -> String,
     #[serde(skip)]
     pub advice: &'static str,
-    /// Advice for recording the data that the rule lacks. `to_know` is a sentence, and `needs` is one or two words.
-    /// Both are empty for data that few programs have.
+    /// Advice for recording the data that the rule lacks. `to_know` is the advice as a sentence. `needs` names the
+    /// missing data in a few words, such as the option that records them (`--gc`). Both are empty for data that few
+    /// programs have.
     #[serde(skip)]
     pub to_know: &'static str,
     #[serde(skip)]

@@ -191,8 +191,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns words for the number of iterations in which a figure was measured; empty if it was
-    /// measured in all iterations. `some` is that number.
+    /// Returns words for `some`, the number of iterations in which a figure was measured. The words are
+    /// empty if `some` is 0 or the number of all iterations.
     pub(crate) fn measured_in(&self, some: u64) -> String {
         match self.sum.iterations {
             all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
@@ -349,7 +349,7 @@ impl<'a> Evidence<'a> {
         lost
     }
 
-    /// Returns figures of the kernels, or `None` if kernels were not recorded.
+    /// Returns averages over the recorded kernels of the process, or `None` if kernels were not recorded.
     pub(super) fn kernels(&self) -> Option<KernelAverages> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;

@@ -9,8 +9,8 @@ use crate::process::gpu::Busy;
 /// Minimum share of the time, as a fraction, in which a GPU should be busy. Below this share, its
 /// utilization is called low.
 const MIN_BUSY: f64 = 0.5;
-/// Share of the time that the host waits for the GPU, as a fraction, below which the evidence of the finding on low
-/// utilization states this share.
+/// Upper limit for the share of the time that the host waits for the GPU, as a fraction. The evidence of the finding on
+/// low utilization states the share only if it is below this limit.
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
 /// Name of the finding `copy-bound`: the GPU copies for much of the time without running kernels

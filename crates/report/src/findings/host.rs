@@ -22,11 +22,11 @@ pub(crate) const MIN_GAP_SHARE: f64 = 0.2;
 /// Minimum share of launches in the host's time, as a fraction, for the finding `launch-bound` if
 /// kernels were not recorded.
 const MIN_LAUNCHING_SHARE: f64 = 0.5;
-/// Maximum share of waits in the host's time, as a fraction, for the finding `launch-bound` if
+/// Maximum share of waits for the GPU in the host's time, as a fraction, for the finding `launch-bound` if
 /// kernels were not recorded.
 const MAX_WAIT_SHARE: f64 = 0.15;
-/// Mean duration of a launch, in nanoseconds, from which launches may be slow because they wait for
-/// room in the GPU's full queue.
+/// Minimum mean duration of a launch, in nanoseconds, that suggests a full queue of the GPU: launches may be slow
+/// because they wait for room in the queue.
 const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
 /// Minimum share of the time, as a fraction, in which the host waits for the GPU, for the conclusion that the host
 /// launches work faster than the GPU runs it.

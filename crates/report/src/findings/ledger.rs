@@ -41,7 +41,8 @@ const MAX_SMALL_COPY: u64 = 64 << 10;
 /// Minimum share of copies in the host's time, as a fraction, for the finding on small copies.
 const MIN_COPYING: f64 = 0.05;
 
-/// Size in bytes from which a copy takes long because of its size, and not because of the call.
+/// Minimum size, in bytes, of a copy that takes long because of its size. For a smaller copy, the call takes most of
+/// the time.
 const MIN_LONG_COPY: u64 = 1 << 20;
 
 /// Minimum share of copies in the host's time, as a fraction, for the finding on few but large
@@ -117,7 +118,7 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
         return Judgement::No("no graph is captured".to_owned());
     }
     // If most iterations capture a graph, there are too few iterations without a capture to compare
-    // them with.
+    // them with. So use the ledger's share of captures instead.
     if captured * 2 > all {
         let share = one.process.ledger.host_share(LedgerKind::Capture);
         let evidence = format!(
@@ -224,9 +225,10 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
 struct Copies {
     /// Mean number of copies in an iteration.
     count: f64,
-    /// Share of the copies in the host's time, as a fraction.
+    /// Share of the calls that make these copies in the host's time, as a fraction.
     share: f64,
-    /// Mean size of a copy in bytes; `None` if it is unknown.
+    /// Mean size of all recorded copies and memory sets of the process in bytes, including copies that wait for the
+    /// GPU; `None` if it is unknown.
     size: Option<u64>,
     evidence: String,
 }
@@ -463,8 +465,8 @@ pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Input]))
 }
 
-/// A function that returns text about causes, each with its time in nanoseconds. The second argument is the total
-/// time; the text shows the share of each cause in it.
+/// A function that returns text about causes. The first argument contains the causes, each with its time in
+/// nanoseconds. The second argument is the total time in nanoseconds, of which the text shows the share of each cause.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
 /// An activity of the host that a finding may name as the reason why the GPU is idle.
@@ -506,8 +508,8 @@ impl Doing<'_> {
                 (self.detail)(&idle.rows, claims.gpu),
             ),
         };
-        // Subtract delays by other programs from the total, so that a busy machine does not make
-        // the activity's share smaller.
+        // Subtract the time that the host's thread waited for a processor from the total, so that a busy machine does
+        // not make the activity's share smaller.
         let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
         let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
             true => MIN_PART,

@@ -207,9 +207,9 @@ fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes waits for a processor from the losses of other findings. These waits make every activity take longer, so
-/// each loss contains a part of them. Findings that are based on the ledger (time by cause) are not changed, because
-/// the ledger already lists these waits separately.
+/// Removes waits for a processor, which the finding `preempted` reports, from the losses of other findings. These waits
+/// make every activity take longer, so each loss contains a part of them. Findings that are based on the ledger (time
+/// by cause) are not changed, because the ledger already lists these waits separately.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
@@ -300,8 +300,8 @@ fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding on host code if waits for a processor cost more, because the code took
-/// long due to these waits.
+/// Withdraws the finding on host code if its loss is smaller than the loss by waits for a processor. The
+/// host code then took long because of these waits.
 fn withdraw_code_without_processor(findings: &mut [Finding]) {
     let (Some(delayed), Some(code)) = (
         loss(findings, ledger::DELAYED_RULE),
@@ -316,8 +316,8 @@ fn withdraw_code_without_processor(findings: &mut [Finding]) {
     }
 }
 
-/// Merges the finding on host code into the finding on a slow rank, if only that rank has slow host
-/// code. Otherwise there are two findings, with separate losses.
+/// Merges the finding on host code into the finding on a slow rank, if the slowest rank is the only rank with slow host
+/// code. Otherwise both findings stay, and the loss by the slow rank is subtracted from the loss by host code.
 fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
         let is_it = |finding: &Finding| {

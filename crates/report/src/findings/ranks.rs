@@ -65,7 +65,7 @@ pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     if slower < MIN_EXCESS || often < MIN_FREQUENCY {
         return Judgement::No(evidence);
     }
-    // Subtract the time that the rank loses to causes with findings of their own, so that no time
+    // Subtract the time that the rank loses to causes that other findings report, so that no time
     // counts twice.
     let theirs = theirs(slowest, all, together.rules);
     if slower - theirs < MIN_EXCESS {
@@ -160,8 +160,8 @@ pub(crate) fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     Some(slowest.place)
 }
 
-/// Returns the share of time that a process loses to causes that have findings of their own, minus the mean of that
-/// share over the other processes.
+/// Returns the share of time that a process loses to causes that other findings report, minus the mean of that share
+/// over the other processes. Returns 0 if the difference is negative.
 pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
     let usual =

@@ -5,13 +5,13 @@ use super::evidence::Evidence;
 use crate::numbers::units::Rate;
 use crate::routing::LayerLoad;
 
-/// Minimum ratio of the busiest expert's load to the load that chance could cause with a balanced
-/// router.
+/// Minimum ratio of the busiest expert's load (its number of tokens) to the largest load that chance could cause
+/// if the router sent each token to a random expert.
 const MIN_IMBALANCE: f64 = 1.5;
 
-/// Reason for an unknown loss. Steps inside and outside windows differ not only in the imbalance:
-/// outside windows the loads are counted, which costs time; inside windows the experts are balanced
-/// and the steps are recorded.
+/// Reason for an unknown loss. The loss cannot be found by comparing steps inside and outside windows, because they
+/// differ not only in the imbalance: outside windows the loads are counted, which costs time; inside windows the
+/// experts are balanced and the steps are recorded.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
 pub(crate) fn imbalance_when() -> String {

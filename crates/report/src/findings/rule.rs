@@ -7,8 +7,8 @@ use super::evidence::Evidence;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share};
 
-/// Share of iterations, as a fraction, that launch work after a wait. From this share on, such launches are a normal
-/// part of a step. Below it, they suggest that the rule for iterations is wrong.
+/// Minimum share of iterations, as a fraction, that launch work after a wait, for such launches to count as a normal
+/// part of a step. With a smaller share, they suggest that the rule for iterations is wrong.
 const MIN_USUAL_SHARE: f64 = 0.5;
 
 pub(crate) fn mixed_when() -> String {

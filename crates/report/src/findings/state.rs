@@ -213,7 +213,7 @@ fn unknown(one: &Evidence<'_>, why: &str) -> Judgement {
     Judgement::Unknown(reason.unwrap_or_else(|| why.to_owned()))
 }
 
-/// Returns a note that the cost of a finding is not known; empty if `cost` contains the cost.
+/// Returns a note that the cost of a finding is not known; empty if `cost` is `Some`.
 fn compared(cost: Option<f64>) -> String {
     match cost {
         Some(_) => String::new(),

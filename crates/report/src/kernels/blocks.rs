@@ -14,9 +14,10 @@ use crate::events::kernel_name;
 const MAX_KERNELS: usize = 1 << 20;
 /// Maximum number of kernels of one iteration. An iteration with more kernels is not analyzed.
 const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
-/// Minimum number of equal blocks in an iteration.
+/// Minimum number of equal blocks in an iteration. With fewer, the report shows no blocks.
 const MIN_BLOCKS: usize = 3;
-/// Minimum share of an iteration's kernels that the blocks must cover, as a fraction.
+/// Minimum share of an iteration's kernels that the blocks must cover, as a fraction. With a smaller share, the report
+/// shows no blocks.
 const MIN_SHARE: f64 = 0.5;
 
 /// Equal blocks of kernels that follow one another in an iteration. Usually each block is one layer of a model. Two

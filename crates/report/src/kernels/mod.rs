@@ -24,7 +24,8 @@ pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 
 /// Maximum number of kernel names whose times are added up separately. The same maximum applies to the number of
-/// threads, and to the number of windows that sample kernels periodically. Further ones are dropped.
+/// threads, and to the number of windows that sample kernels periodically. Further names, threads and windows are left
+/// out.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Maximum number of entries in all lists [`Total::by_step`] together. An entry is the time of one kernel name in one
@@ -37,8 +38,8 @@ struct Total {
     ns: u64,
     longest: u64,
     shortest: u64,
-    /// Index of an iteration and the kernel's time in that iteration, in nanoseconds. An index may occur several times,
-    /// because work may arrive out of order.
+    /// Indexes of iterations, each with the time of the kernels of this name in that iteration, in nanoseconds. An
+    /// index may occur several times, because work may arrive out of order.
     by_step: Vec<(u32, u64)>,
 }
 
@@ -365,7 +366,7 @@ fn longest(
     }
 }
 
-/// Returns true for each iteration that lies in a window with recorded kernels. If the record lost
+/// Returns for each iteration true if it lies in a window with recorded kernels. If the record lost
 /// the closing of a window, the window extends to the last iteration with work. If it also lost the
 /// opening, the window begins at the first iteration with work.
 fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {

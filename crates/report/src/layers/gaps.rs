@@ -42,7 +42,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Adds a piece of work of a GPU. `what` identifies its kernel.
+    /// Adds a piece of work of a GPU. `what` identifies its kernel; `None` for work without a known kernel.
     pub(crate) fn add(&mut self, device: u8, work: Span, what: Option<K>) {
         let of = self.devices.entry(device).or_insert_with(|| Device {
             waiting: Vec::new(),
@@ -102,7 +102,7 @@ mod tests {
         let work = [
             (0, span(140, 150), Some('b')),
             (0, span(110, 130), Some('a')),
-            // The first of these pieces lies within the previous piece of work, so no idle time
+            // The first of these pieces (`c`) lies within the piece `a` before it, so no idle time
             // precedes it.
             (0, span(112, 120), Some('c')),
             (0, span(160, 170), Some('b')),

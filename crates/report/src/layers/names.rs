@@ -132,8 +132,9 @@ pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
 }
 
 /// Returns the patterns (names with `*` for numbers) of layers as a tree. Children follow their
-/// parent, the child with the longest time first. `by_name` contains the kernels of each layer, and
-/// `gaps` the idle times. `of` converts a layer's name to its pattern.
+/// parent, the child with the longest time first. `by_name` contains for each layer its number of kernels and their
+/// total time, and `gaps` its idle time between kernels. Times are in nanoseconds. `of` converts a layer's name to its
+/// pattern.
 pub(crate) fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,

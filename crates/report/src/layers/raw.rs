@@ -24,7 +24,7 @@ pub(crate) struct RawLayers {
     /// state, and the number of the captured graph from which the executable graph's nodes come.
     execs: HashMap<u32, Vec<(u64, Option<GraphState>, u32)>>,
     /// Scope changes of each thread: the time of the change, and the scope that is open from then
-    /// on.
+    /// on. Times are in ticks, and in nanoseconds after a call of [`Self::use_ns`].
     threads: HashMap<u32, Vec<(u64, u32)>>,
     changes: usize,
     has_any: bool,
@@ -115,7 +115,8 @@ impl RawLayers {
         }
     }
 
-    /// Returns the scope that was open on a thread when it made a call at the time `moment`.
+    /// Returns the scope that was open on a thread when it made a call. `moment` is the start of the call in
+    /// nanoseconds, so [`Self::use_ns`] must be called first.
     pub(crate) fn of_call(&self, thread: u32, moment: u64) -> Result<u32, UnknownScope> {
         let scopes = self.threads.get(&thread).ok_or(UnknownScope::Call)?;
         let after = scopes.partition_point(|(since, _)| *since <= moment);

@@ -30,8 +30,8 @@ impl Scopes {
         self.raw.of_call(launch.thread, launch.start).ok()
     }
 
-    /// Returns the name of a scope in the form of layer names; empty if no module or range was
-    /// open.
+    /// Returns the name of a scope in the form of layer names, such as `model.layers.3.self_attn/attention`; empty
+    /// if no module or range was open.
     #[must_use]
     pub fn name(&self, scope: u32, strings: &Strings) -> String {
         let parts = self.raw.path(scope);

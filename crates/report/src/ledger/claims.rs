@@ -179,8 +179,8 @@ impl Claimed {
     }
 }
 
-/// Returns the category of the GPU's idle time during a part of a cause. Short code around calls
-/// has the category of these calls, even if samples show the functions in it.
+/// Returns the category of the GPU's idle time during `part`, which is a part of the time of a cause, as samples divide
+/// it. Short code around calls has the category of these calls, even if samples show the functions in it.
 fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),

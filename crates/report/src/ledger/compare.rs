@@ -24,7 +24,7 @@ struct FunctionTime {
     samples: f64,
 }
 
-/// Returns the functions whose times differ by more than chance, the largest difference first. The
+/// Returns the functions whose times differ by more than chance can explain, the largest difference first. The
 /// result is empty if one of the runs has too few samples.
 pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
@@ -98,8 +98,8 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
 /// Returns the rows of the host's ledger whose time comes from samples, with the estimated number
 /// of samples for each row.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
-    // Samples are not taken during waits for requests, so the samples divide only the remaining
-    // time.
+    // Samples are not taken during waits for requests. So the number of a row's samples depends on the row's share of
+    // the remaining time.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {

@@ -136,9 +136,9 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                // The operating system counted the next three times for the iteration's own thread. If another thread
-                // launches the work, the host's time is that of the launching thread, for which these times are
-                // unknown: the launching thread may have been blocked for any part of the iteration.
+                // The operating system counted the next three values for the iteration's own thread. If another
+                // thread launches the work, the host's time is that of the launching thread, for which the three
+                // values are unknown: the launching thread may have been blocked for any part of the iteration.
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: launcher.map_or(one.blocked_at_most(), |_| one.duration),
@@ -252,7 +252,7 @@ impl Groups {
     }
 
     /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. Must
-    /// be called only if this is possible for most iterations.
+    /// be called only if recorded kernels represent most iterations (see `Sum::is_alike`).
     pub(crate) fn project(&mut self, sums: &mut Sums) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
@@ -290,8 +290,8 @@ impl Groups {
             .collect()
     }
 
-    /// Returns the time for which the GPU worked in some groups, by cause. The possible causes
-    /// depend on the way in which GPU time is known.
+    /// Returns the time for which the GPU worked in some groups, by cause. If GPU time comes from recorded kernels
+    /// (see [`Basis`]), the causes are kernels and kinds of copies; otherwise there is a single cause.
     fn worked(&self, groups: &[usize], named: NameSources<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
@@ -494,8 +494,9 @@ impl GroupSum {
     }
 }
 
-/// Moves time off the processor to causes of its own. The time without a processor (`delayed`) is taken from all
-/// causes except waits, in proportion to their times. The time asleep or blocked (`blocked`) is taken from host code.
+/// Moves the time for which the thread was off the processor from the causes in `spent` to separate causes. The time
+/// without a processor (`delayed`) is taken from all causes except waits, in proportion to their times. The time asleep
+/// or blocked (`blocked`) is taken from host code.
 ///
 /// `ran` returns the number of samples in which the thread ran during a cause. The more samples, the less sleep is
 /// taken from the cause. Without `ran`, a piece of code loses only the part of the sleep that does not fit into the

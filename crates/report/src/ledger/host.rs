@@ -66,7 +66,7 @@ struct GroupTimes {
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// The data on a thread that runs iterations, collected while the thread's events are read.
+/// The times and samples of a thread that runs iterations, collected while the thread's events are read.
 #[derive(Debug, Default)]
 struct LedgerThread {
     iterations: Vec<GroupedIteration>,
@@ -331,7 +331,7 @@ impl Sums {
         }
     }
 
-    /// Returns the samples that were taken in the iterations of some groups.
+    /// Returns the numbers of the samples that were taken in the iterations of some groups.
     pub(crate) fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));

@@ -57,7 +57,7 @@ pub enum HostCause {
     Unknown,
 }
 
-/// Code outside CUDA calls, divided by its position between activities, as in [`HostCause`].
+/// Code outside CUDA calls, classified by its position between activities, as in [`HostCause`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(ActivityKey),
@@ -248,7 +248,7 @@ impl NameSources<'_> {
     }
 
     /// Returns true if the thread waits during this cause. If the thread gets no processor during a wait, that need not
-    /// cost time.
+    /// make the wait longer.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {

@@ -73,7 +73,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Removes the host's causes. This is needed if the host's calls were not recorded.
+    /// Removes the host's causes, and joins the rows of GPU idle time to one row, because these rows are named by the
+    /// host's activities. This is needed if the host's calls were not recorded.
     pub fn forget_host(&mut self) {
         self.host.clear();
         self.host_kinds.clear();

@@ -45,8 +45,8 @@ const KNOWN_PURPOSES: &[(&str, &str)] = &[
     ("cuModuleLoad", "the driver loads code"),
 ];
 
-/// The functions that the samples of a cause have in common: one for Python stacks, one for native
-/// stacks.
+/// The functions that the samples taken during a cause of time (such as code between two CUDA calls) have in common:
+/// one for Python stacks, one for native stacks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Paths {
     pub python: Option<Path>,
@@ -150,7 +150,7 @@ impl PathSamples<'_> {
             .iter()
             .find(|(part, _)| self.mostly(frames, part, total));
         let does = does.map(|(_, text)| *text);
-        // Skip functions that only call another function, and functions of a language's library.
+        // Skip functions that do not explain on what time is spent (see the function `says`).
         let function = |place: u32| frames.functions.get(place as usize);
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));

@@ -125,8 +125,8 @@ impl Slow {
 }
 
 impl SlowCause {
-    /// Returns the difference between the activity's overlap with this iteration and its mean
-    /// overlap with an iteration, in nanoseconds.
+    /// Returns the time in nanoseconds by which the activity's overlap with this iteration exceeds its mean
+    /// overlap with an iteration; 0 if the overlap is shorter than the mean.
     pub const fn beyond(&self) -> u64 {
         self.time.saturating_sub(self.usual)
     }
@@ -158,7 +158,8 @@ pub(crate) fn slowest(
     all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// Ratio of a batch's number of tokens to the mean number, above which the batch is called large.
+/// Ratio of a batch's number of tokens to the mean number of tokens of all batches. A batch above this ratio is called
+/// large.
 pub(crate) const LARGE_BATCH_RATIO: u64 = 2;
 
 /// The iterations of a record, in the order of their starts, with their batches.

@@ -1,4 +1,4 @@
-//! Division of time that no event explains, by the stack samples that lie in this time.
+//! Division of the host's time that no event explains, in proportion to the stack samples that lie in this time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -7,10 +7,11 @@ use super::keys::HostCause;
 use super::times::Times;
 use crate::events::samples::{SampleCounts, SampledState};
 
-/// Maximum weight of a sample of a sleep, relative to other samples. The minimum weight is the
-/// inverse of this number.
+/// Maximum weight of a sample of a sleeping thread, relative to a sample of a running thread (see
+/// [`SamplesByCause::asleep_weight`]). The minimum weight is the inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
-/// Number of steps of the binary search for the weight of a sample of a sleep.
+/// Number of steps of the binary search for the weight of a sample of a sleeping thread (see
+/// [`SamplesByCause::asleep_weight`]).
 const SEARCH_STEPS: u32 = 32;
 /// Factor by which the weight of a sample is multiplied before it is rounded to an integer. The factor is large so that
 /// rounding errors are negligible.
@@ -41,12 +42,12 @@ impl Count {
 }
 
 impl SampleSums {
-    /// Adds samples to the number of all samples.
+    /// Adds `count` samples, in which the thread had the state `seen`, to the number of all samples.
     pub(crate) fn total(&mut self, seen: SampledState, count: Count) {
         self.total.entry(seen).or_default().add(count);
     }
 
-    /// Adds samples to the cause of the time in which they were taken.
+    /// Adds `count` samples to the cause of the host's time (such as a CUDA call) in which they were taken.
     pub(crate) fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
         self.by.entry((spent, seen)).or_default().add(count);
     }

@@ -10,7 +10,7 @@ use super::bootstrap::{Change, Statistic, changes};
 #[derive(Debug, Serialize)]
 pub(crate) struct PartChange {
     pub name: String,
-    /// The part's name in the form for text output.
+    /// The part's name as the text output shows it.
     #[serde(skip)]
     pub label: String,
     /// The base's mean time per iteration, in nanoseconds; 0 if the base does not have this part.

@@ -1,4 +1,4 @@
-//! Numbers with units, in a form for people.
+//! Numbers with units, formatted for people to read.
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ pub(crate) const WIDTH: usize = 80;
 pub(crate) const HEIGHT: usize = 44;
 /// Width of lines for a pipe or a file, in characters.
 pub(crate) const WIDE: usize = 120;
-/// Text at the end of a list that was cut because the rest does not fit.
+/// Text at the end of a list whose further parts do not fit.
 const MORE: &str = ", …";
 /// Maximum indentation of the second and later lines of a list, in characters.
 const MAX_INDENT: usize = 6;

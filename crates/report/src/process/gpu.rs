@@ -14,8 +14,8 @@ use crate::process::state::State;
 /// limit of the busy share is computed from this ratio. It was measured on an H200 with CUDA graphs of tiny kernels.
 const MAX_SLOWDOWN: f64 = 1.7;
 
-/// Maximum excess of the GPU's busy time over the GPU span (the time from its first to its last work), as a fraction
-/// of the time. Within this limit, the excess is a measurement error.
+/// Maximum excess of the GPU's busy time over the GPU span (the time from the first GPU work of an iteration to its
+/// last), as a fraction of the time. Within this limit, the excess is a measurement error.
 const BUSY_TOLERANCE: f64 = 0.01;
 
 /// The shares of time in which the GPUs of a process worked.

@@ -19,7 +19,7 @@ use crate::stacks::Stacks;
 /// row in the ledger. Shorter code is added to the row for short code around calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
 /// Minimum length of code between two calls, in nanoseconds, for the code to get its own row in the
-/// ledger.
+/// ledger. The code must reach both this length and the length that [`MIN_CODE_LAUNCHES`] gives.
 const MIN_CODE_NS: u64 = 50_000;
 
 /// Results of the third pass, which divides the host's time by cause.

@@ -123,7 +123,8 @@ impl Process {
     /// Reads one of several records. `records` is the number of all these records, which share a limit on the memory
     /// for collectives.
     ///
-    /// # Errors Returns an error if the source cannot be read.
+    /// # Errors
+    /// Returns an error if the source cannot be read.
     pub fn read_among(
         file: PathBuf,
         recording: &impl Recording,

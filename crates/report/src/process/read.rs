@@ -27,8 +27,8 @@ use crate::metrics::Metrics;
 use crate::python::Python;
 
 /// Minimum time, in nanoseconds, from the first to the last comparison of the processor's counter with
-/// `CLOCK_MONOTONIC`. Each comparison has an error of some ten nanoseconds, so after a shorter time durations could be
-/// wrong by more than a few parts in 100,000. The report then warns.
+/// `CLOCK_MONOTONIC`. Each comparison has an error of some ten nanoseconds. If the time between the comparisons is
+/// shorter, durations can be wrong by more than a few parts in 100,000, so the report warns.
 const MIN_TIED_NS: u64 = 500_000;
 
 /// Reads a process from its record. `records` is the number of records that are read together, which share a limit on

@@ -18,7 +18,7 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
             Time(sum.time.max)
         ));
     }
-    // If there are iterations, the findings give this reason.
+    // If there are iterations, the findings already say that no window opened.
     if process.sum.is_none() && process.lacks_kernel_window() {
         notes.push(
             "kernels were asked for, and are recorded in windows, none of which opened (--window opens one, and \

@@ -68,8 +68,8 @@ impl<'a> SkewView<'a> {
 }
 
 impl Skew {
-    /// Returns the index of the process that was the slowest in the most iterations, and their
-    /// number; `None` if no process was ever the slowest.
+    /// Returns the index of the process that was the slowest in the most iterations, and the number of
+    /// these iterations; `None` if no process was ever the slowest.
     #[must_use]
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();

@@ -58,7 +58,7 @@ impl CaptureCandidate {
         self.unless_gone(answer)
     }
 
-    /// Closes the window that the process has accepted but that is no longer wanted.
+    /// Closes the window (the range of captured iterations) that the process has accepted but that is no longer wanted.
     fn release(&mut self) -> io::Result<()> {
         let released = self.process.connection.release(CLOSING);
         self.unless_gone(released).map(drop)
@@ -128,8 +128,8 @@ fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     }
 }
 
-/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process
-/// that ends before it has accepted its window is logged and left out.
+/// Opens a window in each process, with the same first iteration in the processes that are in lockstep (that make the
+/// same steps at the same time). A process that ends before it has accepted its window is logged and left out.
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
@@ -151,16 +151,16 @@ pub(super) fn begin(
         let plan = Plan::new(&samples, 1 << attempt);
         let first = plan.first.max(behind.unwrap_or(0));
         let first = first.saturating_add(wanted.delay);
-        // A single process, or a process out of lockstep, begins with its next iteration, unless it has to wait for
-        // another window to close.
+        // A single process, or a process that is not in lockstep (in the same step as the others), begins with its next
+        // iteration, unless it has to wait for another window to close.
         let is_agreed = plan.members.iter().filter(|is_member| **is_member).count() > 1;
         let in_lockstep = wanted.request(if is_agreed { Some(first) } else { behind });
         let mut answers = ask(&mut candidates, &plan, true, &in_lockstep);
         let is_accepted = |answer: &io::Result<_>| {
             matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
         };
-        // A process out of lockstep may open its window at once. So these processes are asked only after all
-        // processes in lockstep have accepted.
+        // A process that is not in lockstep (in the same step as the others) may open its window at once. So these
+        // processes are asked only after all processes in lockstep have accepted.
         if answers.iter().all(|(_, answer)| is_accepted(answer)) {
             answers.extend(ask(&mut candidates, &plan, false, &wanted.request(behind)));
         }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     /// Simulates a process that has made some steps and makes no more. The simulated process calls `answer` for each
-    /// request for a window, sends the result, and ends once `answer` returns `None`.
+    /// request for a window (a range of captured iterations), sends the result, and ends once `answer` returns `None`.
     fn process_after(
         iterations: u64,
         pid: u64,

@@ -39,7 +39,8 @@ struct Waiting {
 
 type Heard = (usize, io::Result<ControlEvent>);
 
-/// Waits until all windows have closed. Returns the outcome of each window, and true if any capture failed.
+/// Waits until all windows (ranges of captured iterations) have closed. Returns the outcome of each window, and true if
+/// any capture failed.
 ///
 /// # Errors
 /// The user interrupted twice, or a window did not close after it was stopped.
@@ -90,8 +91,8 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Forwards the messages of one process to `to` until the process's window has closed. A separate thread runs this
-/// function for each process.
+/// Forwards the messages of one process to `to` until the process's window (a range of captured iterations) has closed.
+/// A separate thread runs this function for each process.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
@@ -105,7 +106,8 @@ fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
 struct Follow {
     waiting: Vec<Waiting>,
     failed: bool,
-    /// The time at which the command asked all processes to close their windows. `None` before that time.
+    /// The time at which the command asked all processes to close their windows (ranges of captured iterations). `None`
+    /// before that time.
     stopped: Option<Instant>,
     is_stuck: bool,
     /// The time at which an iteration or a window last began in any process.

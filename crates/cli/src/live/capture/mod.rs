@@ -1,7 +1,8 @@
 //! `tllmprof capture`: captures the next steps of running processes. Processes in lockstep, which make the same steps
 //! at the same time, are captured in the same steps.
 //!
-//! [`begin`] opens windows, [`follow`] waits for them, [`read`] reads them from the records.
+//! [`begin`] opens windows (ranges of captured iterations), [`follow`] waits for them, [`read`] reads them from the
+//! records.
 
 mod begin;
 mod follow;
@@ -33,7 +34,8 @@ pub(crate) use read::CapturedWindows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
-/// Default time after which a capture gives up because no iteration begins, or no process listens.
+/// Default time after which a capture gives up because no iteration begins, or because no process listens on a control
+/// socket.
 pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// Time that a process has to close a window (a range of captured iterations) after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);
@@ -354,7 +356,7 @@ fn name(status: &Status) -> String {
     }
 }
 
-/// Returns the message about a process that ended before its window closed.
+/// Returns the message about a process that ended before its window (a range of captured iterations) closed.
 fn ended(status: &Status) -> String {
     let name = name(status);
     format!("{name}: the process ended before its window closed")

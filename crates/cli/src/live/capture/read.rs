@@ -1,4 +1,4 @@
-//! Reads the captured windows from the records of the processes.
+//! Reads the captured windows (ranges of captured iterations) from the records of the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ impl CapturedWindows {
         self.of.is_empty()
     }
 
-    /// Reads the record of each captured process. Of each record, only the captured windows are read.
+    /// Reads the record of each captured process. Of each record, only the captured windows (ranges of captured
+    /// iterations) are read.
     ///
     /// # Errors
     /// A record can no longer be read.
@@ -47,8 +48,9 @@ impl CapturedWindows {
     }
 }
 
-/// Reads the captured windows. If the user asked for copies of the records, the records are copied first. Also returns
-/// true if a window could not be read or copied, or was not recorded; the reason has then been logged.
+/// Reads the captured windows (ranges of captured iterations). If the user asked for copies of the records, the records
+/// are copied first. Also returns true if a window could not be read or copied, or was not recorded; the reason has
+/// then been logged.
 pub(super) fn read(
     all: &[Captured],
     wanted: &CaptureRequest,
@@ -99,8 +101,8 @@ pub(super) fn read(
     (read, failed)
 }
 
-/// Reports a window of a process that writes no record. Returns true if a profiler in the process has recorded the
-/// window instead.
+/// Reports a window (a range of captured iterations) of a process that writes no record. Returns true if a profiler in
+/// the process has recorded the window instead.
 fn report_unrecorded(pid: &str, captured: &Captured, wanted: &CaptureRequest) -> bool {
     if wanted.profiler {
         if let (Some(first), Some(last)) = (captured.first, captured.last) {
@@ -120,8 +122,9 @@ fn report_unrecorded(pid: &str, captured: &Captured, wanted: &CaptureRequest) ->
     false
 }
 
-/// Returns the file in which a captured window can be read: a copy of the record if the user asked for copies,
-/// otherwise the record. If the record cannot be copied, logs the reason, and returns the record and false.
+/// Returns the file in which a captured window (a range of captured iterations) can be read: a copy of the record if
+/// the user asked for copies, otherwise the record. If the record cannot be copied, logs the reason, and returns the
+/// record and false.
 fn copy_if_asked(record: &Path, captured: &Captured, wanted: &CaptureRequest) -> (PathBuf, bool) {
     let file = reachable(record, captured.status.pid);
     let Some(folder) = &wanted.output else {

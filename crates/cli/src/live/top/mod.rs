@@ -84,8 +84,8 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
 /// A message from another thread to the main thread of `top`, which draws the screen.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// An order of the user (a capture or a stop) has been carried out. The value lists the windows that a capture has
-    /// recorded. The list is empty after a stop, and after an order that failed.
+    /// An order of the user (a capture or a stop) has been carried out. The value lists the windows (ranges of captured
+    /// iterations) that a capture has recorded. The list is empty after a stop, and after an order that failed.
     Done(Vec<Captured>),
 }
 

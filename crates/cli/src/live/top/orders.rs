@@ -132,7 +132,8 @@ impl Orders {
         });
     }
 
-    /// Closes the open windows of the processes `of`. If this command is capturing, stops that capture instead.
+    /// Closes the open windows (ranges of captured iterations) of the processes `of`. If this command is capturing,
+    /// stops that capture instead.
     pub(crate) fn stop(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             self.interrupts.store(1, Ordering::Relaxed);

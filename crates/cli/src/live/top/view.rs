@@ -36,8 +36,8 @@ impl View {
         }
     }
 
-    /// Shows the windows that an order of the user has captured, and removes the message about the running capture.
-    /// Only the latest window of each process stays on the screen.
+    /// Shows the windows (ranges of captured iterations) that an order of the user has captured, and removes the
+    /// message about the running capture. Only the latest window of each process stays on the screen.
     pub(crate) fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);

@@ -172,8 +172,9 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
-            // While a window is open, GPU times arrive late; the last of them arrive when the window closes. So a share
-            // is computed only if no window was open at the first and at the last of the samples.
+            // While a window (a range of captured iterations) is open, GPU times arrive late; the last of them arrive
+            // when the window closes. So a share is computed only if no window was open at the first and at the last of
+            // the samples.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);

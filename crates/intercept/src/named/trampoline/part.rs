@@ -48,8 +48,8 @@ impl TrampolinePages {
         }))
     }
 
-    /// Adds the code that `assemble` returns for the given start address. Returns the code's
-    /// address range.
+    /// Calls `assemble` with the address at which the new code will lie, and adds the code that `assemble` returns.
+    /// Returns the code's address range, or an error if `assemble` returns `None` or the pages have no room.
     pub(crate) fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,

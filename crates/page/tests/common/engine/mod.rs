@@ -70,7 +70,8 @@ pub(crate) struct Engine {
     pub hostile: bool,
     /// Number of experts in each layer; 0 if the model has none.
     pub experts: u16,
-    /// True if the record says that balanced routers replaced the learned ones inside windows (recorded intervals).
+    /// True if the record says that inside windows (recorded intervals) the learned routers were replaced by balanced
+    /// routers, which send the same number of tokens to each expert.
     pub replaced: bool,
     /// True if the batches of iterations are known.
     pub batches: bool,
@@ -301,8 +302,8 @@ impl Engine {
             for (kernel, (_, long)) in KERNELS.iter().enumerate() {
                 to.enter(now, scope_of(layer, kernel));
                 to.call(now, 5 * US, KERNEL);
-                // The code of rank 2 is slow. On all ranks the GPU does its work later than the
-                // host launches it.
+                // The kernels of rank 2 take 20 % longer than those of the other ranks. On all ranks the GPU
+                // does its work later than the host launches it.
                 let slow = if self.rank == 2 { 12 } else { 10 };
                 let long = long * US * slow / 10 + noise / 40;
                 gpu = gpu.max(now + 9 * US);

@@ -125,7 +125,7 @@ function events(
         }
         const pixel = Math.floor(x);
         let next = Math.max(at + 1, above(starts, from + (pixel + 1 - left) / scale, at));
-        // Handle the events that begin within one pixel. Only the last of them can extend beyond the pixel.
+        // Draw the events that begin within one pixel together. Only the last of them can extend beyond the pixel.
         if (next - 1 > at && dur[places[next - 1]] * scale >= WIDE) next--;
         const part = Math.min(1, (sums[next] - sums[at]) * scale);
         let longest = event;

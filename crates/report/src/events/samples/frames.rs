@@ -13,8 +13,8 @@ use crate::events::facts::{Facts, name};
 /// Maximum number of frames to store. Further frames are only counted.
 const MAX_FRAMES: usize = 1 << 22;
 
-/// Maximum depth of a stack. In a damaged record the callers of a frame may form a cycle, which
-/// this limit ends.
+/// Maximum depth of a stack. In a damaged record, the callers of a frame may form a cycle. The walk along the callers
+/// stops at this limit.
 const MAX_DEPTH: usize = 512;
 
 /// A node of the call tree: a function, together with the chain of its callers.
@@ -137,7 +137,8 @@ impl Frames {
     }
 }
 
-/// Parses a Python function from a text of the form `QUALNAME (FILE:LINE)`. A text of another form becomes the name.
+/// Parses a Python function from a text of the form `QUALNAME (FILE:LINE)`. If the text has another form, the whole
+/// text is the function's name.
 fn python(text: &str) -> Function {
     let label = match text.rsplit_once(" (") {
         Some((qualified, place)) => {

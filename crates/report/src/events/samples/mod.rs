@@ -95,11 +95,13 @@ impl SampledState {
 pub(crate) struct RawStacks {
     frames: RawFrames,
     samples: Vec<StackSample>,
-    /// Data about sleeping threads. The key is the thread and the time of its sample in ticks.
+    /// For each sample of a sleeping thread, the system call and the stacks by which the sleep is classified. The key
+    /// is the thread and the time of its sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
     /// The keys (thread and time in ticks) of the samples at which a thread had not woken since its previous sample.
     continuing: HashSet<(u32, u64)>,
-    /// The states of other threads and child processes at samples of waits. The key is the time of the sample in ticks.
+    /// The states of other threads and child processes when a waiting thread was sampled. The key is the time of that
+    /// sample in ticks.
     meanwhile: HashMap<u64, Vec<Meanwhile>>,
     workers: Workers,
     pub left_out: u64,
@@ -174,7 +176,7 @@ impl RawStacks {
         }
     }
 
-    /// Adds a thread's call that gives work to the GPU.
+    /// Adds a thread's call that gives work to the GPU. During such calls, a sleeping thread may wait for this thread.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         let end = event.start.saturating_add(event.duration);
         let (start, end) = (clock.ns(event.start), clock.ns(end));
@@ -290,8 +292,8 @@ impl SampleCounts {
     }
 }
 
-/// The figures that include one sample: those of the sample's window, those of all windows, both, or neither.
-/// `window` is the index of the sample's window.
+/// The figures of the report that include one sample: the figures of the sample's window (`in_window`), the figures of
+/// all windows (`in_all`), both, or neither. `window` is the index of the sample's window.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,

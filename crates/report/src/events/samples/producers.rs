@@ -1,10 +1,10 @@
 //! Waits for a task (a thread or a child process of the program) that prepares the waiting thread's input.
 //!
-//! A thread may wait for a queue until a client sends a request, or until another task of the program, which is slow,
-//! has prepared input. Both waits look the same on the thread's stack. They are distinguished by the activity of the
-//! tasks during the wait. A task that is on a processor is at work. A task that sleeps for a given time, or waits for
-//! a file or a lock, is at work only if its wake-ups belong to the ends of waits. That is so if the task has run
-//! between almost every wait and the next, and rarely inside a wait.
+//! A thread that waits for a queue may wait for a client's request, or for a slow task of the program that prepares
+//! input. Both waits look the same on the thread's stack. They are distinguished by the activity of the tasks during
+//! the wait. A task that is on a processor is at work. A task that sleeps for a given time, or waits for a file or a
+//! lock, is at work only if it causes the waits to end. It does if it has run between almost every wait and the next,
+//! and rarely inside a wait.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,15 +23,15 @@ const MIN_AT_WORK: f64 = 0.5;
 /// Minimum share of the samples of all waits in a function, as a fraction, in which a task must be at work. This
 /// minimum excludes a task that has nothing to do with the waits and is at work only in short bursts.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
-/// Minimum numbers of a thread's waits (`MIN_WAITS`) and of the samples after the first one of each wait
-/// (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
+/// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits without the first
+/// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
-/// Minimum share, as a fraction, of a thread's waits before which a sleeping task has run since the previous wait.
-/// Below this share, the task is not the cause of the waits.
+/// Minimum share of a thread's waits, as a fraction, for which this holds: a sleeping task has run at some time between
+/// the previous wait and this wait. Below this share, the task is not the cause of the waits.
 const MIN_RUNS: f64 = 0.8;
-/// Maximum share, as a fraction, of the samples inside a thread's waits at which a sleeping task has run since the
-/// previous sample. A task that runs more often, such as one that polls, is not the cause of the waits.
+/// Maximum share of the samples inside a thread's waits, as a fraction, for which this holds: a sleeping task has run
+/// since the previous sample. A task that runs more often, such as one that polls, is not the cause of the waits.
 const MAX_RUNS_INSIDE: f64 = 0.5;
 /// Maximum time in nanoseconds between a sample of a waiting thread and a sample of another thread, for the second
 /// sample to show what the other thread did at the time of the first.
@@ -42,7 +42,7 @@ const MIN_IN_FUNCTION: f64 = 0.5;
 /// End of the text for the cause of a wait if only the system call is known, but no function.
 const UNNAMED_WAIT: &str = ": futex";
 
-/// The state of another thread or a child process at a sample of a wait.
+/// The state of another thread or a child process at the time when a waiting thread was sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meanwhile {
     pub task: Task,
@@ -73,7 +73,7 @@ struct SampledWait {
     samples: Vec<usize>,
 }
 
-/// The activity of a task at a sample of a wait.
+/// The activity of a task at the time when a waiting thread was sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TaskActivity {
     Busy,
@@ -83,7 +83,7 @@ enum TaskActivity {
     Waits,
 }
 
-/// The activity of one task at a sample of a wait.
+/// A task and its activity at the time when a waiting thread was sampled.
 #[derive(Clone, Debug)]
 struct TaskSample {
     key: TaskKey,
@@ -300,8 +300,8 @@ fn nearest(samples: &[StackSample], thread: u32, at: u64) -> Option<usize> {
     (distance(&near) <= MAX_APART_NS).then_some(near)
 }
 
-/// For each waiting thread and task, true if the wake-ups of the task belong to the ends of the thread's waits. That is
-/// so if the task runs before most waits but rarely inside them (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
+/// For each waiting thread and task, true if the thread's waits end because the task runs. This is assumed if the task
+/// runs before most waits but rarely inside them (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
 struct Linked(HashMap<(u32, TaskKey), bool>);
 
 /// Numbers of samples of a thread's waits at which a task has run since the previous sample: at first samples of
@@ -375,7 +375,9 @@ impl AtWork {
         Self { all, by_task }
     }
 
-    /// Returns the task that is the cause of a wait, if there is one.
+    /// Returns the task that is the cause of a wait; `None` if there is no such task. The candidates are the tasks that
+    /// are at work at enough samples (see [`MIN_AT_WORK`] and [`MIN_AT_WORK_IN_ALL`]). Of these, the task that is at
+    /// work at the largest number of the wait's samples is returned.
     fn producer(
         &self,
         wait: &SampledWait,
@@ -400,7 +402,7 @@ impl AtWork {
     }
 }
 
-/// Returns for each task the number of samples of a wait at which it was at work.
+/// Returns for each task the number of samples of a wait at which the task was at work.
 fn in_wait(
     wait: &SampledWait,
     tasks: &HashMap<usize, Vec<TaskSample>>,
@@ -778,12 +780,12 @@ mod tests {
             found,
             [(FOR_BUSY.to_owned(), half), (FOR_WORK.to_owned(), half)]
         );
-        // The thread is busy for less than half of each wait.
+        // The other thread is busy for less than half of each wait.
         let found = divided(SleepKind::Work, Task::Thread, |_, order| {
             if order < 2 { BUSY } else { IDLE }
         });
         assert_eq!(found, all(FOR_WORK));
-        // The thread is busy in few of the waits, so it does not cause them.
+        // The other thread is busy in few of the waits, so it does not cause the waits.
         let found = divided(SleepKind::Work, Task::Thread, |step, _| {
             if step % 5 == 0 { BUSY } else { IDLE }
         });

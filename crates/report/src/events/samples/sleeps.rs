@@ -116,7 +116,8 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the label of the program's function that sleeps, with its Python caller.
+    /// Returns the label of the program's function that sleeps. For a native function, the text also names the Python
+    /// function that called it, if that function is known.
     fn place(&self) -> String {
         match (self.native, self.python()) {
             (Some(native), Some(python)) => format!("{}, called by {}", native.label, python.label),

@@ -16,12 +16,13 @@ use crate::events::spans::{self, Span};
 const MAX_APART_NS: u64 = 1_000_000;
 /// Maximum number of stored time spans in which threads gave work to the GPU.
 const MAX_SPANS: usize = 1 << 20;
-/// Minimum number of samples of a wait, for a decision whether it is a wait for another thread.
+/// Minimum number of samples of a wait. With fewer, the wait does not count as a wait for another thread.
 const MIN_SAMPLES: u64 = 8;
-/// Minimum share of a wait's samples, as a fraction, in which another thread must be giving work to the GPU.
+/// Minimum share of a wait's samples, as a fraction, in which another thread must be giving work to the GPU. With a
+/// smaller share, the wait does not count as a wait for that thread.
 const MIN_AT_WORK: f64 = 0.5;
-/// Maximum share of the waiting thread's other samples, as a fraction, in which another thread may be giving work to
-/// the GPU. A thread that gives work to the GPU all the time does not work for the waiting thread.
+/// Maximum share of the waiting thread's samples outside the wait, as a fraction, in which another thread may be giving
+/// work to the GPU. A thread that gives work to the GPU all the time does not work for the waiting thread.
 const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 
 /// The times in which each thread gave work to the GPU, in nanoseconds and in order.
@@ -56,14 +57,14 @@ impl Workers {
         others.any(|(_, spans)| spans::contain(spans, at))
     }
 
-    /// Changes the kind of those sleeps that are waits for another thread that gives work to the GPU. `samples`
-    /// contains the samples of all threads.
+    /// Changes those sleeps that are waits for another thread that gives work to the GPU to the kind
+    /// [`SleepKind::Worker`]. `samples` contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }
-        // `threads` counts all samples of each thread, and `waits` the samples of each wait of a thread. Both also
-        // count how many of these were taken while another thread gave work to the GPU.
+        // `threads` contains counts of all samples of each thread, and `waits` counts of the samples in each wait of a
+        // thread. Each count consists of all samples, and of those taken while another thread gave work to the GPU.
         let mut threads: HashMap<u32, AtWork> = HashMap::new();
         let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
         for sample in samples {

@@ -325,8 +325,8 @@ impl Clocks {
     }
 }
 
-/// Returns the number of the iteration with a process's first collective of the group that ends at or after a moment;
-/// 0 if there is none.
+/// Finds the first collective of the group that ends on one process at or after `moment`. `lane` is the index of the
+/// process in the group. Returns the number of the collective's iteration; 0 if there is no such collective.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

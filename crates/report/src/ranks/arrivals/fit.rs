@@ -4,14 +4,14 @@
 /// Minimum number of points (times of events with their offsets) in a block. Each block is
 /// represented by the median of its points.
 const MIN_BLOCK_POINTS: usize = 8;
-/// Maximum number of blocks. If there are many points, each block has more points.
+/// Maximum number of blocks. If there are many points, each block has more than [`MIN_BLOCK_POINTS`] points.
 const MAX_BLOCKS: usize = 64;
-/// Minimum number of blocks for which a drift of the clock is computed.
+/// Minimum number of blocks for which a drift of the clock is computed. With fewer, the drift is assumed to be 0.
 const MIN_DRIFT_BLOCKS: usize = 4;
 /// Minimum difference in offset between neighbouring blocks that is regarded as a jump of a clock,
 /// in nanoseconds.
 const MIN_JUMP_NS: f64 = 50_000.0;
-/// Minimum ratio of a jump's size to the noise of the points within blocks.
+/// Minimum ratio of a jump's size to the noise, which is the typical distance of a point from the median of its block.
 const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
 /// Maximum absolute offset between two clocks, in nanoseconds. Larger values are cut to this limit.
@@ -94,7 +94,7 @@ impl Fit {
         pairs.collect()
     }
 
-    /// Returns the drift of the clock in parts per million, from the first line.
+    /// Returns the drift of the clock (the slope of the first line) in parts per million.
     pub(crate) fn drift(&self) -> f64 {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }

@@ -30,7 +30,8 @@ const MIN_WORK_RATIO: f64 = 1.1;
 pub struct LatenessCauses {
     pub late: u64,
     host: [u64; HOST_CAUSES],
-    /// Time for which the rank's GPU was busy with other work, minus the same time of the median rank.
+    /// Time for which the rank's GPU ran other kernels between the previous collective and the late one, minus the same
+    /// time of the median rank.
     work: u64,
     /// Time for which the GPU was idle, as far as no other cause explains it.
     launch: u64,

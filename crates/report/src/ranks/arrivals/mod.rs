@@ -30,10 +30,10 @@ const MIN_DOMINANT_SHARE: f64 = 2.0 / 3.0;
 /// Maximum share of waiting in the time of collectives, as a fraction, for the verdict that the
 /// transfer dominates.
 const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
-/// Minimum number of iterations for a verdict on the time of all collectives.
+/// Minimum number of iterations for a verdict on the time of all collectives. With fewer, the verdict is inconclusive.
 const MIN_ITERATIONS: usize = 5;
 /// Minimum share of collectives, as a fraction, that must be matched between the ranks for a
-/// verdict.
+/// verdict. With a smaller share, the verdict is inconclusive.
 const MIN_MATCHED_SHARE: f64 = 0.5;
 
 /// The verdict on the time of collectives: transfer of data, or waiting for the last rank.
@@ -210,7 +210,8 @@ impl Arrivals {
         (now - then) as f64 / now.max(1) as f64
     }
 
-    /// Returns a time as a fraction of the matched iterations' time, averaged over the ranks.
+    /// Returns the time `ns`, which is a sum over the ranks, as a fraction of the time of the matched iterations on all
+    /// ranks.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
         let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
@@ -301,7 +302,7 @@ fn list(names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// Returns notes on data that are left out, and on clocks that jump or disagree.
+/// Adds notes to `notes` on collectives and ranks that are left out, and on clocks that jump or disagree.
 fn said(
     processes: &[Rank<'_>],
     names: &[String],
