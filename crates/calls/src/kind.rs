@@ -23,6 +23,9 @@ pub enum CallPurpose {
     CaptureBegin,
     /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
+    /// Enqueues a function of the host, the second argument, in a stream. The stream's later work waits for it.
+    /// `TLLMPROF_STEP` cannot name the call.
+    HostFunction,
     /// Allocates or frees memory, which may wait until the device is idle. `TLLMPROF_STEP` cannot name the call.
     Memory,
     /// Loads code into a context or compiles it, which may take long. `TLLMPROF_STEP` cannot name the call.

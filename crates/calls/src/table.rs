@@ -2,7 +2,7 @@
 
 use crate::kind::CallPurpose::{
     AsyncCopy, CaptureBegin, CaptureEnd, Compilation, Destroys, DeviceWork as Within, Graph,
-    GraphLaunch, KernelLaunch, Memory, Profiler,
+    GraphLaunch, HostFunction, KernelLaunch, Memory, Profiler,
 };
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -200,6 +200,8 @@ macro_rules! cuda_calls {
                 [cudaGraphExecDestroy] {};
             StreamWaitEvent = CallPurpose::Order,
                 [cuStreamWaitEvent cuStreamWaitEvent_ptsz] []
+            LaunchHostFunc = HostFunction,
+                [cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz] []
                 { stream: [Word(0), Stream::None] };
         }
     };
@@ -315,6 +317,10 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
             "cudaMemcpyToSymbolAsync",
             "cudaMemcpyWithAttributesAsync",
         ],
+    ),
+    (
+        HostFunction,
+        &["cudaLaunchHostFunc", "cudaStreamAddCallback"],
     ),
     (
         CallPurpose::Wait(Wait::Context),

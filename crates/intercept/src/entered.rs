@@ -286,6 +286,12 @@ fn read_other(frame: &CallFrame) {
     frame
         .other_stream
         .set(target.map_or(0, |target| target.handle));
+    if call.kind() == CallPurpose::HostFunction
+        && recorder::is_recording()
+        && !session::is_any_capturing()
+    {
+        recorder::host_functions::note(frame.args[1]);
+    }
     let is_timing = is_timing();
     frame.work.set(match call.kind() {
         kind if kind.enqueues() => {

@@ -522,6 +522,12 @@ events! {
             name: high(value),
             id: low(value)
         };
+
+    /// A host function that the program has enqueued in streams `count` times in the window that ends. `name` is its
+    /// code, as that of a native function in a stack. Functions that were added to graphs are not counted.
+    40 HostFunction { name: StringId, count: u32 }
+        write (0, pair(name, count));
+        read |_, value| Self::HostFunction { name: high(value), count: low(value) };
 }
 
 impl What {

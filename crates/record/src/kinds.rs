@@ -281,6 +281,7 @@ impl From<CallPurpose> for CallKind {
             CallPurpose::Wait(_) | CallPurpose::Query(_) => Self::Wait,
             CallPurpose::CaptureBegin | CallPurpose::CaptureEnd => Self::Capture,
             CallPurpose::DeviceWork(DeviceWork::Set)
+            | CallPurpose::HostFunction
             | CallPurpose::Memory
             | CallPurpose::Compilation
             | CallPurpose::Order

@@ -16,6 +16,7 @@ mod file;
 mod flight;
 pub mod gpu;
 mod groups;
+pub mod host_functions;
 mod iterations;
 mod keep;
 mod pace;

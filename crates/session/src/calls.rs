@@ -28,6 +28,7 @@ pub fn entered(call: Call) {
         CallPurpose::CaptureBegin => return stream_capture::begins(),
         CallPurpose::CaptureEnd
         | CallPurpose::DeviceWork(_)
+        | CallPurpose::HostFunction
         | CallPurpose::Memory
         | CallPurpose::Compilation
         | CallPurpose::Order

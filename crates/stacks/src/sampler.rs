@@ -274,6 +274,7 @@ fn run() {
     };
     sampler.run();
     sampler.take_native();
+    sampler.write_host_functions();
     if let Some(mut kept) = KEPT.lock_for(END_TIMEOUT) {
         *kept = Some(sampler.kept);
     }
@@ -634,6 +635,18 @@ fn write(start: u64, sample: What, asleep: Option<What>) {
 }
 
 impl SamplingThread {
+    /// Writes the names of the host functions that the program has enqueued since the last call of this function.
+    fn write_host_functions(&mut self) {
+        let kept = &mut self.kept;
+        recorder::host_functions::take(|address, count| {
+            kept.keep_up();
+            kept.look();
+            let name = kept.modules.string(address);
+            let what = What::HostFunction { name, count };
+            recorder::late(&Event::new(recorder::ticks(), 0, what));
+        });
+    }
+
     /// Writes the native stacks that the kernel has recorded since the last call of this function.
     fn take_native(&mut self) {
         let Self {

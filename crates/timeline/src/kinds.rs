@@ -281,7 +281,9 @@ pub(crate) fn item(
         // This event is a number of iterations without a time, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
         // The report makes findings from these events. They are no items of the timeline.
-        What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
+        What::GpuProcess { .. } | What::ThreadNode { .. } | What::HostFunction { .. } => {
+            return None;
+        }
         // These events contain the names of functions in samples. They are no items of the
         // timeline.
         What::Frame { .. } => return None,

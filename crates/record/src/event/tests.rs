@@ -226,6 +226,10 @@ fn every_kind_comes_back() {
             name: 0,
             id: 1,
         },
+        What::HostFunction {
+            name: u32::MAX,
+            count: 7,
+        },
         What::Used {
             what: Some(Used::Disk),
             iteration: u32::MAX,

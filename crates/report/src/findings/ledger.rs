@@ -560,6 +560,23 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
+/// Minimum number of host functions per iteration for which an idle GPU may wait.
+const MIN_HOST_FUNCTIONS: f64 = 0.5;
+
+/// Returns words for the host functions that the program enqueues in streams, with their number in an iteration; `None` if
+/// there are few.
+fn host_functions(one: &Evidence<'_>) -> Option<String> {
+    let calls = one.calls(|row| kind_of(&row.name) == Some(CallPurpose::HostFunction));
+    let rate = one.sum.a_step(calls.count);
+    let named = one.process.stacks.sampled.host_functions.iter();
+    let named: Vec<_> = named.take(NAMED).map(String::as_str).collect();
+    let named = match &named[..] {
+        [] => String::new(),
+        _ => format!(" ({})", named.join(", ")),
+    };
+    (rate >= MIN_HOST_FUNCTIONS).then(|| format!("{} host functions a step{named}", Rate(rate)))
+}
+
 /// End of the names of functions that check whether work is done, such as `cudaStreamQuery`.
 const QUERY: &str = "Query";
 
@@ -583,9 +600,16 @@ fn idle_waits(one: &Evidence<'_>) -> String {
     let kernels = one.process.kernels.window.as_ref();
     let gaps = kernels.and_then(|kernels| Some(kernels.share(kernels.gaps?)));
     if let Some(gaps) = gaps.filter(|gaps| *gaps > claims.share_of(all) / 2.0) {
+        let why = match host_functions(one) {
+            Some(functions) => format!(
+                "the program enqueues {functions}, and later work of their streams waits for them"
+            ),
+            None => "short gaps, a host function (cudaLaunchHostFunc), an event, or other programs that use \
+                     it"
+                .to_owned(),
+        };
         return format!(
-            "; it is idle {each} a step in {name}, and between kernels for {} of the time: short gaps, a host function \
-             (cudaLaunchHostFunc), an event, or other programs that use it",
+            "; it is idle {each} a step in {name}, and between kernels for {} of the time: {why}",
             Share(gaps)
         );
     }
@@ -594,7 +618,10 @@ fn idle_waits(one: &Evidence<'_>) -> String {
             "; the program asks too late: the {name} that finds the work done comes {each} a step after the GPU has ended it"
         ),
         false => format!(
-            "; the waits return late: {name} returns {each} a step after the GPU has ended its work"
+            "; the waits return late: {name} returns {each} a step after the GPU has ended its work{}",
+            host_functions(one).map_or_else(String::new, |functions| format!(
+                "; the program enqueues {functions}, for which waits wait, too"
+            ))
         ),
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
+use tllmprof_record::{Clock, Event, StringId, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
 use super::spans::Span;
@@ -22,6 +22,7 @@ pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
 pub(crate) use location::Location;
+use native::Modules;
 use producers::{Meanwhile, Producers};
 pub(crate) use sleep::{ProducerShare, SleepKind};
 use sleeps::{Asleep, Sleeps};
@@ -32,6 +33,8 @@ pub const ENOUGH: u64 = 200;
 
 /// Maximum number of samples to store. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 20;
+/// Beginning of the names of the functions of a CUDA runtime that is linked statically.
+const STATIC_RUNTIME: &str = "libcudart_static_";
 /// Maximum number of tasks (other threads and child processes) whose states are stored for one sample of a waiting
 /// thread.
 const MAX_TASKS: usize = 8;
@@ -104,6 +107,8 @@ pub(crate) struct RawStacks {
     /// sample in ticks.
     meanwhile: HashMap<u64, Vec<Meanwhile>>,
     workers: Workers,
+    /// The names of host functions that were enqueued in streams, with the number of times.
+    host_functions: HashMap<StringId, u64>,
     pub left_out: u64,
 }
 
@@ -172,6 +177,9 @@ impl RawStacks {
                     known.push(meanwhile);
                 }
             }
+            What::HostFunction { name, count } => {
+                *self.host_functions.entry(name).or_default() += u64::from(count);
+            }
             _ => (),
         }
     }
@@ -220,8 +228,29 @@ impl RawStacks {
         Sampled {
             frames,
             samples: self.samples,
+            host_functions: host_functions(&self.host_functions, facts, strings),
         }
     }
+}
+
+/// Returns the labels of the program's host functions, the one that was enqueued most often first. A function of the CUDA
+/// runtime is left out: it calls one of the program that is not known.
+fn host_functions(
+    counts: &HashMap<StringId, u64>,
+    facts: &Facts,
+    strings: &Strings,
+) -> Vec<String> {
+    let mut modules = Modules::new(facts);
+    let mut by_label: HashMap<String, u64> = HashMap::new();
+    for (name, count) in counts {
+        let function = modules.function(strings.get(*name));
+        if function.origin != Origin::Driver && !function.name.starts_with(STATIC_RUNTIME) {
+            *by_label.entry(function.label).or_default() += count;
+        }
+    }
+    let mut functions: Vec<_> = by_label.into_iter().collect();
+    functions.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
+    functions.into_iter().map(|(label, _)| label).collect()
 }
 
 /// The samples of a record, sorted by thread and time, and their frames.
@@ -229,6 +258,8 @@ impl RawStacks {
 pub struct Sampled {
     pub samples: Vec<StackSample>,
     pub frames: Frames,
+    /// The program's functions that it has enqueued in streams, the most frequent first.
+    pub host_functions: Vec<String>,
 }
 
 impl Sampled {

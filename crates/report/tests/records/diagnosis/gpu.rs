@@ -2,7 +2,7 @@
 
 use tllmprof_report::Verdict;
 
-use super::synthetic::{MS, SyntheticLoop, US};
+use super::synthetic::{HOST_FUNCTION, LAUNCH, MS, SyntheticLoop, US, WAIT};
 use super::{find_finding, finds, report, says};
 
 #[test]
@@ -115,4 +115,36 @@ fn a_gpu_that_is_idle_half_the_time() {
         ..slowed
     };
     says(all_slowed, "low-gpu-utilisation", Verdict::Unknown);
+}
+
+#[test]
+fn a_gpu_that_waits_for_host_functions() {
+    let enqueues = (HOST_FUNCTION, 6 * US, 8 * US);
+    let with = |gpu, kernels| SyntheticLoop {
+        calls: vec![(LAUNCH, 0, 5 * US), enqueues, (WAIT, 10 * US, 9500 * US)],
+        gpu,
+        kernels,
+        // The runtime calls a function of the program that is not known.
+        host_functions: vec![
+            ("/opt/server+0x1200", 30),
+            ("/usr/lib/libcudart.so.12+0x9", 60),
+            ("/opt/server+0x2400", 40),
+        ],
+        ..SyntheticLoop::default()
+    };
+    let evidence = |one: SyntheticLoop| {
+        let report = report(&[one]);
+        find_finding(&report, "gpu-idle").evidence.clone()
+    };
+    let enqueued =
+        "the program enqueues 1.00 host functions a step (server+0x2400, server+0x1200), ";
+    let gpu = SyntheticLoop::default().gpu;
+    let found = evidence(with(gpu, vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)]));
+    let gaps = format!(
+        "between kernels for 60.0 % of the time: {enqueued}and later work of their streams waits for them"
+    );
+    assert!(found.contains(&gaps), "{found}");
+    let found = evidence(with(Some((0, 4 * MS)), Vec::new()));
+    let late = format!("after the GPU has ended its work; {enqueued}for which waits wait, too");
+    assert!(found.ends_with(&late), "{found}");
 }

@@ -61,6 +61,7 @@ pub(crate) const CAPTURE: u8 = 5;
 pub(crate) const COPY_ASYNC: u8 = 6;
 pub(crate) const COMPILE: u8 = 7;
 pub(crate) const GRAPH: u8 = 8;
+pub(crate) const HOST_FUNCTION: u8 = 9;
 
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
@@ -133,6 +134,8 @@ pub(crate) struct SyntheticLoop {
     /// Calls of marked functions in each iteration: name, and start and end in nanoseconds from the
     /// start of the iteration.
     pub functions: Vec<(&'static str, u64, u64)>,
+    /// The code of functions that are enqueued in streams, with the number of times.
+    pub host_functions: Vec<(&'static str, u32)>,
 }
 
 impl Default for SyntheticLoop {
@@ -170,6 +173,7 @@ impl Default for SyntheticLoop {
             experts: Vec::new(),
             counts_allocations: true,
             functions: Vec::new(),
+            host_functions: Vec::new(),
         }
     }
 }
@@ -206,6 +210,10 @@ impl SyntheticLoop {
             self.sample(&mut writer, now, LENGTH + more, recompiles);
             self.iteration(&mut writer, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
+        }
+        for (name, count) in &self.host_functions {
+            let (name, count) = (writer.string(name), *count);
+            writer.put(MAIN, now, 0, What::HostFunction { name, count });
         }
         self.measured(&mut writer, now - START);
         if let Some(steps) = self.kernel_steps {
@@ -273,6 +281,7 @@ impl SyntheticLoop {
             (COPY_ASYNC, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
             (COMPILE, CallKind::Other, "cuModuleLoadData"),
             (GRAPH, CallKind::GraphLaunch, "cuGraphLaunch"),
+            (HOST_FUNCTION, CallKind::Other, "cuLaunchHostFunc"),
         ] {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
