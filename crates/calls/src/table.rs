@@ -200,6 +200,7 @@ macro_rules! cuda_calls {
                 [cudaGraphExecDestroy] {};
             StreamWaitEvent = CallPurpose::Order,
                 [cuStreamWaitEvent cuStreamWaitEvent_ptsz] []
+                { stream: [Word(0), Stream::None] };
             LaunchHostFunc = HostFunction,
                 [cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz] []
                 { stream: [Word(0), Stream::None] };
