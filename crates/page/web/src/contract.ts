@@ -23,7 +23,7 @@ export interface Report {
     skew: Skew | null;
     /** A comparison of the collectives of all processes; `null` if fewer than two processes have collectives. */
     collectives: Collectives | null;
-    /** The findings about slow iterations. Findings that hold come first, then those that could not be checked, then those that do not hold. Within each group causes come first, and among causes the one with the greatest loss. Empty if no process has iterations. */
+    /** The findings about slow iterations. Findings that hold come first, then findings that could not be checked, then findings that do not hold. Within each group causes come first, and the cause with the greatest loss is the first of them. Empty if no process has iterations. */
     findings: Finding[];
 }
 
@@ -109,7 +109,7 @@ export interface Process {
     cuda_driver: number | null;
     /** The requested windows, in the form of the variable `TLLMPROF_START_STOP`. */
     windows_asked: string;
-    /** The condition that an iteration of a window must satisfy to count, in the form of the variable `TLLMPROF_WHERE`; `null` if there is none. */
+    /** The condition that an iteration must satisfy to be included in the figures of windows, in the form of the variable `TLLMPROF_WHERE`; `null` if there is none. */
     where: string | null;
     /** The environment variables that configured tllmprof in the process, as `NAME=value`. */
     settings: string[];
@@ -149,7 +149,7 @@ export interface Process {
     gpu_busy_share: number | null;
     /** The GPUs that the process used. */
     gpus: Gpu[];
-    /** The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`) these are mainly the iterations that do not satisfy it. Without one these are the idle iterations, unless all iterations are idle. No other figure of windows includes them. */
+    /** The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`), these are mainly the iterations that do not satisfy the condition. Without a condition, these are the idle iterations, unless all iterations are idle. No other figure of windows includes them. */
     unqualified: Unqualified[];
     /** The durations of the iterations outside windows. */
     outside: Outside;
@@ -157,7 +157,7 @@ export interface Process {
     phases: PhaseSum[];
     /** The time of the iterations of all windows, divided by cause. */
     ledger: Ledger;
-    /** The iterations that were slow compared with others like them: at most 10, the longest first. */
+    /** The iterations that took longer than comparable iterations or the median: at most 10, the longest first. */
     slowest: Slow[];
     /** Stack samples of the threads that ran iterations; `null` if stacks were not recorded. */
     stacks: Stacks | null;
@@ -241,9 +241,9 @@ export interface Collectives {
     wait_ns: number;
     /** The time that the matched collectives took after the last rank had arrived, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** The time that a rank waits for the last rank in matched collectives, divided by the time of the iterations with recorded kernels. It is the mean over ranks. Unit: part of 1. */
+    /** The time that a rank waits for the last rank in matched collectives, divided by the time of the iterations with recorded kernels. This share is the mean over ranks. Unit: part of 1. */
     wait_share: number;
-    /** The time that the transfers of matched collectives take, divided by the time of the iterations with recorded kernels. It is the mean over ranks. Unit: part of 1. */
+    /** The time that the transfers of matched collectives take, divided by the time of the iterations with recorded kernels. This share is the mean over ranks. Unit: part of 1. */
     transfer_share: number;
     /** The groups of ranks that take part in the same collectives. */
     groups: CollectiveGroup[];
@@ -275,7 +275,7 @@ export interface Finding {
     evidence: string;
     /** Advice in words. If the rule holds, how to fix the problem. If the verdict is `unknown`, how to record the missing data. Otherwise empty. */
     advice: string;
-    /** The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two findings. Unit: part of 1. */
+    /** The share of the iterations' time that a fix would save; `null` if it is not known. No time is counted in the losses of two findings. Unit: part of 1. */
     loss: number | null;
     /** The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
     claims: ClaimedRow[];
@@ -313,7 +313,7 @@ export interface GroupRank {
     rank: number;
     /** The number of ranks in the group; `null` if it is not known. Unit: ranks. */
     size: number | null;
-    /** The first member's rank in the whole job. It distinguishes groups that have the same name. `null` if it is not known. */
+    /** The first member's rank in the whole job. This rank distinguishes groups that have the same name. `null` if it is not known. */
     first: number | null;
 }
 
@@ -369,7 +369,7 @@ export type State =
 
 /** Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true. */
 export interface Sum {
-    /** The number of iterations. Unit: iterations. */
+    /** The number of qualifying iterations. Unit: iterations. */
     iterations: number;
     /** The number of iterations per second of `wall_ns`; `null` if `wall_ns` is 0. Unit: 1/s. */
     per_second: number | null;
@@ -547,7 +547,7 @@ export interface Named {
     max_ns: number;
 }
 
-/** A thread of the process. */
+/** A thread of the process, with the time that it held Python's global interpreter lock (GIL). */
 export interface Thread {
     /** The ID of the thread. */
     tid: number;
@@ -611,7 +611,7 @@ export interface GpuBlocks {
     mean_ns: number;
     /** The share of the blocks in the total time of the kernels of the analyzed iterations. Unit: part of 1. */
     share: number;
-    /** The kernels of one block, in the order in which they began. */
+    /** The kernels of one block, in the order of their starts. */
     kernels: GpuBlockKernel[];
     /** The number of kernels after the last block that match the beginning of one more block; `null` if they match less than half of a block. Unit: kernels. */
     partly: number | null;
@@ -876,7 +876,7 @@ export interface Clock {
 export interface ClockJump {
     /** The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, this is the index of one process on that host. */
     process: number;
-    /** True if the clock of the whole host jumps. False if only the GPU times of one process do. */
+    /** True if the clock of the whole host jumps. False if only the GPU times of one process jump. */
     is_host: boolean;
     /** The number of the first iteration after the jump. */
     n: number;
@@ -1011,7 +1011,7 @@ export interface OutsideSum {
     max_ns: number | null;
 }
 
-/** The phase of a batch: whether its tokens are prompt tokens, later ones, or both. */
+/** The phase of a batch: whether its tokens are prompt tokens, tokens that follow prompts, or both. */
 export type Phase =
     /** The batch has only prompt tokens. */
     | "prefill"
@@ -1077,11 +1077,11 @@ export interface Batch {
     prefill_tokens: number;
     /** The number of tokens among `tokens` that follow prompts (decode). Unit: tokens. */
     decode_tokens: number;
-    /** The phase of the batch: whether its tokens are prompt tokens, later ones, or both. */
+    /** The phase of the batch: whether its tokens are prompt tokens, tokens that follow prompts, or both. */
     phase: Phase;
 }
 
-/** A cause on which a slow iteration or a late rank spent more or less time than others. */
+/** A cause on which a slow iteration spent more or less time than comparable iterations, or a late rank more or less time than the median rank. */
 export interface Difference {
     /** The name of the cause: a `cause` of the ledger, `GPU work` for GPU work that the host waited for, or `unexplained` for the remaining time. */
     cause: string;
@@ -1107,7 +1107,7 @@ export interface Overlap {
     usual_ns: number;
 }
 
-/** Numbers of stack samples. */
+/** The numbers of stack samples in a set of iterations: usable samples, rejected samples, and samples of native stacks. */
 export interface SampleCounts {
     /** The number of usable samples, without the samples of native stacks. Unit: samples. */
     samples: number;
@@ -1254,7 +1254,7 @@ export interface Iteration {
     processor_ns: number | null;
     /** The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on it; `null` if it is not known. Unit: ns. */
     delayed_ns: number | null;
-    /** The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least every eighth iteration, so it may include the page faults of up to seven iterations before this one. That happens only if those iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
+    /** The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least every eighth iteration, so it may include the page faults of up to seven earlier iterations. It includes them only if these iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
     page_faults: number | null;
     /** The number of kernels that began during the iteration; 0 if kernels were not recorded. Unit: kernels. */
     kernels: number;
