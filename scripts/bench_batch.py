@@ -28,8 +28,8 @@ def named(formulas):
     return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
 
 
-# The cases that are measured. Each has the library's variables, the number of requests in a batch, and
-# the name of the case with which it is compared.
+# The cases that are measured. Each has the library's environment variables (`None`: without the library), the number
+# of requests in a batch, and the name of the case with which it is compared.
 KINDS = {
     "without the library": (None, 16, None),
     "counted": (COUNTED, 16, "without the library"),

@@ -134,8 +134,8 @@ if [ $nsys = yes ]; then
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
-        # By default, nsys ends the program when the first window closes. With `repeat:N`, nsys
-        # first captures N windows.
+        # By default, nsys ends the program when the first window closes. With `stop`, nsys lets the program continue.
+        # With `repeat:N`, nsys captures N windows.
         end=stop
         [ "$count" -eq 1 ] || end=repeat:$count
         nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"

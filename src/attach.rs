@@ -26,8 +26,8 @@ use tllmprof_session::{activity, live};
 /// The name that the command gives to the thread that loads the library.
 const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// Text that the command passes in place of variables to detach the library. The command does so if the library has no
-/// control socket.
+/// Text that the command passes to `tllmprof_attach` in place of variables, to detach the library. The command does so
+/// if the library has no control socket.
 const DETACH: &[u8] = b"detach";
 
 /// GOT slots are patched twice, with this delay in between. While they are patched the first time, the loader may be

@@ -157,8 +157,8 @@ unsafe extern "C" fn look_at_syscall(
     }
 }
 
-/// Examines the arguments of `prctl`, and reports that a filter is about to be installed. A call without a filter
-/// only asks if the kernel knows the option.
+/// Examines the arguments of `prctl`. If the call installs a filter, informs the session before the filter is
+/// installed. A call without a filter only asks if the kernel knows the option.
 fn look_at_option(option: c_int, mode: usize, filter: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
     let is_filter = mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0;
@@ -167,8 +167,8 @@ fn look_at_option(option: c_int, mode: usize, filter: usize) {
     }
 }
 
-/// Examines the arguments of `seccomp`, and reports that a filter is about to be installed. Without a filter, or with
-/// flags for the strict mode, the call only asks what the kernel supports.
+/// Examines the arguments of `seccomp`. If the call installs a filter, informs the session before the filter is
+/// installed. Without a filter, or with flags for the strict mode, the call only asks what the kernel supports.
 fn look_at_operation(operation: usize, flags: usize, filter: usize) {
     let is_strict =
         operation == libc::SECCOMP_SET_MODE_STRICT as usize && flags == 0 && filter == 0;

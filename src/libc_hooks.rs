@@ -109,7 +109,8 @@ hooks! {
     fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// Finishes the session, and then ends the process at once by calling `next`, which does not return.
+/// Finishes the session (closes an open window and logs the result of all windows). Then ends the process at once by
+/// calling `next`, which does not return.
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();
@@ -156,7 +157,8 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Called with the result of `dlclose`, which may have unloaded modules. Makes the library forget data about them.
+/// Called with the result of `dlclose`, which may have unloaded modules. Makes the library discard the functions and
+/// patches that it has found in unloaded modules.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

@@ -40,7 +40,8 @@ pub(crate) fn start(is_attached: bool) {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    // If the library was attached to a running process, it attaches to Python later, after everything else is done.
+    // If the library was attached to a running process, it attaches to Python later, after all its other parts have
+    // started.
     if !is_attached {
         python::start();
         if settings.is_some_and(has_work) {

@@ -305,7 +305,8 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// Returns the number of calls of the engine's functions that wait for requests, as the report shows it.
+/// Runs a program. Returns the number of calls of the engine's functions that wait for requests, according to the
+/// report.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());

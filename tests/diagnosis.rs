@@ -1,12 +1,12 @@
 //! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding of the report must
 //! be that reason, and there must be no finding of another cause. A healthy program must have no finding.
 //!
-//! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So only one program runs
-//! at a time, and it runs again if there are more running threads than processors. On a GPU, `scripts/gpu-check --only
-//! diagnosis` runs each of these programs three times, and no other finding is allowed there.
+//! Other tests keep the machine busy. A busy machine is also a finding, and it may be the greatest cause. So only one
+//! program runs at a time, and the program runs again if there are more running threads than processors. On a GPU,
+//! `scripts/gpu-check --only diagnosis` runs each of these programs three times, and no other finding is allowed there.
 //!
-//! The scripted reader (`scripts/gpu_check/reader.py`) is a script that sees only the brief and the tools of `tllmprof
-//! mcp`. It has to name the same cause.
+//! The scripted reader (`scripts/gpu_check/reader.py`) is a script that sees only the answers of the tools of
+//! `tllmprof mcp`, such as `brief`. It has to name the same cause.
 
 mod common;
 #[path = "diagnosis/gpu_state.rs"]

@@ -204,8 +204,8 @@ fn the_past_of_old_windows_goes_with_them_where_the_record_is_bounded() {
     assert_eq!(process["dropped"], 0);
     let found = windows(&process);
     // A trigger fires at step 4 of every 10. The record then has the four steps up to and including step 4, and a
-    // window of the next three. The last two steps are in the record because the process keeps the latest steps when it
-    // ends.
+    // window of the next three. The last two steps are in the record because the process writes its latest steps when
+    // it ends.
     let first = found[0].0 / 10 * 10;
     let triggered = (first..10_000).step_by(10);
     let pairs = triggered.flat_map(|at| [(at + 1, at + 4), (at + 5, at + 7)]);

@@ -1,5 +1,5 @@
 //! Checks the verdicts of `tllmprof hang` on eight ranks with a stand-in for NCCL. Some ranks have planted faults.
-//! Others are only slow, idle or at work.
+//! Other ranks are only slow, idle or at work.
 
 mod common;
 
@@ -17,8 +17,8 @@ use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof
 use serde_json::Value;
 
 const RANKS: u32 = 8;
-/// Size in bytes of the file that the ranks share. For each of 4 communicators and 8 ranks, the file has 4096 calls,
-/// the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
+/// Size in bytes of the file that the ranks share. For each of 4 communicators and 8 ranks, the file has space for 4096
+/// calls, the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
 /// The exit statuses of `tllmprof hang` in these tests.

@@ -32,7 +32,7 @@ impl Workshop {
         Self(Scratch::new("hostile"))
     }
 
-    /// Builds `tests/hostile/NAME.c`.
+    /// Builds `tests/hostile/NAME.c` as the file `output` of the test's folder. Returns the path of this file.
     fn build(&self, name: &str, output: &str, options: &[&str]) -> PathBuf {
         self.build_with(compiler(), name, output, options)
     }
@@ -152,8 +152,8 @@ fn a_full_pipe_is_not_waited_for() {
         both.assert_same_calls();
         assert_switches(&both, &wanted);
     }
-    // In each of these runs, the library logs a message: a bad value, or a window that never opened. Standard error is
-    // a full pipe, so the library must not wait until it can write.
+    // In each of these runs, the library logs a message about a bad value or about a window that never opened. Standard
+    // error is a full pipe, so the library must not wait until it can write.
     program.clone().window("two", "auto").run();
     program.window("100-", "cudaGraphLaunch").run();
 }

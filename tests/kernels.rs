@@ -104,7 +104,8 @@ fn eight_busy_threads_and_fifty_windows() {
 #[test]
 fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     let ran = Program::new(Reach::LookedUp)
-        // Between the windows, CUPTI has to be removed and attached again, which takes longer on a busy machine.
+        // Between the windows, CUPTI has to be removed and attached again, which takes longer on a busy machine. So the
+        // windows are far apart.
         .windows("20-24,220-224")
         .kernels("3")
         .env("STANDIN_CALL_US", "30")

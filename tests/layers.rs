@@ -309,8 +309,9 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     for (name, kernels) in ran.known() {
         assert!(kernels <= launched[name], "{name}: {kernels}");
     }
-    // CUPTI numbers a graph's nodes only when it is attached at the graph's creation. If such a graph is destroyed
-    // while CUPTI is still attached, the library never learns the numbers.
+    // CUPTI numbers a graph's nodes only if CUPTI is attached when the graph is created. If such a graph is destroyed
+    // while CUPTI is still attached, the library never learns the numbers, so the scopes of the graph's kernels are
+    // unknown.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
     assert!(ran.known()["model/layers.1/turn.14"] > 0);

@@ -285,7 +285,7 @@ fn the_page_lists_the_system_calls_of_each_thread() {
     }
 }
 
-/// Returns the name of a system call that `docs/safety.md` uses, or the call's number if no name is known.
+/// Returns the name under which `docs/safety.md` lists a system call, or the call's number if no name is known.
 fn name_of(number: i64) -> String {
     macro_rules! names {
         ($($name:ident = $number:ident)*) => {

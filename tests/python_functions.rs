@@ -1,5 +1,5 @@
-//! Checks marked Python functions (`TLLMPROF_PY_RANGES`), whose calls the library records as ranges, in each available
-//! CPython. The programs write down their own calls, which must match the ranges.
+//! Checks the Python functions that `TLLMPROF_PY_RANGES` names, whose calls the library records as ranges, in each
+//! available CPython. The programs write down their own calls, which must match the ranges.
 
 mod common;
 
@@ -158,7 +158,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Runs only some of the Python versions, which together cover each way in which the library sees calls of Python
+/// Runs with only some of the Python versions, which together cover each way in which the library sees calls of Python
 /// functions.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
@@ -225,8 +225,8 @@ fn a_million_calls_leave_nothing() {
     let bench = Bench::new();
     let tool = bench.library("nvtx/tool.c");
     let tool = tool.to_str().expect("a path in UTF-8");
-    // Selects one CPython for each pair of a version and with or without a GIL, because other builds of the same
-    // version behave alike.
+    // Selects one CPython with a GIL and one without for each version, because other builds of the same version behave
+    // alike.
     let kind = |python: &&Python| (python.version, python.has_gil);
     let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
     for python in each.values() {

@@ -1,8 +1,7 @@
-//! Checks the recorded garbage collections and GIL holds and waits in each available CPython against the programs' own
-//! data.
-//!
-//! A program reads the clock before and after each of its actions. The tool that gets the ranges reads the same clock.
-//! A range must begin and end between the program's readings, however busy the machine is.
+//! Checks the recorded garbage collections and GIL holds and waits against the times and counts that the programs
+//! themselves print, in each available CPython. A program reads the clock before and after each of its actions. The
+//! tool that gets the ranges reads the same clock. A range must begin and end between the program's readings, however
+//! busy the machine is.
 
 mod common;
 

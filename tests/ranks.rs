@@ -21,7 +21,6 @@ struct Program {
     scratch: Scratch,
 }
 
-/// The result of a program's run.
 struct Ran {
     output: Output,
     /// The output of `tllmprof report --json`; null if there was no record.

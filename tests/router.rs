@@ -1,5 +1,6 @@
-//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models. The programs do not know about the
-//! routers. They run real PyTorch on the CPU, if it is available.
+//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`: the library chooses the experts of each token, so that the
+//! experts' numbers of tokens differ by at most one) in transformers' own models. The programs do not know about the
+//! option. They run real PyTorch on the CPU, if it is available.
 
 #[path = "router/captured.rs"]
 mod captured;
@@ -102,8 +103,8 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
         assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
         assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
         assert_ne!(plain["logits"], balanced["logits"], "{name}");
-        // With and without balanced routers, the gate and the matrix product must run the same number of times, results
-        // must have the same types and shapes, and torch's compiler must break the graph equally often.
+        // With and without `ENABLE_PERFECT_ROUTER`, the gate and the matrix product must run the same number of times,
+        // results must have the same types and shapes, and torch's compiler must break the graph equally often.
         for same in ["layers", "gates", "products", "kinds", "breaks"] {
             assert_eq!(plain[same], balanced[same], "{name}: {same}");
         }
@@ -124,7 +125,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
 }
 
 /// Parses the lines `step N DIGEST SPREAD` of the output. Returns for each step a digest of its results, and the spread
-/// of the experts' loads.
+/// of the experts' loads (the difference between the busiest and the idlest expert).
 fn steps(output: &Output) -> Vec<(String, i64)> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();

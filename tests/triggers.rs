@@ -1,5 +1,5 @@
-//! Checks triggers: windows that open after a step for which a condition holds. The programs have mixed load. The
-//! test chooses the steps in which a program stalls, and the cause of each stall.
+//! Checks triggers: windows that open after a step for which a condition holds. The programs make decodes and prefills
+//! in turn (mixed load). The test chooses the steps in which a program stalls, and the cause of each stall.
 
 mod common;
 

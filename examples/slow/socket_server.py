@@ -15,8 +15,8 @@ from gpu import Gpu
 KERNEL_NS, PAUSE = 3_000_000, 0.010
 STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
-# The client sends a request, waits for its answer, and pauses. The shell ends at once, so that the client is no child of
-# the server.
+# The client sends a request, waits for its answer, and pauses. The shell that starts the client ends at once, so that
+# the client is no child of the server.
 CLIENT = """
 import socket, sys, time
 server = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

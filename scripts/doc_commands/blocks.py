@@ -70,7 +70,7 @@ def options_of(command):
     for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
         yield inside
     if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
-        # `true` replaces the program, because every machine has it. Without CUDA calls, no window opens in it.
+        # `true` replaces the program, because every machine has it. `true` makes no CUDA calls, so no window opens.
         yield found[0] + "true"
     elif command.startswith("tllmprof "):
         yield command + " --help"

@@ -25,11 +25,11 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# Minimum and maximum number of rounds. In each round, a loop and its twin (the same program, never
-# attached to) run one block, and their speeds are compared. After the minimum, the check stops as
+# Minimum and maximum number of rounds. In each round, a loop and its twin (the same program, never attached to) make
+# steps for BLOCK_SECONDS each, and their speeds are compared. After the minimum number of rounds, the check stops as
 # soon as the 95 % interval of the speeds' ratio extends at most NARROW to either side of the ratio.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
-# Share of the GPU's memory that each of two JAX programs may take. By default, one takes three quarters.
+# Share of the GPU's memory that each of two JAX programs may take. By default, a JAX program takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
 # Minimum number of steps per second after the last detach, as a share of the number before the first attach.
 AFTERWARDS = 0.995
@@ -46,9 +46,9 @@ ENGINE_SECONDS = 8
 # FEWEST_SPANS is the minimum number of values.
 SPAN, FEWEST_SPANS = 40, 5
 LLAMA_RULE = "sym:^llama_decode$"
-# Number of layers and width of llama.cpp's model (2.5 GB). With a model of this size, the GPU
-# determines how long a step takes. With a small model it would be the processor, whose speed varies
-# by more than this check tolerates.
+# Number of layers and width of llama.cpp's model (2.5 GB). With a model of this size, the GPU determines how long a
+# step takes. With a small model, the processor would determine it, and the processor's speed varies by more than this
+# check tolerates.
 LLAMA = (8, 4096)
 # Options of the first `tllmprof attach`, with which the library also records inside Python.
 PYTHON = ("--gc", "--gil", "--stacks")

@@ -14,8 +14,8 @@ from .record_file import process_of
 
 NAME = "busy"
 MANY = 60
-# For vLLM: numbers of rounds, and of iterations before the window. The rounds are fewer, because vLLM takes long to
-# start.
+# For vLLM: number of rounds, and number of iterations before the window. vLLM has fewer rounds than other programs,
+# because it takes long to start.
 ENGINE_ROUNDS, ENGINE_FIRST = 2, 300
 WITHIN = 0.03
 WORK = ("KERNEL", "MEMCPY", "MEMSET")

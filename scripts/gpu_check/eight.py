@@ -21,7 +21,7 @@ PARTS = ("captures", "workers", "speed")
 # (tensor parallelism, data parallelism) of the served model.
 SIZES = ((4, 1), (8, 1), (4, 2))
 CAPTURES, STEPS = 20, 50
-# Seconds of load for the captures, and the time limit of a server with its start.
+# LOAD_S: seconds of load for the captures. SERVER_S: time limit of a server in seconds, including its start.
 LOAD_S, SERVER_S = 90, 500
 # The load with which the tokens per second are measured: REQS requests at once with TOKENS new tokens each, ROUNDS
 # rounds, and WARM tokens of a request for the warm-up.

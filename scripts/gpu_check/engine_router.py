@@ -80,8 +80,8 @@ def check(bench, report, own, run):
         one = own.made(run, kind, settings)
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
 
-    # Servers run at the same time. vLLM without a server runs in turn, because it would count GPU memory that other
-    # processes take meanwhile as its own.
+    # Runs of a server are made at the same time. Runs of vLLM without a server are made one after the other, because
+    # vLLM would count GPU memory that other processes take meanwhile as its own.
     with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
         found = dict(zip(KINDS, pool.map(made, KINDS)))
     everything = {"plain": plain, **{kind: one for kind, (one, _, _) in found.items()}}

@@ -169,8 +169,8 @@ ENGINES = {
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
-        # The library logs a message about the routers when the process ends. vLLM kills its worker processes, so it runs
-        # in one process here.
+        # The library logs a message about the routers when the process ends. vLLM kills its worker processes, so they
+        # would not log this message. Therefore vLLM runs in one process here.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (

@@ -109,7 +109,7 @@ def check_engine(bench, report, own, run):
         return report.check(what, made.ended.why(), False)
     wrong = wrong_windows(process, windows(turns), counted(process, made.ended.err))
     _, _, apart = unlike_facts(process, made.rows)
-    # Row n of the engine's own data belongs to iteration n + apart.
+    # The engine itself writes a row for each of its steps. Row n belongs to iteration n + apart.
     began = dict(enumerate((row[0] for row in made.rows), apart))
     batches = dict(enumerate((row[2:5] for row in made.rows), apart))
     commonest = statistics.mode(batches.values())

@@ -184,8 +184,8 @@ def against_torch(bench, report):
     trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    # The outputs of the pairs of runs. The first pair contains the run whose recorded kernels are compared with
-    # other tools.
+    # The outputs of the pairs of runs. The first pair contains the run whose recorded kernels are compared with those
+    # that other tools recorded.
     printed = []
 
     def pair(number, kind):

@@ -36,7 +36,7 @@ MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
 # time that must have a module.
 MODELS = ("llama", "mixtral", "gpt_oss")
 # For llama.cpp: the window, the number of rounds that the program makes, and the number of rows that are printed. A
-# scope is an operation, that is, a function of libggml-cuda whose name matches LLAMA_SCOPES. Its hundreds of
+# scope is an operation, that is, a function of libggml-cuda whose name matches LLAMA_SCOPES. libggml-cuda's hundreds of
 # attention templates are left out, because the number of scopes is limited.
 LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
 LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
@@ -45,9 +45,9 @@ LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_v
 # Matches the names of the kernels with which the driver itself copies and sets memory (on an H200 with driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+(_post)?$")
 # The ways to run a model; the first word of each is an argument of layers_torch.py. In an eager run, the GPU rests
-# between kernels and its clocks rise, so kernels are faster than in a graph. To compare the two, both are also run
-# "queued": a first kernel, KEEPS_BUSY, occupies the GPU until everything is launched. A second queued run shows the
-# difference between equal runs.
+# between kernels and its clocks rise, so kernels are faster than in a graph. To compare eager runs with graphs, both
+# are also run "queued": a first kernel, KEEPS_BUSY, occupies the GPU until everything is launched. A second queued run
+# shows the difference between equal runs.
 QUEUED, AGAIN, QUEUED_GRAPH = "queued", "queued again", "queued_graph"
 KEEPS_BUSY = "spin_kernel"
 WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, QUEUED_GRAPH: 0, "compiled": 0.95}

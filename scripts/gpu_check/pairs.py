@@ -26,7 +26,8 @@ NAME = "pairs"
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "pairs.cu")
 STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
-# Number of runs on each side of a comparison: in a comparison with a planted change, and in one between equal runs.
+# Number of runs on each side of a comparison. CHANGED_SIDE: if one side has a planted change. A_SIDE: if both sides are
+# equal.
 CHANGED_SIDE, A_SIDE = 6, 3
 # EQUAL: number of runs without a change. They are compared in overlapping groups: each group begins
 # APART runs after the one before it. This gives 20 comparisons.

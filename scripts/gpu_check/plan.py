@@ -31,8 +31,8 @@ def all_checks(programs):
     checks += [Learnt(hf), Learnt(jax, 1200), Learnt(torch), Learnt(programs["cupy_graph"]), Learnt(shared), Learnt(static),
                Learnt(programs["llama.cpp"], None)]
     checks.append(Windows(torch, "open at os._exit", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, kernels=None, waits_after=1)],
-                          # `waits_after`: at its end, the program waits once more, when it reads
-                          # its result
+                          # `waits_after`: number of waits after the last step. The program waits once more, when it
+                          # reads its result.
                           f"{FIRST}-", ("os._exit",)))
     checks.append(AgainstWholeRun(programs["engine"], [GRAPH_LAUNCH], words=("--prefill",)))
     for program in (static, shared, per_thread):

@@ -10,7 +10,8 @@ from .record_file import process_of
 
 NAME = "sampled"
 SAMPLE, PERIOD, SECONDS = 20, 10, 50
-# Number of steps directly before and after a sample whose medians are compared.
+# The check compares the median step before a sample with the median step after it. SPAN is the number of steps on each
+# side.
 SPAN = 1000
 # MOST: maximum share of its time that a program may lose if it is sampled once a minute. LEFT: maximum slowdown of
 # the steps between two samples.

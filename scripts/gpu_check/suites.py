@@ -23,8 +23,8 @@ ALL_ON = {
     "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
-# If the results with and without the library differ, the differing tests are repeated this number of times in both
-# ways.
+# If the results with and without the library differ, the differing tests are repeated this number of times with the
+# library, and also without it.
 AGAIN = 2
 WHOLE = "the whole suite"
 # A CuPy test that is left out, because it waits forever on a machine with less than four GPUs.

@@ -20,8 +20,8 @@ OURS = "tllmprof:"
 # scheduling times at descriptor 64 or above. The socket is matched at any number, because it is below 64 while it
 # is being created. The compared programs that use CUDA have no sockets of their own.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# Matches the number that gdb gives a child process. The number is masked before outputs are compared, because gdb
-# numbers children and threads in one sequence. So the library's threads change the numbers of children.
+# Matches the process ID of a child in gdb's output. The ID is masked before outputs are compared: processes and threads
+# get their IDs from one sequence, so the library's threads change the IDs of children.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",

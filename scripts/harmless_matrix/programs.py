@@ -443,7 +443,7 @@ TABLE = [
             "valgrind -q --tool=massif --massif-out-file=/dev/null /bin/true; exit $?", needs=("valgrind",), is_heavy=True),
 ]
 
-# Modules of CPython's own tests that run here. tests/python_hosts/own_tests.rs runs others, such as those of
+# Modules of CPython's own tests that run here. tests/python_hosts/own_tests.rs runs other modules, such as those of
 # garbage collection, threads and monitoring.
 PYTHON_TESTS = "test_fork1 test_generators test_contextlib test_weakref"
 PYTHON_SOURCE = """
@@ -473,7 +473,7 @@ if not pid: os._exit(3)
 print(os.waitpid(pid, 0)[1])
 pool = multiprocessing.get_context('fork').Pool(2)
 print(pool.map(abs, range(-3, 3)))
-# The pool is not terminated, because the workers that are killed then may not have begun.
+# The pool is closed and not terminated, because `terminate` may kill workers before they have begun.
 pool.close(); pool.join()
 signal.signal(signal.SIGALRM, lambda *a: print('alarm')); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()
 try: open('/nothing')

@@ -254,7 +254,7 @@ class Harmful(unittest.TestCase):
         self.assertEqual(self.verdict("out", program=varies).verdict, "different")
 
 
-# A script that starts a long run with harmless. The program of this run starts a process in a new session.
+# A script that starts a long run with scripts/harmless. The program of this run starts a process in a new session.
 LONG_RUN = """
 import sys
 sys.dont_write_bytecode = True

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, "tests", "soak")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
-# The maximum number of windows of a load. All windows are in one environment variable, which must be shorter than
-# the kernel's limit of 128 KiB.
+# The maximum number of windows of a load (one program of the soak test). All windows are in one environment variable,
+# which must be shorter than the kernel's limit of 128 KiB.
 MOST_WINDOWS = 14_400
 WINDOWS_A_SECOND = 4
 APART = 20  # number of iterations from the begin of one window to the begin of the next

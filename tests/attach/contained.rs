@@ -20,7 +20,7 @@ use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
 /// The exit status of the program `contain` if the kernel refuses to create a namespace.
 const REFUSED: i32 = 77;
-/// The number, outside the container, of the user who is root in a user namespace made by `contain`.
+/// The user ID, outside the container, of the user who is root in a user namespace made by `contain`.
 const MAPPED: u32 = 100_000;
 
 struct Contained {

@@ -149,7 +149,7 @@ impl Host {
             .collect()
     }
 
-    /// Returns the path of the program's record.
+    /// Returns the path of the program's record. Panics if the program has not written exactly one record.
     pub(crate) fn record(&self) -> PathBuf {
         let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
         let mut records = records

@@ -1,5 +1,5 @@
-//! Runs the Python serving loop `tests/triggers/load.py`, which has mixed load. The test chooses the steps in which
-//! the loop stalls, and the cause of each stall.
+//! Runs the Python serving loop `tests/triggers/load.py`, which makes decodes and prefills in turn (mixed load). The
+//! test chooses the steps in which the loop stalls, and the cause of each stall.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,6 @@ pub(crate) struct Load {
     pub scratch: Scratch,
 }
 
-/// The result of a run of the loop.
 pub(crate) struct Ran {
     pub output: Output,
     /// The process's entry of the report; `None` if there is no record.

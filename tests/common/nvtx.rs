@@ -9,7 +9,7 @@ use super::{Scratch, repo, run, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Builds the program `source` of `tests/` against the stand-in for CUDA.
+/// Builds the program `source` of `tests/` against the stand-in for CUDA. Returns the program's path.
 pub(crate) fn program(scratch: &Scratch, source: &str) -> PathBuf {
     program_with(scratch, source, "", &[])
 }

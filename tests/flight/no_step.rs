@@ -111,7 +111,8 @@ static inline double now(void) {
 __attribute__((noinline)) static void prepare_batch(int us) { usleep(us); }
 "#;
 
-/// Asserts that the record has one span, of at least `seconds`, and no data that only steps have.
+/// Asserts that the record has one span, of at least `seconds`, and no iterations outside of it. Asserts that the
+/// report says that no step was recognised, and that its shares of host time add up to 1.
 fn assert_span(ran: &Ran, seconds: f64) {
     let (process, said) = (&ran.process, &ran.said);
     let windows = process["windows"].as_array().unwrap();

@@ -37,7 +37,7 @@ fn libraries_whose_functions_are_called_like_cudas() {
     }
 }
 
-/// Builds a program that is linked to `dispatcher.c`. Returns it with the library path that it needs.
+/// Builds a program that is linked to `dispatcher.c`. The program finds this library by its own search path (`-rpath`).
 fn dispatched(shop: &Workshop) -> Situation {
     for name in ["dispatcher_engine", "dispatcher"] {
         shop.library(name, &[&format!("-Wl,-soname,{name}.so")]);

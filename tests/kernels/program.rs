@@ -153,7 +153,6 @@ pub(crate) struct Launched {
     pub stream: u64,
 }
 
-/// The result of a run.
 pub(crate) struct Ran {
     pub output: Output,
     /// The log in which the stand-in for CUPTI lists the calls that it received.

@@ -167,7 +167,8 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
 /// The exit status of a program whose preload `live/slow_listen.c` cannot intercept its system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
-/// Maximum number of times that the program is run until one run ends while its socket is being created.
+/// Maximum number of runs of the program. No further run is made after a run that ended while its socket was being
+/// created.
 const ATTEMPTS: usize = 50;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Checks `tllmprof mcp` on running processes. Its tools list the processes and capture windows of them, and the
-//! disconnect of a client does not disturb the processes.
+//! Checks `tllmprof mcp` on running processes. Its tools list the processes and capture windows of them. If a client
+//! disconnects, the processes continue undisturbed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

@@ -164,7 +164,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     assert!(captured.status.success(), "{}", captured.err());
     let values = served.values(pid);
     assert_eq!(values["tllmprof_windows_total"], 1.0);
-    // The times in the metrics are about the same as the times in the record.
+    // The times in the metrics differ by less than 0.1 % from the times in the record.
     let (took, gpu) = inside(&server);
     let near = |name: &str, wanted: f64| {
         let value = values[name];
@@ -221,7 +221,7 @@ fn times_are_told_apart_by_phase_where_batches_are_read() {
         (&[("TLLMPROF_FLIGHT", "10")][..], &by_phase[..]),
         (&[("TLLMPROF_WHEN", "iteration > 1000s")], &by_phase),
         (
-            // The window's three iterations are not counted in these metrics.
+            // The metrics of iteration times leave out the three iterations of the window.
             &[
                 ("TLLMPROF_WHERE", "phase=decode"),
                 ("TLLMPROF_START_STOP", "20-22"),

@@ -135,8 +135,8 @@ impl Place {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Once all processes of a group have ended, another group may get its number. So the group is only killed
-        // while the server is running.
+        // Once all processes of a group have ended, another group may get its ID. So the group is only killed while the
+        // server is running.
         if matches!(self.child.try_wait(), Ok(None)) {
             signal(-self.child.id().cast_signed(), libc::SIGKILL);
             let _ = self.child.wait();

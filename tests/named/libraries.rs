@@ -47,8 +47,8 @@ fn a_plugin_that_is_reached_by_look_up() {
     assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
-/// The library patches GOT slots of new libraries, and forgets those of unloaded ones, while several threads load and
-/// unload libraries.
+/// The library patches GOT slots of new libraries, and discards its list of the slots of unloaded ones, while several
+/// threads load and unload libraries.
 #[test]
 fn libraries_that_come_and_go_in_all_threads() {
     let shop = Workshop::new();

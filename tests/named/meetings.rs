@@ -71,7 +71,7 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // The library may miss the first call of the function, if the library could not start in that call.
+    // The library may miss the first call of the function if it cannot start during that call.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

@@ -1,5 +1,5 @@
-//! Checks that tllmprof reads the same data from an nsys export as from its own record of the same
-//! run.
+//! Checks that tllmprof reads the same windows, iterations and batches from an nsys export as from its own record of
+//! the same run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

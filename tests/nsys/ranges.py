@@ -12,7 +12,7 @@ if columns:
     # The table has a column for each type of payload that occurs in the report.
     payloads = [name for name in ("uint64Value", "int64Value", "uint32Value", "int32Value") if name in columns]
     payload = f"coalesce({', '.join(payloads)}, NULL)" if payloads else "NULL"
-    # The upper bits of globalTid are the process. Each process numbers its domains from 1.
+    # The upper bits of globalTid identify the process. Each process numbers its domains from 1.
     domains = {
         (thread >> 24, number): name
         for thread, number, name in database.execute(

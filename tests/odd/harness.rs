@@ -185,7 +185,7 @@ impl Case<'_> {
     }
 }
 
-/// Removes all digits from a text. A shell prints the number of a killed process, which differs between runs.
+/// Removes all digits from a text. A shell prints the process ID of a killed process, which differs between runs.
 fn without_numbers(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -203,8 +203,8 @@ impl Ran {
     }
 
     /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`.
-    /// Iterations may be missing if the record counts them as dropped: on a very busy machine, room in the record may
-    /// be made too late.
+    /// Iterations may be missing if the record counts them as dropped: on a very busy machine, the library may extend
+    /// the record's file too late.
     #[track_caller]
     pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {
@@ -223,8 +223,8 @@ impl Ran {
         record
     }
 
-    /// Asserts that the library logged exactly one message for each part, in this order, and that each message contains
-    /// its part.
+    /// Asserts that the library logged exactly one message for each text in `parts`, in this order, and that each
+    /// message contains its text.
     #[track_caller]
     pub(crate) fn says(&self, parts: &[&str]) -> &Self {
         let said = self.output.err();

@@ -37,7 +37,8 @@ class Last:
             time.sleep(0.001)
 
 
-# The library looks for marked functions when a module is imported. This import makes it find the functions above.
+# Whenever a module is imported, the library looks for the functions that `TLLMPROF_PY_RANGES` names. So this import
+# makes the library find the functions above.
 import colorsys  # noqa: E402
 
 # When the interpreter ends, it clears this name before all others, which deletes the object.

@@ -7,7 +7,8 @@ def marked(n):
     return n
 
 
-# The library looks for marked functions when a module is imported. This import makes it find the functions above.
+# Whenever a module is imported, the library looks for the functions that `TLLMPROF_PY_RANGES` names. So this import
+# makes the library find the functions above.
 import colorsys  # noqa: E402
 
 
@@ -21,7 +22,7 @@ def work(n):
     marked(2)
 
 
-# From 3.11 on, calls between Python functions use no C stack.
+# From 3.11 on, calls between Python functions use no C stack, so they can nest much deeper.
 depth = 100_000 if sys.version_info >= (3, 11) else 900
 sys.setrecursionlimit(2 * depth)
 work(depth)

@@ -24,7 +24,8 @@ class Some:
         return self
 
 
-# The library looks for marked functions when a module is imported. This import makes it find the functions above.
+# Whenever a module is imported, the library looks for the functions that `TLLMPROF_PY_RANGES` names. So this import
+# makes the library find the functions above.
 import colorsys  # noqa: E402
 
 

@@ -97,8 +97,8 @@ thread = threading.Thread(target=model, args=(x,))
 thread.start()
 thread.join()
 handle.remove()
-# A new module may be at the address of a deleted module. The new module must count as a separate
-# root.
+# A new module may be at the address of a deleted module. The new module must count as a separate root (a module that no
+# other module calls).
 for _ in range(50):
     one = Linear(4, 4)
     names[id(one)] = "Linear"

@@ -25,7 +25,7 @@ pub(crate) struct Counts {
 /// The calls and ranges that one thread or child process of the program made.
 #[derive(Debug)]
 pub(crate) struct Made {
-    /// The number of the thread or child process.
+    /// The ID of the thread, or the process ID of the child process.
     pub number: u64,
     /// Number of calls that have returned.
     pub calls: u64,
@@ -174,7 +174,6 @@ impl Counts {
         Some(run_it)
     }
 
-    /// Starts the program and kills it after the given time.
     pub(crate) fn run_and_kill(
         &self,
         windows: &str,

@@ -186,8 +186,7 @@ impl Ran {
 }
 
 /// Repeats the run, up to three times, as long as the library logs that a thread waited too long for a window to open
-/// or close. If several programs share each core, a thread may not run for that long. Lost events are counted in any
-/// case.
+/// or close. This can happen if several programs share each core. Lost events are counted in any case.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {
         let ran = run();

@@ -50,7 +50,7 @@ fn wait(child: &mut Child, folder: &Path) -> u64 {
     most.max(largest(folder))
 }
 
-/// Returns the numbers in the names of those ranges whose name begins with `who`, in the order of the ranges.
+/// Returns the numbers in the names of those ranges whose name begins with `who`, in ascending order.
 fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
     let number = |name: &str| {
         let number = name.strip_prefix(who)?.split(',').next()?;

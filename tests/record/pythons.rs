@@ -1,4 +1,5 @@
-//! Checks events inside Python in records, in each available CPython, against the programs' own data.
+//! Checks events inside Python (garbage collections, GIL holds and waits, function calls) in records, in each available
+//! CPython, against the times that the programs themselves print.
 
 use std::path::Path;
 use std::time::Duration;

@@ -211,8 +211,8 @@ impl Read {
             .collect()
     }
 
-    /// Returns the number of iterations in all windows. A window without a closing event has none, because its first
-    /// iteration never ended.
+    /// Returns the number of iterations in all windows. A window whose closing event is marked as cut has none, because
+    /// its first iteration had not ended when the window closed.
     pub(crate) fn held(&self) -> u64 {
         let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
         let is_empty = |event: &Event| {

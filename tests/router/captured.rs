@@ -1,6 +1,6 @@
-//! Checks balanced routers in captured graphs and in models that are compiled as a whole. A layer in such a graph or
-//! model must choose its experts by a table of balanced choices. The library checks that the layer does so, and
-//! otherwise leaves the layer unchanged.
+//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`) in captured graphs and in models that are compiled as a whole. In
+//! such a graph or model, a layer must choose its experts by a table that spreads the tokens evenly. The library checks
+//! that the layer does so, and otherwise leaves the layer unchanged.
 
 use std::path::Path;
 

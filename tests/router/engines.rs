@@ -1,5 +1,5 @@
-//! Checks balanced routers in releases of vLLM and SGLang. The engines' own source runs, with fakes for all its
-//! imports.
+//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`, which spreads tokens evenly over experts) in releases of vLLM and
+//! SGLang. The engines' own source runs, with fakes for all its imports.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -89,14 +89,15 @@ fn graphs_were_captured_before() {
 
 #[test]
 fn the_pattern_changes_and_is_learnt_again() {
-    // If a step takes far longer than others because the machine is busy, `auto` does not use it to find the pattern.
-    // So the program makes many steps before each window.
+    // If a step takes far longer than others because the machine is busy, `auto` does not use it to find the repeating
+    // pattern of calls. So the program makes many steps before each window.
     for both in run("changes", "380-389,700-709") {
         let said = both.said();
         let switched = switched_at(&both);
         assert_eq!(switched[..2], [380, 390], "{said:#?}");
-        // When the program changes its pattern, `auto` needs some steps to learn the new one, and adds them to its
-        // count only after that. So the window may begin a few steps before or after the requested one.
+        // When the pattern of the program's calls changes, `auto` needs some steps to learn the new pattern. It adds
+        // these steps to its count only after that. So the window may begin a few steps before or after the requested
+        // one.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
         assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }

@@ -167,7 +167,7 @@ impl Both {
         self
     }
 
-    /// Returns the number of iterations in the library's last message.
+    /// Returns the number of iterations that the library's last message states.
     #[track_caller]
     pub(crate) fn total(&self) -> u64 {
         total(&self.said())

@@ -40,7 +40,8 @@ fn ran(arguments: &[&str], step: &str, window: &str) -> (Value, String) {
     (all["processes"][0].take(), output.err())
 }
 
-/// Returns the share of the host's time that the ledger gives to waits in `function`.
+/// Returns the share of the host's time that the ledger (the report's table of time by cause) gives to waits in
+/// `function`.
 fn share_of_wait(process: &Value, function: &str) -> f64 {
     let rows = process["ledger"]["host"].as_array().unwrap();
     let waits = rows

@@ -18,7 +18,8 @@ import weakref
 
 torch = None  # set when a model is built, because torch may not be complete when this file is loaded
 
-# Initial number of rows of a table of balanced logits. A table grows when a call has more tokens.
+# Initial number of rows of a table of balanced logits, one row for each token of a call. A call with more tokens makes
+# the table grow.
 _ROWS = 8192
 # Logits of the chosen experts, and of all other experts. Their difference is large for every routing function, and both
 # numbers are exact in every floating-point type.

@@ -65,7 +65,8 @@ lifecycle::global! {
     static NAMES: Held = Held::none();
 }
 
-/// Connects the balanced routers with the interpreter, and with the windows in which the library records.
+/// The extension that loads the balanced routers when torch is imported. In windows mode, it also switches to the
+/// balanced routers when a window (a profiled range of iterations) opens, and back when the window has closed.
 pub struct PerfectRouters;
 
 impl Extension for PerfectRouters {
@@ -86,8 +87,9 @@ impl Extension for PerfectRouters {
         WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
-    /// Starts to watch how torch's modules are created. The watch begins at the first audit event at which torch allows
-    /// it, which is before any module of the model is created. At earlier events, this function has no effect.
+    /// Starts to watch how torch's modules are created. The watch begins at the first audit event at which torch's
+    /// import has progressed far enough, before any module of the model is created. At earlier events this function
+    /// has no effect.
     fn look(&self, py: Python<'_>) {
         if py.interpreter() != 0 {
             return; // skip subinterpreters: this state would not outlive them
@@ -226,8 +228,8 @@ static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"keep", keep),
 ];
 
-/// Writes the tokens that a layer's learned router sent to each expert to the record. Python code calls this function
-/// as `keep(layer, name, tokens)`.
+/// Writes the number of tokens that a layer's learned router sent to each expert to the record. Python code calls this
+/// function as `keep(layer, name, tokens)`.
 fn keep(_: Python<'_>, args: &Object<'_>) {
     let args: Vec<_> = args.elements().collect();
     if let [layer, name, tokens] = args.as_slice()

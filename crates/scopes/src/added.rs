@@ -35,8 +35,8 @@ pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     }
 }
 
-/// Called when the program has added a child graph to a graph. The driver puts a copy of the child into the new node,
-/// so the copy gets the child's known nodes.
+/// Called when the program has added a child graph to a graph. The driver puts a copy of the child into the new node.
+/// The nodes that are known of the child are stored for this copy, too.
 pub fn child_is_added(graph: usize, node: usize, child: usize) {
     if let Some(copy) = driver::child(node) {
         graphs::cloned(copy, child);

@@ -119,7 +119,8 @@ impl Functions {
     }
 }
 
-/// Returns the graph into which `stream` is captured, or `None` if the stream is not captured.
+/// Returns the graph into which `stream` is captured, and the node that the stream's next work will follow. Returns
+/// `None` if the stream is not captured.
 pub(crate) fn captured(stream: CallStream) -> Option<CapturePoint> {
     let stream = match stream.handle {
         0 if stream.per_thread => PER_THREAD,

@@ -1,4 +1,5 @@
-//! An open scope of a thread, and the data that a thread stores for its calls of native functions.
+//! An open scope (a range, module or function) of a thread, and the data that a thread stores for its calls of native
+//! functions.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -93,8 +94,8 @@ pub(crate) struct NativeCalls {
 }
 
 impl NativeCalls {
-    /// Resets the data for a new thread, except the marks in `left`. These belong to calls of an earlier thread that an
-    /// exception has left.
+    /// Resets all fields for a new thread, except the marks in `left`. These marks belong to calls of an earlier thread
+    /// that an exception has left.
     pub(crate) fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);
@@ -117,8 +118,8 @@ impl NativeCalls {
         if self.looks.get() == LOOKS {
             return false;
         }
-        // Stop on a signal handler's stack: it may have hardly any space left, and is not the
-        // thread's own.
+        // Return on a signal handler's stack: this stack may have hardly any space left for the look-up, and is not
+        // the thread's own.
         if stack::of_signal_handler().is_some() {
             return false;
         }

@@ -174,7 +174,8 @@ pub fn capture_ends(graph: Option<usize>) {
     });
 }
 
-/// Called after the program instantiated the executable graph `exec` from `graph`.
+/// Called after the program instantiated the executable graph `exec` from `graph`. Stores the nodes of `graph` for
+/// `exec`, or the reason why these nodes are not known.
 pub fn instantiated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -183,13 +184,15 @@ pub fn instantiated(exec: usize, graph: usize) {
     });
 }
 
-/// Called after the program copied the graph `original` to `clone`.
+/// Called after the program copied the graph `original` to `clone`. The nodes that are known of `original` are stored
+/// for `clone`, too.
 pub fn cloned(clone: usize, original: usize) {
     let shape = shape(original);
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
-/// Called after the program updated the executable graph `exec` from `graph`.
+/// Called after the program updated the executable graph `exec` from `graph`. A scope of `exec` stays known only if
+/// `graph` has the same scope for the node.
 pub fn updated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -233,12 +236,14 @@ pub fn graph_is_destroyed(graph: usize) {
     with(|graphs| graphs.remove(graph));
 }
 
-/// Called before the program destroys an executable graph.
+/// Called before the program destroys an executable graph. If its CUPTI number is known, its nodes stay known until
+/// the end of the window in which kernels are recorded.
 pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// Called when CUPTI was attached. Numbers that CUPTI gave to graphs earlier are no longer valid.
+/// Called when CUPTI was attached. Removes the numbers that CUPTI gave to graphs before, because they are no longer
+/// valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();
@@ -382,7 +387,8 @@ impl Graphs {
         );
     }
 
-    /// Makes `clone` a copy of the graph `original`.
+    /// Stores the known nodes of the graph `original` for its copy `clone`. `shape` has the current nodes of
+    /// `original`.
     pub(crate) fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
         self.remove(clone);
         let of = self.instantiate(original, shape);

@@ -33,7 +33,8 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Adds a kernel that a node of a graph has run.
+    /// Adds a kernel that a node has run. `exec` is CUPTI's number of the executable graph. If the node ran another
+    /// kernel before, the node's value becomes `None`.
     pub fn add(&mut self, exec: u32, node: u32, name: u64, grid: [u32; 3]) {
         let kernel = Kernel { name, grid };
         if let Some(known) = self.kernels.get_mut(&(exec, node)) {

@@ -13,7 +13,7 @@ use crate::entry::{NATIVE, OpenScope};
 use crate::paths;
 use crate::stack::{self, OpenScopes};
 
-/// A native call that was entered.
+/// The data by which the library finds and checks an open call of a native function.
 #[derive(Clone, Copy)]
 pub struct NativeCall {
     /// The mark (a number) by which the call is found when it ends.
@@ -72,8 +72,9 @@ impl OpenScopes {
     }
 }
 
-/// Returns true if a native call can be opened as a scope. `place` is the stack address of its return address. After
-/// a false result, the scope of the thread's launches is unknown until one of its open native calls ends.
+/// Returns true if a native call can be opened as a scope. `place` is the stack address of the call's return address.
+/// After a false result, the scope of the thread's launches is unknown until one of the thread's open native calls
+/// ends.
 pub fn has_room(place: usize) -> bool {
     let has_room = stack::with(|open| {
         open.settle();

@@ -123,8 +123,8 @@ impl CapturedGraph {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions. These functions must still be loaded, as they are while the
-    /// graph exists.
+    /// Asks the driver for the names of the functions that the kernel nodes launch. These functions must still be
+    /// loaded, as they are while the graph exists.
     pub(crate) fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {

@@ -1,4 +1,4 @@
-//! The open scopes of each thread.
+//! The open scopes (ranges, modules and functions) of each thread.
 
 use core::cell::Cell;
 
@@ -16,7 +16,7 @@ use crate::paths;
 /// Python functions and modules.
 pub const OWN: usize = 1;
 
-/// The open scopes of a thread, and the call that the thread is in. Only this thread uses them.
+/// The open scopes of a thread, and its current call that may create a graph node. Only this thread uses them.
 pub(crate) struct OpenScopes {
     entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,

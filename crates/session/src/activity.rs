@@ -57,9 +57,9 @@ pub fn records_ranges(settings: &Settings) -> bool {
     settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
-/// Returns true if iterations matter: for windows, for the record, or for a tool that receives NVTX ranges of
-/// iterations. Also returns true if a warning has to be logged: the settings ask for a check whether the process is
-/// stuck, but nothing makes this check.
+/// Returns true if iterations have to be counted: for windows, for the record, or for a tool that receives NVTX ranges
+/// of iterations. Also returns true if a warning has to be logged: the settings ask for a check whether the process is
+/// stuck, but no part of the library makes this check.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows()
         || settings.is_unwatched
@@ -99,18 +99,19 @@ fn state() -> u8 {
     if state == UNDECIDED { decide() } else { state }
 }
 
-/// Returns true if the process was started with a variable that the library reads. Without one, the library
-/// does nothing that the host could notice: it makes no system call and no allocation.
+/// Returns true if the process was started with a variable that the library reads, or if `tllmprof attach` has set
+/// variables. Otherwise the library does nothing that the program could notice: it makes no system call and no
+/// allocation.
 pub fn is_asked() -> bool {
     !ASKS_NOTHING.load(Ordering::Relaxed)
         && (IS_ATTACHED.load(Ordering::Relaxed) || environment::has(is_read))
 }
 
-/// Called when the library is attached to a running process. The variables that `get` returns replace those
-/// of the environment.
+/// Called when the library is attached to a running process. From then on, the variables that `get` returns are used
+/// in place of the environment.
 ///
 /// # Errors
-/// Returns the variable that is invalid. In this case nothing has changed.
+/// Returns the variable that is invalid. The settings then stay as they were.
 pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), BadValue> {
     let settings = Settings::from_env(get)?;
     READ.set(Some(Box::leak(Box::new(Ok(settings)))));
@@ -199,12 +200,13 @@ pub fn is_touched() -> bool {
     HAS_SAID.load(Ordering::Relaxed)
 }
 
-/// Stops counting calls in this process.
+/// Stops counting calls in this process. From then on, every hook only passes its call on.
 pub fn stop() {
     STATE.store(IDLE, Ordering::Release);
 }
 
-/// Returns true if the process uses CUDA.
+/// Returns true if the process has made a CUDA call, or if a window was about to open or close after the process had
+/// loaded the driver.
 pub fn uses_cuda() -> bool {
     USES_CUDA.load(Ordering::Relaxed)
 }

@@ -115,8 +115,8 @@ pub fn goes_on() {
     }
 }
 
-/// Ends the comparison of an engine's steps with the pattern that recurs in the CUDA calls. Logs `result` if it is a
-/// mismatch.
+/// Called when an engine's steps have been compared with the pattern that recurs in the CUDA calls. Releases the lock
+/// and, if `result` is a mismatch, logs it.
 fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Option<Mismatch>) {
     let Some(mismatch) = result else { return };
     let engine = guard.as_mut().and_then(|state| state.engine());
@@ -190,8 +190,8 @@ fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     }
 }
 
-/// Called when a hooked CUDA call has returned. Begins an iteration if one is due. `stream` is the call's first
-/// argument.
+/// Called when a hooked CUDA call has returned. Begins an iteration if the return of this call begins one. `stream` is
+/// the call's first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::began(stream, succeeded),

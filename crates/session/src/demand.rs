@@ -37,12 +37,12 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// A window that was requested while the process runs, from the moment when the request is
-/// accepted.
+/// A window that was requested while the process runs. The value exists from the moment when the request is accepted.
 pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
-    /// True if the iterations that the flight recorder has stored before the window belong to the window.
+    /// True if earlier iterations belong to the window, too: those that the flight recorder (which keeps the latest
+    /// iterations) has stored.
     pub past: bool,
     /// The path for the trace of the PyTorch profiler, if the profiler runs in the window.
     pub torch_trace: Option<TracePath>,

@@ -40,7 +40,7 @@ struct InPython {
     is_imported: AtomicBool,
 }
 
-/// Returns the engine whose steps are counted by `what`, if there is one.
+/// Returns the engine whose steps are events of the kind `what`, if there is one.
 pub fn counted(what: Counted) -> Option<&'static DetectedEngine> {
     match what {
         Counted::Call(_) => None,

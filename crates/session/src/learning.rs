@@ -1,5 +1,5 @@
-//! Connects the learner of the rule `auto`, which finds out which calls form an iteration, to the session.
-//! Logs the learner's messages.
+//! The learner of the rule `auto`, which finds out which calls form an iteration. This module owns the learner's
+//! memory, stores the calls that the learner reads, and logs the learner's messages.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -65,7 +65,8 @@ pub(crate) fn trail_of(slot: Option<&Slot>) -> *const c_void {
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
 }
 
-/// Notes a call for the learner, if the assembly code of the call wrappers has not noted it.
+/// Stores a call in the calling thread's trail (the list of recent calls, which the learner reads). Called for calls
+/// that the assembly code of the call wrappers has not stored.
 pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     if !learns() || slots::is_capturing() {
         return;
@@ -129,8 +130,8 @@ pub(crate) fn log_hint() {
     }
 }
 
-/// Logs the learnt rule for an iteration, and the inner loop, if any. Runs once, and without a lock, because
-/// it asks the driver for the names of kernels.
+/// Logs the learnt rule for an iteration, and the inner loop, if any. Only the first call has an effect. The caller
+/// holds no lock, because this function asks the driver for the names of kernels.
 pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]

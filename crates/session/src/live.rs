@@ -46,7 +46,8 @@ pub struct WindowRequest {
     pub kernels: Option<u64>,
     /// True if the window is only for a profiler, so that no record is begun for it.
     pub for_profiler: bool,
-    /// True if the iterations that the flight recorder has stored before the window stay in the record, too.
+    /// True if earlier iterations stay in the record, too: those that the flight recorder (which keeps the latest
+    /// iterations) has stored.
     pub past: bool,
     /// The path for the PyTorch profiler's trace, if the profiler is to run in the window.
     pub torch_trace: Option<TracePath>,
@@ -177,7 +178,7 @@ fn lock() -> Option<Guard<'static, Option<SessionState>>> {
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Requests a window, and returns its iterations. Refused if another window is open or requested.
+/// Requests a window, and returns its iterations. The request is refused if another window is open or requested.
 ///
 /// # Errors
 /// Returns the reason for the refusal.

@@ -36,8 +36,8 @@ pub(crate) struct Ended {
     pub closes: bool,
     /// The iterations that the last window contains, if the end of the process cut that window off.
     cut: Option<Cut>,
-    /// The number of iterations that the last window still needs, if it was closed for an excluded iteration and has
-    /// not opened again (`TLLMPROF_WHERE_SPLIT`); otherwise `None`.
+    /// The number of iterations that the last window still needs, if it was closed for an iteration that the condition
+    /// excludes (`TLLMPROF_WHERE_SPLIT`) and has not opened again; otherwise `None`.
     lacks: Option<u64>,
     /// The number of windows that were requested while the process ran.
     pub demands: u64,
@@ -302,8 +302,8 @@ impl Outcome<'_> {
         Ok(())
     }
 
-    /// Returns the additional clauses of the line, in the order in which they are written. A clause that does not apply
-    /// is `None`.
+    /// Returns the additional clauses of the log's last line, in the order in which they are written. A clause that
+    /// does not apply is `None`.
     fn notes(&self) -> [Option<Note<'_>>; 5] {
         let ended = self.ended;
         let missed = ended.is_missed();

@@ -56,7 +56,6 @@ fn by_communicators() -> Rank {
 
 /// Returns the rank from the first source that knows it (see the top of this file). The caller must hold no lock,
 /// because this function may run Python code, which may wait for the GIL.
-/// for the GIL.
 pub(crate) fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);

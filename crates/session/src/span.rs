@@ -78,8 +78,8 @@ impl Stretches {
         self.current.take().is_some()
     }
 
-    /// Returns the stretch to report when the process ends: the current one or, if that is short, the previous one.
-    /// Returns `None` if there is no stretch that is long enough.
+    /// Returns the stretch to report when the process ends: the current one or, if the current one is shorter than half
+    /// of [`LONGEST`], the previous one. Returns `None` if there is no stretch that is long enough.
     pub(crate) fn finish(&mut self, now: Instant) -> Option<Reported> {
         let (began, _) = self.current?;
         let length = now.saturating_duration_since(began);

@@ -56,7 +56,8 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
-/// The shortest time between two splits of a window. A split closes the window for an excluded iteration.
+/// The shortest time between two splits of a window. A split closes the window before an iteration that the condition
+/// on batches excludes.
 const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 
 /// The component that decides when windows open: this library or the engine.
@@ -114,7 +115,8 @@ pub(crate) struct Filter {
     /// The latest iteration that has begun, if the condition on batches (such as `TLLMPROF_WHERE`) does not hold for
     /// it; otherwise `None`.
     pub excluded: Option<u64>,
-    /// The time when the open window was last split (closed for an excluded iteration, to be opened again).
+    /// The time when the open window was last split: closed for an iteration that the condition excludes, to be opened
+    /// again.
     pub split: Option<Instant>,
 }
 
@@ -340,7 +342,8 @@ impl SessionState {
         }
     }
 
-    /// Lets the engine open the windows, if it is loaded and reads the variable for windows itself.
+    /// Leaves the windows to TensorRT-LLM if it is loaded and itself reads the environment variable that requests them.
+    /// Only the first call decides.
     pub(crate) fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
             return;
@@ -521,7 +524,7 @@ impl SessionState {
 }
 
 /// Returns the limits for the last part of a window, in which kernels are recorded. Returns `None` if the settings
-/// do not ask for this part. Only a window that lasts until its figures are precise enough has it.
+/// do not ask for this part. Only a window that lasts until its figures are precise enough has this part.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })

@@ -74,7 +74,7 @@ fn set_capturing(slot: &Slot, capturing: bool) {
     }
 }
 
-/// Decreases the number of captures in progress by `captures`.
+/// Decreases the number of captures in progress by `captures`, and adapts the hooks to the new number.
 fn is_over(captures: i32) {
     UNDER_WAY.fetch_sub(captures, Ordering::SeqCst);
     doors().captures();
@@ -95,7 +95,8 @@ pub(crate) fn begins() {
     }
 }
 
-/// Called after the driver was asked to begin to capture `stream`. `succeeded` is false if the driver refused.
+/// Called after the driver was asked to begin to capture `stream`. `succeeded` is false if the driver refused. If it
+/// succeeded, the calling thread's next calls count as captured.
 pub(crate) fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();

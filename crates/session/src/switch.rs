@@ -43,7 +43,7 @@ pub(crate) struct Switch {
     opening: Opening,
 }
 
-/// Data about the window that opens. All fields are empty if no window opens.
+/// Data about the window that opens. If no window opens, all fields but `past` are empty.
 #[derive(Default)]
 struct Opening {
     engine: Option<&'static DetectedEngine>,

@@ -332,7 +332,7 @@ impl Drop for Process {
     }
 }
 
-/// Resets the session's state, like the fork handlers do in a child.
+/// Resets the session's state, as the fork handlers do in a child.
 fn forget() {
     // SAFETY: one test at a time uses the state of this stage. The test's threads have been joined, and no
     // guard of the state is left.

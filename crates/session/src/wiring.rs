@@ -88,8 +88,8 @@ pub trait Sink: Sync {
     /// Returns true if the caller should update the record's counters of calls now, because some time has passed since
     /// the last update.
     fn wants_calls(&self) -> bool;
-    /// Sets the record's counters of calls. `counts` yields the count of each row of the table of calls, in
-    /// order.
+    /// Sets the record's counters of calls. `counts` yields the number of calls of each row of
+    /// [`CALLS`](tllmprof_calls::CALLS), in the order of the rows.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
     /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns the
     /// time of the previous iteration by cause, such as waits for the GPU.
@@ -102,8 +102,9 @@ pub trait Sink: Sync {
     /// Ends the measurements and the open iteration, before the record ends. Called when no more windows open, after
     /// `iterations` iterations and for the reason `by`.
     fn ends(&self, iterations: u64, capturing: bool, by: EndReason);
-    /// Closes everything that is open. `drain` is true if this function may wait for the device. `here` is true if
-    /// closing work may run on the calling thread, in case the library has no thread for it.
+    /// Closes the open window and the profilers at the end of the process, after `iterations` iterations. `drain` is
+    /// true if this function may wait for the device. `here` is true if the calling thread may do this work itself, in
+    /// case the library has no worker thread.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
     /// Returns true if windows have closed, but no profiler or record is known to have captured any of them.
     fn is_unheard(&self) -> bool {
@@ -162,7 +163,7 @@ pub trait Doors: Sync {
 
 /// The Python interpreter in the process, if there is one.
 pub trait Interpreter: Sync {
-    /// Returns the version of Python, such as `3.12.1`.
+    /// Returns the version of Python, such as `3.12.1`; `None` if the library uses no interpreter in this process.
     fn version(&self) -> Option<&'static str>;
     /// Returns the rank that Python knows. The rank can be read only with the GIL. If the calling thread does
     /// not have the GIL, another thread reads the rank soon, for a later call of this function.

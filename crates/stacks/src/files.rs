@@ -28,8 +28,8 @@ pub(crate) const MAX_OTHERS: usize = 24;
 /// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
 const PLACES: usize = MAIN_THREAD + 1;
-/// The part of the process's limit for descriptors (`RLIMIT_NOFILE`) that is left to the host: one of this number. A
-/// file whose descriptor would be among the last ones is closed again.
+/// The divisor for the share of descriptors that is left to the host. With 4, the host keeps the last quarter of the
+/// descriptors that the process may have (`RLIMIT_NOFILE`). A file that gets one of these descriptors is closed again.
 const PART_OF_HOST: u64 = 4;
 
 /// A file in `/proc` about a thread or a process.
@@ -144,8 +144,8 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
     text.get(..length)
 }
 
-/// Calls `each` with the number of each thread of this process, until `each` returns `Break`. Returns `None` if the
-/// threads cannot be listed.
+/// Calls `each` with the kernel's id of each thread of this process, until `each` returns `Break`. Returns `None`
+/// if the threads cannot be listed.
 pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Option<()> {
     let mut folder = THREADS.lock_for(FORK_TIMEOUT)?;
     if folder.is_none() {
@@ -275,7 +275,7 @@ mod tests {
         let hosts: Vec<_> = (0..160).map(|_| File::open("/dev/null").unwrap()).collect();
         assert!(!is_read() && !is_open(0));
         drop(hosts);
-        // Nothing is opened before the window ends, although there are descriptors again.
+        // No file is opened before the window ends, although descriptors are free again.
         assert!(!is_read());
         close_all();
         assert!(is_read());

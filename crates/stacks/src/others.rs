@@ -27,8 +27,8 @@ const LIST_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_LISTED: usize = 1024;
 /// The most child processes that are observed at a time.
 const MAX_CHILDREN: usize = MAX_OTHERS / 2;
-/// The most child processes that are observed in a window. A program may start new ones all the time, and files of each
-/// are opened.
+/// The most child processes that are observed in a window. A program may start new ones all the time, and files of
+/// each are opened, so the number of opened files has to be limited.
 const MAX_CHILDREN_IN_ALL: usize = 256;
 /// The most threads and processes that are selected at a sample.
 const MAX_SELECTED: usize = 4;
@@ -61,7 +61,7 @@ pub(crate) struct OtherTasks {
     tasks: Vec<OtherTask>,
     /// Number of child processes that were observed so far in this window (a recorded interval).
     children: usize,
-    /// The threads of the process at the latest search, sorted by number, each with its processor time.
+    /// The threads of the process at the latest search, sorted by thread id, each with its processor time in ns.
     listed: Vec<(i32, u64)>,
     /// The time of the latest search, and of the latest sample of a wait.
     searched: Option<Instant>,
@@ -119,7 +119,7 @@ impl OtherTasks {
         }
     }
 
-    /// Returns true if the thread `number` is among the observed tasks.
+    /// Returns true if the thread with the id `number` is among the observed tasks.
     pub(crate) fn has_thread(&self, number: i32) -> bool {
         let mut ids = self.tasks.iter().map(|task| task.files.id);
         ids.any(|id| id == TaskId::Thread(number))
@@ -370,8 +370,8 @@ fn name_of(task: TaskFiles) -> StringId {
     }
 }
 
-/// Returns the numbers in a list of processes. A number without a blank after it is left out, because it may be cut
-/// off.
+/// Returns the process ids in `text`, a list with blanks between them. The last id is left out if no blank follows it,
+/// because the end of the buffer may have cut it off.
 fn numbers(text: &[u8]) -> impl Iterator<Item = i32> {
     let end = text.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
     let text = str::from_utf8(&text[..end]).unwrap_or_default();

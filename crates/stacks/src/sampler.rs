@@ -288,7 +288,7 @@ struct SampledThread {
     native: Option<Ring>,
     /// The thread's state at the last sample; `None` if the thread did not sleep then.
     slept: Option<Slept>,
-    /// The thread in the Python interpreter, if it was found.
+    /// The thread's Python thread state, if the thread was found in the interpreter.
     target: Option<Target>,
     /// The time at which the interpreter was last searched for the thread.
     searched: Option<Instant>,
@@ -428,7 +428,7 @@ impl SamplingThread {
         }
     }
 
-    /// Samples the thread `number`, which is not followed but may be the cause of a followed thread's wait.
+    /// Samples the thread with the id `number`, which is not followed but may be the cause of a followed thread's wait.
     fn sample_other(&mut self, interpreter: &InterpreterState, task: &SelectedTask, number: i32) {
         let is_it = |known: &&SampledThread| known.number == number;
         let known = self.threads.iter().find(is_it);
@@ -683,7 +683,7 @@ impl SamplingThread {
 }
 
 /// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows it. If the kernel
-/// refuses it for a followed thread, native stacks are given up.
+/// refuses the ring for a followed thread, no more native stacks are requested in this process.
 fn open_native(thread: Followed, period: u64) -> Option<Ring> {
     if !takes_native() {
         return None;

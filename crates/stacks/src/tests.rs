@@ -166,7 +166,7 @@ extern "C" fn spins() {
 
 #[test]
 fn copies_of_stacks_that_run_lead_to_the_threads_start() {
-    // `calls` sets `NUMBER`, which other tests read, so this test must not run at the same time.
+    // `calls` sets `NUMBER`, which other tests read, so this test must not run at the same time as those tests.
     let _alone = alone();
     let mut ring = match Ring::open(ids::thread(), 1_000_000) {
         Ok(ring) => ring,

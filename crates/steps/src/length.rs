@@ -73,7 +73,7 @@ pub struct Measuring {
     /// The usual duration of an iteration before the window opened, if it is known.
     usual: Option<Duration>,
     opened: Instant,
-    /// The time when the current iteration began; `None` if the iteration does not count.
+    /// The time when the current iteration began; `None` if the iteration does not count towards the window's length.
     running: Option<Instant>,
     /// The number of iterations in the window that have ended.
     over: u64,
@@ -178,7 +178,7 @@ mod tests {
         within: Some(Duration::from_millis(300)),
     };
 
-    /// An iteration that counts and in which the program waited neither for requests nor for the GPU.
+    /// An iteration that no condition excludes, and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,

@@ -59,8 +59,8 @@ mod tests {
             sampled((3..40_000).step_by(7), |_| true),
             [10_006, 20_002, 30_005]
         );
-        // In this test the process waited for requests from 7000 ms to 93000 ms. Samples that were
-        // due in that time are not made up for.
+        // In this test the process waited for requests from 7000 ms to 93000 ms. Several samples were due in that time,
+        // but only one is taken when the process works again.
         assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Steps are compared in blocks. The time has settled once the last few blocks agree, in their medians or in
 //! their means. The medians ignore steps that are slow from time to time, such as a garbage collection in
-//! every third step. The means are computed without the longest step of each block. They agree for several threads
-//! that step side by side at a steady rate: the steps of all threads begin close together, and one long step follows
-//! until the threads begin again. If steps take over 0.3 s, three steps that agree are enough.
+//! every third step. The means are computed without the longest step of each block. The means are needed for several
+//! threads that step side by side at a steady rate: the steps of all threads begin close together, and one long step
+//! follows until the threads begin again. If steps take over 0.3 s, three steps that agree are enough.
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
 //! capture interrupts does not count, because other work runs before and after it. Batches without requests
@@ -274,7 +274,7 @@ impl Settling {
         self.verdict
     }
 
-    /// Returns the number of steps that counted.
+    /// Returns the number of steps that have counted in the search so far.
     pub const fn seen(&self) -> u64 {
         self.seen
     }
@@ -330,7 +330,7 @@ fn ms(time: &Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// A step that counts and in which the program waited neither for requests nor for the GPU.
+    /// A step that no condition excludes, and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,

@@ -4,8 +4,8 @@ use std::ops::BitOr;
 /// names, or one import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function<'a> {
-    /// The function's address in the file. In a process, the load bias of the module is added.
-    /// `None` for an import, which is defined in another module.
+    /// The function's address in the file. In a process, the function is at the sum of this address and the module's
+    /// load bias. `None` for an import, which is defined in another module.
     pub address: Option<u64>,
     /// Size of the function in bytes; 0 if the file does not contain the size.
     pub size: u64,

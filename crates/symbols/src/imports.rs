@@ -9,11 +9,11 @@ use crate::error::SymbolsError;
 use crate::function::Slots;
 use crate::source::{Source, read};
 
-/// Number of bytes of relocations that are read at a time. The tables of large libraries have tens
-/// of megabytes.
+/// Number of bytes of relocations that are read at a time. A whole table is not read at once, because the tables of
+/// large libraries have tens of megabytes.
 const CHUNK_BYTES: u64 = 4096 * size_of::<Rela64<LE>>() as u64;
 
-/// Returns the GOT slots of each dynamic symbol, by the symbol's index.
+/// Returns the kinds of GOT slots of each dynamic symbol, by the symbol's index.
 pub(crate) fn slots(
     source: &(impl Source + ?Sized),
     elf: &Elf,

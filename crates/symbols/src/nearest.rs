@@ -31,7 +31,7 @@ struct RankedName {
 impl Nearest {
     pub fn new(pattern: &Pattern) -> Self {
         let mut words = words::all(pattern.regex().as_str());
-        // Skip words of one or two letters, because they would be similar to every name.
+        // Skip words of one or two letters, because they would be similar to every name. Skip very long words, too.
         words.retain(|word| (3..=64).contains(&word.len()));
         // Prefer the last words: a function's own name comes after those of its namespaces and
         // classes.

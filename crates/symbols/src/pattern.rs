@@ -1,4 +1,4 @@
-//! The regex of a rule, for matching function names.
+//! Matches function names with the regex of a rule (`sym:…`, which selects functions to count).
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -9,7 +9,7 @@ use crate::table::LONGEST_NAME;
 use crate::words::{self, Words};
 
 /// A regex, with words of which at least one is in each name that matches the regex. Only names with such a word have
-/// to be demangled, which are few in a large table.
+/// to be demangled. A large table has only a few of these names.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,
@@ -18,7 +18,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Prepares the regex of a rule. The parser of rules compiles it with Unicode support disabled.
+    /// Prepares a regex that the parser of rules has compiled, with Unicode support disabled.
     pub fn new(regex: &Regex) -> Self {
         let texts = words::texts(regex.as_str());
         Self {
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-/// The positions at which the pattern's words occur in a table of strings.
+/// The positions in a table of strings at which the words occur that a match of the pattern requires.
 #[derive(Default)]
 pub(crate) struct WordHits<'a> {
     strings: &'a [u8],

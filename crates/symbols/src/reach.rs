@@ -13,7 +13,7 @@ pub enum Reach {
     /// module.
     Import,
     /// Calls can be intercepted through the GOT slots of other modules and through `dlsym`. The function's first
-    /// instructions can be patched, too, unless there is a reason against it.
+    /// instructions can be patched, too, unless the field gives a reason against it.
     Exported(Option<Reason>),
     /// Calls can be intercepted only with a patch of the function's first instructions.
     Entry,
@@ -92,7 +92,8 @@ impl Reach {
         }
     }
 
-    /// Returns the reason why the function's calls cannot be intercepted in more ways, if any.
+    /// Returns the reason why the function's first instructions or its GOT slot cannot be patched. Returns `None` if
+    /// nothing prevents this patch.
     pub const fn reason(self) -> Option<Reason> {
         match self {
             Self::Import | Self::Entry => None,

@@ -48,7 +48,7 @@ impl Source for [u8] {
 }
 
 /// Opens a regular file for reading. The descriptor is never 0, 1 or 2: a host that has closed one of these may expect
-/// to get its number for a file of its own.
+/// that the next file that it opens gets the free number.
 ///
 /// # Errors
 /// Returns an error of the file system, or an error if the file is not a regular one, because reading other files
@@ -71,7 +71,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Largest read in bytes for which the file's length is not checked.
+/// Maximum size in bytes of a read for which [`read`] does not check the file's length first.
 const SMALL_SIZE: u64 = 4096;
 
 /// Reads `size` bytes at `offset`. The range must be inside the file, so that the memory that is

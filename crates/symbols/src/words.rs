@@ -3,7 +3,8 @@
 //!
 //! A mangled name contains all identifiers of the demangled name verbatim, even if it uses
 //! abbreviations: an abbreviation refers to earlier text of the name. Words that the demanglers
-//! add, such as types, operators and numbers, need not be in a mangled name, so they are not used.
+//! add, such as types, operators and numbers, need not be in a mangled name. So this module never
+//! requires such words.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
@@ -20,7 +21,8 @@ pub(crate) struct Words {
 /// alternatives is treated as one that requires no word.
 const MAX_WORDS: usize = 16;
 
-/// Returns the words that a regex requires, or `None` if a name without any of them may match.
+/// Returns words of which each name that matches the regex contains at least one. Returns `None` if the regex requires
+/// no such words.
 pub(crate) fn required(regex: &str) -> Option<Words> {
     let mut words = any_of(&parse(regex)?, false, false, best_word)?;
     if words.ignore_case {
@@ -79,12 +81,13 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// A function that selects part of a text. The flags are true if no identifier extends beyond the left and the right
-/// end of the text.
+/// A function that selects part of a text. The first flag is true if no identifier extends beyond the left end of the
+/// text. The second flag is true if no identifier extends beyond the right end.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
 /// Finds texts, at least one of which is in every match of `hir`. Returns the part of each text that `pick` selects.
-/// `whole_left` and `whole_right` are true if no identifier extends beyond the left and the right end of the match.
+/// `whole_left` is true if no identifier extends beyond the left end of the match, and `whole_right` is true if none
+/// extends beyond the right end.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),
@@ -113,8 +116,8 @@ struct Fixed {
     ignore_case: bool,
 }
 
-/// Returns the required words of one of these consecutive parts of a regex: the part whose shortest word is longest,
-/// because it excludes the most names. Returns `None` if no part requires a word.
+/// Returns the required words of one of these consecutive parts of a regex. Chooses the part whose shortest word is
+/// longest, because the words of this part exclude the most names. Returns `None` if no part requires a word.
 fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     let mut found: Vec<Words> = Vec::new();
     let mut rest = parts;
@@ -160,7 +163,8 @@ fn is_edge(hir: &Hir) -> bool {
     !matches!(look, Look::WordAsciiNegate | Look::WordUnicodeNegate)
 }
 
-/// Returns the fixed text at the start of `parts`, and the parts after it.
+/// Returns the fixed text at the start of `parts`, and the parts after it. Returns `None` if `parts` do not start with
+/// fixed text.
 fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
     let mut fixed = Fixed {
         text: Vec::new(),
@@ -199,7 +203,8 @@ fn letter(class: &Class) -> Option<u8> {
     is_letter.then(|| small.start())
 }
 
-/// Returns the longest word in `text`, leaving out the words that a demangler may add.
+/// Returns the longest word in `text` that no demangler adds, or `None` if there is none. The flags are those of
+/// [`Pick`].
 fn best_word(text: &[u8], whole_left: bool, whole_right: bool) -> Option<&[u8]> {
     let mut best: Option<&[u8]> = None;
     let mut start = 0;
@@ -221,7 +226,8 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns true if a demangler may add the word, or a longer word that contains it.
+/// Returns true if a demangler may add the word. If a flag is false, the word may be only a part of an identifier,
+/// which extends beyond this end of the word.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // Demanglers may add a number, with or without the suffix of its type, so a number is not
@@ -328,7 +334,7 @@ mod tests {
         ] {
             assert_eq!(words(regex), [""; 0], "{regex}");
         }
-        // A whole word is used if it differs from every generated word, even if a generated word
+        // A whole word is required if it differs from every generated word, even if a generated word
         // contains it.
         assert_eq!(words("^tor$"), ["tor"]);
         assert_eq!(words(r"\bper::"), ["per"]);

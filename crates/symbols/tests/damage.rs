@@ -10,7 +10,7 @@ use std::io;
 use common::{LIBRARY, Scratch, pattern};
 use tllmprof_symbols::{Image, LIMIT, Nearest, Source, SymbolsError, reach};
 
-/// A file in memory that notes the size of the largest read.
+/// A file in memory that stores the size of the largest read in `most`.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Cell<usize>,

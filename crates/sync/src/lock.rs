@@ -27,8 +27,8 @@ pub struct Lock<T> {
 // SAFETY: the value is accessed only through a guard, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// A proof that no other thread uses the values that are about to be reset, for example in the child of a
-/// fork, which has one thread. It also proves that this thread will not use any guard of these values again.
+/// A proof that no other thread uses the values (such as locks) that the caller is about to reset, for example in the
+/// child of a fork, which has one thread. It also proves that this thread will not use any guard of these values again.
 pub struct OnlyThread(());
 
 impl OnlyThread {
@@ -54,7 +54,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Returns the guarded value.
+    /// Consumes the lock and returns the guarded value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -107,7 +107,7 @@ impl<T> Lock<T> {
         Some(Guard(self))
     }
 
-    /// Acquires the lock before a fork, so that the child finds its value consistent. Gives up after 20 ms,
+    /// Acquires the lock before a fork, so that the guarded value is consistent in the child. Gives up after 20 ms,
     /// because the fork may come from a signal handler that interrupted the thread with the lock.
     /// [`Lock::release_after_fork`] unlocks the lock in the parent, and [`Lock::break_open`] in the child.
     pub fn hold_over_fork(&self) {
@@ -135,8 +135,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Releases the lock in the child of a fork, even if another thread of the parent held it. The
-    /// guarded value may be only partly changed.
+    /// Releases the lock in the child of a fork, even if another thread of the parent held it. The guarded value is
+    /// inconsistent if that thread was changing it at the time of the fork.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);

@@ -76,7 +76,8 @@ impl<T: Sync> Published<T> {
 
     /// Returns the published reference. If there is none, publishes the result of `make`.
     ///
-    /// If several threads do this at the same time, the first result is published, and the other results are leaked.
+    /// If several threads call this function at the same time, the first result is published, and the other results are
+    /// leaked.
     pub fn get_or(&self, make: impl FnOnce() -> T) -> &'static T {
         if let Some(known) = self.get() {
             return known;

@@ -159,8 +159,8 @@ impl Interpreter {
         }
     }
 
-    /// Returns the launch that an item belongs to, if it is known. The item may be the launching
-    /// call or one of the launched kernels.
+    /// Returns the launch that an item belongs to. The item may be the launching call or one of the launched kernels.
+    /// Returns `None` for other items, and if the record has no launch for the item.
     #[inline]
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {

@@ -29,7 +29,8 @@ impl Iterations {
         }
     }
 
-    /// Returns the number of the iteration that contains `moment`, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns the number of the iteration that contains `moment` (in nanoseconds of `CLOCK_MONOTONIC`), or `None` if
+    /// no iteration contains this moment.
     pub fn at(&mut self, moment: u64) -> Option<u64> {
         let index = self.spans.at(moment)?;
         self.numbers.get(index).copied()

@@ -273,8 +273,8 @@ pub(crate) fn item(
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // These events contain data of iterations, for the report. They are no items of the
-        // timeline.
+        // These events describe iterations (batches, used resources, samples of kernels). The report uses them. They
+        // are no items of the timeline.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }

@@ -1,9 +1,9 @@
 //! The timeline of a record: one model for the page, the trace formats and the tables.
 //!
 //! An [`Interpreter`] converts each event of a record to an [`Item`]: something of a [`Kind`] that happened on a
-//! [`Track`], under a [`Name`]. The table of kinds ([`Kind`]) has for each kind its presentation and the table that it
-//! is exported to. So a reader of items needs no list of kinds, and a new kind of event needs only a row in that table.
-//! Items are made one by one, so memory does not grow with their number.
+//! [`Track`], under a [`Name`]. The table of kinds ([`Kind`]) has for each kind its presentation and the exported table
+//! that contains it. So a reader of items needs no list of kinds, and a new kind of event needs only a row in the table
+//! of kinds. Items are made one by one, so memory does not grow with their number.
 
 #![forbid(unsafe_code)]
 

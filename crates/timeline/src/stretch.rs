@@ -19,11 +19,10 @@ pub struct Stretch {
     /// The number of the window's last iteration. `None` if the window was not closed.
     pub last: Option<u64>,
     pub start: u64,
-    /// The time at which the window was closed. For a window that was not closed, the end of the
-    /// record's last iteration, but not after the next window opened.
+    /// The time at which the window was closed. For a window that was not closed, this is the end of the record's last
+    /// iteration, or the time at which the next window opened, if this was earlier.
     pub end: u64,
-    /// True if the window was opened or closed by something other than the boundary of an
-    /// iteration.
+    /// True if no iteration ended in the window, because the window was closed during its first iteration.
     pub cut: bool,
 }
 
@@ -53,8 +52,8 @@ impl Stretch {
 }
 
 /// The beginning or end of a window. The values are: true for a part of a window in which kernels were recorded; the
-/// time in ticks; beginning or end; the number of the iteration; true if the window began or ended elsewhere than at
-/// the boundary of an iteration.
+/// time in ticks; beginning or end; the number of the iteration; true for the end of a window in which no iteration
+/// ended.
 type WindowEdge = (bool, u64, Edge, u64, bool);
 
 /// The beginnings and ends of a record's windows.
@@ -75,9 +74,8 @@ impl Edges {
         }
     }
 
-    /// Assembles the windows, in the order of their times: first all windows, then the parts of
-    /// windows with recorded kernels. `end` is the end of the record's last iteration in
-    /// nanoseconds.
+    /// Assembles the windows from their edges. Returns first all windows, then all parts of windows with recorded
+    /// kernels, both in the order of their times. `end` is the end of the record's last iteration in nanoseconds.
     pub(crate) fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
         self.0
             .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));

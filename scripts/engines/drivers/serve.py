@@ -95,7 +95,7 @@ def main():
     began = time.time()
     log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
     command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE], *shlex.split(env("MORE", ""))]
-    # A shell starts background jobs with SIGINT ignored, and their children inherit that. The server is stopped
+    # A shell starts background jobs with SIGINT ignored, and their children inherit this setting. The server is stopped
     # with SIGINT, so its default handling is restored.
     server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))

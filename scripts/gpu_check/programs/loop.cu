@@ -4,7 +4,7 @@
 //   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
 //        [--ranges] [--kernels K] [--waits W] [--launches L] [--times FILE]
 //
-// Step i launches G graphs of three kernels, or of K kernels (default 1; 0: none), then one kernel with a grid of i + 1
+// Step i launches G graphs (default 1; 0: none) of K kernels each (default 3), then one kernel with a grid of i + 1
 // blocks. So a profile shows which steps it contains. Then the step makes the mark i and waits for its stream.
 //   --devices D      D threads with one device each make the steps in turn
 //   --pause-after I  sleeps half a second after step I
@@ -44,8 +44,8 @@ __global__ void tick(unsigned long long *count) {
     if (threadIdx.x == 0) atomicAdd(count, 1ull);
 }
 
-// Arithmetic in which each operation needs the result before it, the same in every step. So the kernel's time only
-// depends on the GPU's clock rate.
+// Arithmetic in which each operation needs the result of the operation before it. The arithmetic is the same in every
+// step, so the kernel's time only depends on the GPU's clock rate.
 __global__ void busy(float *state) {
     float x = state[threadIdx.x];
     for (int i = 0; i < 5000; i++) x = 3.9f * __fmaf_rn(-x, x, x);
@@ -155,7 +155,7 @@ static void serve_blocks(Lane &lane) {
     }
 }
 
-// Makes the steps in one thread per device, strictly in turn. So it does not depend on the scheduler which thread
+// Makes the steps in one thread per device, strictly in turn. So the scheduler has no influence on the thread that
 // makes a step.
 static void take_turns(std::vector<Lane> &lanes, int steps) {
     std::mutex mutex;

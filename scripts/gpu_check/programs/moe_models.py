@@ -35,8 +35,8 @@ def configuration(name, **other):
     if name == "gpt_oss":
         given["layer_types"] = ["full_attention"] * given["num_hidden_layers"]
     made = getattr(transformers, family + "Config")(**given)
-    # Unless the variable names another one, uses an implementation of experts whose shapes do not
-    # depend on the routing, as a capture requires.
+    # Unless `MOE_EXPERTS` names another implementation of experts, uses one whose tensor shapes do not depend on the
+    # routing, as a capture requires.
     made._experts_implementation = os.environ.get("MOE_EXPERTS", "grouped_mm")
     return getattr(transformers, family + "ForCausalLM"), made
 

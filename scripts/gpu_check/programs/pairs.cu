@@ -27,8 +27,8 @@ static const long HOST_NS = 1000000, MORE_HOST_NS = 40000;
 // kernels, and `layer` adds MORE_OF_LAYER to the kernels of one layer. Either makes a step 40 us longer.
 static const int ROUNDS = 7500, MORE_OF_KERNEL = 1240, MORE_OF_LAYER = 2475;
 
-// Arithmetic in which each operation needs the result before it, the same in every step. So its time only depends
-// on the GPU's clock rate.
+// Arithmetic in which each operation needs the result of the operation before it. The arithmetic is the same in every
+// step, so its time only depends on the GPU's clock rate.
 __device__ void work(float *state, int rounds) {
     float x = state[threadIdx.x];
     for (int i = 0; i < rounds; i++) x = 3.9f * __fmaf_rn(-x, x, x);

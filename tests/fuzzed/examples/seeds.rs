@@ -99,7 +99,7 @@ fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds at least one row to each table of the export that the other functions leave empty.
+/// Adds at least one row to each table of the export that [`exports`] itself leaves empty.
 fn facts(export: &mut Export, of: i64) {
     let wait = export.string("cudaStreamSynchronize_v3020");
     export.call(of, wait, [1900, 1950]);

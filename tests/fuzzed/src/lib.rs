@@ -1,5 +1,5 @@
-//! Fuzz targets for the code that reads files and messages of unknown origin. Each target is a function of bytes that
-//! panics if the code breaks a promise.
+//! Fuzz targets for the code that reads files and messages of unknown origin. Each target is a function of bytes. It
+//! panics if the code under test violates a property that must hold for any input.
 //!
 //! `scripts/fuzz` runs the targets under cargo-fuzz for a given time. `tests/replay.rs` runs the seeds
 //! (`fuzz/corpus/seeds`) and a fixed number of changed seeds. The platform layer's reader of loaded modules takes

@@ -1,5 +1,5 @@
 //! The records of a simulated job of many ranks on several hosts. Tests know when each rank arrives
-//! at collectives and why it is late.
+//! at collectives and why a rank is late.
 
 #![allow(dead_code)] // each test file uses only a part of this module
 
@@ -22,7 +22,7 @@ pub(crate) enum Cause {
     Gil,
     /// The rank's thread sleeps.
     Asleep,
-    /// The rank's thread has no processor.
+    /// The rank's thread is ready to run, but gets no processor.
     Delayed,
     /// The rank's batch has three times as many tokens as the batches of other ranks.
     Tokens,
@@ -33,7 +33,7 @@ pub(crate) enum Cause {
 }
 
 /// A delay that a test plants in a simulated job: a rank is late by `by` nanoseconds in each iteration from the first
-/// to the second number of `steps`. These numbers count from the job's first iteration.
+/// to the second number of `steps`. The number 0 means the job's first iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plant {
     pub rank: u64,
@@ -42,8 +42,8 @@ pub(crate) struct Plant {
     pub by: u64,
 }
 
-/// A jump of a clock, by a number of nanoseconds, before an iteration. The clock is that of a host, or only that of one
-/// rank's GPU times.
+/// A jump of a clock by `by` nanoseconds, before the iteration with the index `step`. From then on, it shifts all times
+/// in the records of `host` or of `rank`. A field that is `None` selects all hosts or all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     pub host: Option<u64>,
@@ -74,7 +74,8 @@ pub(crate) struct Job {
     /// A rank whose record lacks one collective, and the iteration of that collective.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
-    /// Returns the groups and communicators of a rank, as texts.
+    /// Function that returns the process groups and communicators that a rank's record lists, as the kind and the text
+    /// of each entry.
     pub groups: fn(u64) -> Vec<(Info, String)>,
 }
 
@@ -197,7 +198,8 @@ impl Job {
         }
     }
 
-    /// Converts a time on the job's own clock to the clock of a rank's record.
+    /// Converts a time on the job's own clock to the clock of a rank's record. Includes the jumps of the clock up to
+    /// the iteration with the index `step`.
     pub(crate) fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
         let host = rank / self.per_host;
         let (offset, drift) = self.clock(host);
@@ -345,8 +347,8 @@ impl Job {
         );
     }
 
-    /// Writes the data about a rank's process. Returns the names of the rank's kernels and
-    /// collectives.
+    /// Writes the entries about a rank's process, such as its command line, host and rank. Returns the names of the
+    /// rank's kernels and collectives.
     fn facts(&self, rank: u64, writer: &mut RecordWriter) -> (StringId, StringId) {
         let host = rank / self.per_host;
         let zero = self.recorded(rank, 0, START);

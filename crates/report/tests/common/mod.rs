@@ -14,7 +14,7 @@ pub(crate) fn process(name: &str, bytes: &[u8]) -> Process {
     Process::read(PathBuf::from(name), &reader).unwrap()
 }
 
-/// Returns the report on some ranks of the simulated server, which are given by their numbers.
+/// Returns the report on those ranks of the simulated server whose numbers are in `ranks`.
 pub(crate) fn ranks(ranks: &[u64]) -> Report {
     let processes = ranks.iter().map(|rank| {
         let bytes = Server::rank(*rank).record().0.bytes();
@@ -23,7 +23,7 @@ pub(crate) fn ranks(ranks: &[u64]) -> Report {
     Report::new(processes.collect())
 }
 
-/// Returns a report as JSON.
+/// Returns a report as JSON. Checks that the written text ends with a newline.
 pub(crate) fn json(report: &Report) -> Value {
     let mut bytes = Vec::new();
     report.json(&mut bytes).unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn json(report: &Report) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Checks that a text has at most `lines` lines, none of which is too wide for a screen.
+/// Checks that a text has at most `lines` lines, and that no line is wider than a screen of 80 characters.
 pub(crate) fn fits(text: &str, lines: usize) {
     assert!(text.lines().count() <= lines, "{text}");
     assert!(

@@ -42,8 +42,8 @@ pub(crate) struct Server {
     pub window: std::ops::RangeInclusive<u64>,
     /// Number of kernels that each iteration launches in addition to its graph.
     pub kernels: u64,
-    /// Numbers of the iterations in which kernels are recorded: the `kernels` launched kernels, and
-    /// one kernel of the graph.
+    /// Numbers of the iterations in which kernels are recorded. Each of them records `kernels` launched kernels and one
+    /// kernel of the graph.
     pub taken: std::ops::RangeInclusive<u64>,
     /// Returns true for iterations that the record marks as not satisfying the user's condition.
     pub excluded: fn(u64) -> bool,
@@ -434,7 +434,7 @@ impl RecordWriter {
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
         self.put(0, start, truth.duration, What::Iteration { n, excluded });
-        // The GPU works on two streams, until the host's wait for it ends.
+        // The GPU works on two streams, until the host's wait for the GPU ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
             stream,

@@ -50,9 +50,9 @@ fn with_batches_of(
     (builder.bytes(), truths)
 }
 
-/// Returns a server's record, and the number of its iterations whose batch is known, which is all
-/// but the last two. The first batch has only a prompt, the next batches have prompts and decodes,
-/// and the rest only decodes.
+/// Returns a server's record, and the number of iterations with a known batch. The batches of the last two iterations
+/// are not known. The first batch has only a prompt, the next three batches have prompts and decodes, and the
+/// remaining batches have only decodes.
 pub(crate) fn record() -> (Vec<u8>, usize) {
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100 => Batch::new(1, 900, 900),
@@ -134,8 +134,8 @@ fn a_record_without_batches_reports_none() {
     assert_eq!(process["windows"][0]["iterations"][0]["batch"], Value::Null);
 }
 
-/// Returns true for iterations that these tests make idle: the slowest one, the first and the last
-/// of the window, and every seventh. Kernels are recorded in half of these iterations.
+/// Returns true for iterations that these tests make idle: the slowest one, the first and the last of the window, and
+/// every seventh. Kernels are recorded in some of the idle iterations, and not in others.
 fn is_idle(n: u64) -> bool {
     n == 112 || n == 100 || n == 150 || n.is_multiple_of(7)
 }
@@ -354,8 +354,9 @@ fn where_no_iteration_fulfils_the_condition_that_is_said() {
 
 #[test]
 fn phases_have_classes_of_sizes() {
-    // Three iterations have prompts of 700 tokens. The others are decodes: those with a number
-    // divisible by ten have 300 tokens, other multiples of three have 64, and the rest have 2.
+    // Three iterations have prompts of 700 tokens, and all other iterations are decodes. A decode has 300 tokens if
+    // its iteration number is divisible by ten, 64 tokens if the number is another multiple of three, and otherwise
+    // 2 tokens.
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100..103 => Batch::new(1, 700, 700),
         n if n.is_multiple_of(10) => Batch::new(300, 300, 0),

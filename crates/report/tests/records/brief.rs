@@ -10,7 +10,7 @@ use crate::stored::{corpus, job};
 
 /// Maximum length of a brief report in characters.
 const LONGEST: usize = 8000;
-/// Maximum number of rows of a ledger in a brief report, not counting the line with the sum of the
+/// Maximum number of rows of a ledger (time by cause) in a brief report, not counting the line with the sum of the
 /// remaining rows.
 const ROWS: usize = 6;
 /// Units that a number in a report's text may have.
@@ -70,8 +70,8 @@ impl Known {
         }
     }
 
-    /// Adds the time in one iteration of each row of a ledger, and the sums of rows that the brief
-    /// report does not show.
+    /// Adds the mean time per iteration of each row of a ledger. Adds also the number and the summed share of the rows
+    /// that a brief report may leave out.
     fn add_ledger(&mut self, ledger: &Value) {
         for (rows, count) in [("host", "host_iterations"), ("gpu", "gpu_iterations")] {
             let rows = ledger[rows].as_array().unwrap();
@@ -89,8 +89,8 @@ impl Known {
         }
     }
 
-    /// Adds the share of each phase in the time, and the mean numbers of requests and tokens of a
-    /// batch.
+    /// Adds each phase's share of the time, the share of prompt tokens, and the mean numbers of requests and tokens of
+    /// a batch.
     fn add_batches(&mut self, process: &Value) {
         let phases = process["phases"].as_array().unwrap();
         let inside = &process["inside"];
@@ -110,7 +110,7 @@ impl Known {
         }
     }
 
-    /// Adds each number of left-out windows that the brief report may state.
+    /// Adds all numbers of windows that a brief report may state as left out: from 1 up to the number of all windows.
     fn add_windows(&mut self, windows: &Value) {
         let windows = windows.as_array().unwrap().len();
         self.figures

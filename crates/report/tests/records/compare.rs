@@ -24,7 +24,7 @@ struct Run {
     /// Mean time of a kernel in nanoseconds; `None` if kernels are not recorded. Kernels are recorded in the first
     /// twenty iterations.
     kernel: Option<f64>,
-    /// True if there is a second kernel, which the other run lacks.
+    /// True if the run also launches a second kernel, `fresh`. The run that it is compared with lacks this kernel.
     new_kernel: bool,
     /// Returns the batch of an iteration; `None` if it is not known.
     batch: fn(u64) -> Option<Batch>,
@@ -160,7 +160,7 @@ fn json(comparison: &Comparison) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Returns true if the verdict does not call either run faster.
+/// Returns true if the verdict does not say that one of the runs is faster.
 fn no_difference(comparison: &Comparison) -> bool {
     let verdict = comparison.verdict;
     matches!(verdict, Outcome::Equal { .. } | Outcome::CannotTell { .. })
@@ -303,7 +303,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
     assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
     assert_eq!(json(&slower)["but"], last);
     fits(&text);
-    // If one run has more such long iterations, its mean may even be slower although most of its
+    // If one run has more of these long iterations than the other, its mean may even be slower although most of its
     // iterations are faster.
     let many = Run {
         iterations: 4000,
@@ -319,7 +319,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
         text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
         "{text}"
     );
-    // If the mean and the median change in the same way, there is no note.
+    // If the mean and the median change in the same way, there is no line about the median (`but` in the JSON).
     for time in [10e6, 20e6] {
         let one = compare(
             &Run::default(),
@@ -387,7 +387,7 @@ fn a_few_iterations_say_nothing() {
     assert_eq!(none.verdict, Outcome::TooFew(200, 0));
     fits(&none.text());
     assert_eq!(json(&none)["verdict"], "too few");
-    // 30 iterations are enough for an interval of the mean, but not for each percentile.
+    // 30 iterations are enough for a confidence interval of the mean, but not for an interval of each percentile.
     let some = Run {
         iterations: 30,
         ..Run::default()

@@ -117,7 +117,8 @@ fn batches_that_are_far_larger() {
 
 #[test]
 fn a_rule_that_mixes_the_work_of_two_steps() {
-    // In some iterations, the host first waits for the previous step, then computes a prompt and waits for that, too.
+    // In some iterations, the host first waits for the previous step, then launches a prompt and waits for the prompt,
+    // too.
     let made = |rule, prompts: fn(u64) -> bool| SyntheticLoop {
         rule,
         prompts,

@@ -33,8 +33,8 @@ fn notes(report: &Report) -> &Arrivals {
     report.arrivals.as_ref().unwrap()
 }
 
-/// Returns the entry for a record that states that a rank is in a communicator. The communicator's
-/// identifier is made from `name`.
+/// Returns a record's entry for the membership of a rank in a communicator. The communicator's identifier is made
+/// from `name`.
 fn communicator(name: &str, rank: u64, size: u64) -> (Info, String) {
     let id = CommunicatorId::from_bytes(name.as_bytes());
     (Info::Communicator, format!("{id} {rank} {size}"))
@@ -44,14 +44,14 @@ fn group(text: String) -> (Info, String) {
     (Info::Group, text)
 }
 
-/// Returns entries for a record that put eight ranks into two groups of four. Each rank belongs to
-/// only one communicator with several different ranks.
+/// Returns entries for a record that put eight ranks into two groups of four. All communicators of a rank that have
+/// several ranks have the same four ranks.
 fn halves(rank: u64) -> Vec<(Info, String)> {
     let half = rank / 4;
     vec![
         communicator(&format!("half {half}"), rank % 4, 4),
-        // These two communicators do not change the group: one has a single rank, the other one has
-        // the same ranks as before.
+        // These two communicators do not change the groups: the first has only one rank, and the second has the same
+        // ranks as the communicator above.
         communicator(&format!("alone {rank}"), 0, 1),
         communicator(&format!("half {half} again"), rank % 4, 4),
     ]
@@ -183,7 +183,7 @@ fn a_communicator_that_is_not_known_may_be_any() {
     let job = Job {
         groups: |rank| {
             let mut all = halves(rank);
-            // For this communicator, the call that created it did not show its identifier.
+            // The call that created this communicator did not show the communicator's identifier.
             all.push((
                 Info::Communicator,
                 format!("{} 0 0", CommunicatorId::UNKNOWN),

@@ -21,7 +21,7 @@ struct Model {
     /// For each layer, the additional time of each kernel of its MLP, in nanoseconds.
     more: [u64; 4],
     attention: &'static str,
-    /// True if the scope in which one node of the graph was captured is not known.
+    /// True if the scope (the module of the model) in which one node of the graph was captured is not known.
     lost: bool,
 }
 

@@ -20,7 +20,7 @@ struct OddRecord {
     rank: u64,
     first: u64,
     steps: u64,
-    /// Returns the GPU time of a step; `None` if it was not measured.
+    /// Returns the GPU time of a step in nanoseconds; `None` if it was not measured.
     gpu: fn(u64) -> Option<u64>,
     /// Number of steps with recorded kernels, at the beginning of the record.
     kernels: u64,
@@ -33,8 +33,8 @@ struct OddRecord {
     /// Returns true for steps that are missing from the record.
     missing: fn(u64) -> bool,
     command: &'static str,
-    /// Number of ranks that a launcher such as `torchrun` sets. The source of the rank is then known, too. `None` if
-    /// there is no launcher.
+    /// Number of ranks that a launcher such as `torchrun` sets; `None` if there is no launcher. If it is set, the
+    /// record also names the environment variable from which the rank was read (`RANK`).
     world: Option<u64>,
 }
 
@@ -294,7 +294,7 @@ fn ranks_say_of_how_many_iterations_their_gpu_times_are() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // If all iterations have a GPU time, there is no note.
+    // If all iterations have a GPU time, there is no note about the iterations in which it was measured.
     let (text, _) = ranks(&[rank(0, |_| Some(MS / 2)), rank(1, |_| Some(MS / 2))]);
     assert!(!text.contains("in which it was measured"), "{text}");
 }
@@ -319,7 +319,8 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
         finding("host-bound").contains("(measured in 8 of 24): "),
         "{json}"
     );
-    // The ledgers of single windows must be based on the same numbers of iterations as the ledger of all windows.
+    // The ledgers (time by cause) of single windows must be based on the same numbers of iterations as the ledger of
+    // all windows.
     let ledger = &json["processes"][0]["windows"][0]["ledger"];
     let counts = ["iterations", "host_iterations", "gpu_iterations"].map(|of| &ledger[of]);
     assert_eq!(counts, [24, 24, 8].map(Value::from).each_ref());

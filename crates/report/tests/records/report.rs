@@ -442,7 +442,8 @@ fn the_recorders_share_is_of_all_windows_or_not_known() {
     let (share, text) = shown(1);
     assert!(share.as_f64().unwrap() < 0.01, "{share}");
     assert!(text.contains("the recorder took "), "{text}");
-    // The measured time of the recorder covers three windows, but two of them are no longer in the record.
+    // The measured time of the recorder covers three windows, but two of them are no longer in the record. So the
+    // recorder's share of the time is not known.
     let (share, text) = shown(3);
     assert_eq!(share, Value::Null);
     assert!(!text.contains("the recorder took "), "{text}");

@@ -1,4 +1,4 @@
-//! Tests of sampled stacks: with enough samples to divide the ledger's time by function, and with
+//! Tests of sampled stacks: with enough samples to divide the time in the ledger (time by cause) by function, and with
 //! too few.
 
 use std::fs;
@@ -48,8 +48,8 @@ const SAMPLE: u32 = 3;
 const SLEEP: u32 = 4;
 const GEMM: u32 = 5;
 
-/// A record of iterations with samples of the thread that runs them. No event explains the code
-/// before each launch, so samples divide its time.
+/// A record of iterations with samples of the thread that runs them. No event explains the code before each launch, so
+/// the samples divide the time of this code by function.
 struct SampledLoop {
     builder: Builder,
     samples: u64,
@@ -131,9 +131,9 @@ impl SampledLoop {
         self.samples += 1;
     }
 
-    /// Writes samples of iteration `n`: `many` at equal distances in its code, one in the launch,
-    /// and one in the wait. `each` returns the contents of a sample in the code; its argument is
-    /// the sample's index.
+    /// Writes samples of iteration `n`: `many` samples at equal distances in the iteration's code, one sample in the
+    /// launch, and one in the wait. `each` returns the contents of a sample in the code; its argument is the sample's
+    /// index.
     fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> SampleContents) {
         let start = (n + 1) * LONG;
         let code = LONG - WAITS - LAUNCHES;
@@ -480,7 +480,7 @@ fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
     let mut made = SampledLoop::new();
     let code = LONG - WAITS - LAUNCHES;
     for n in 0..ITERATIONS {
-        // In this test the thread runs for a quarter of the time in code, and during the launch.
+        // In this test the thread is on a processor for a quarter of the time in its code, and during the whole launch.
         let what = What::Used {
             what: Some(Used::Ran),
             iteration: n as u32,

@@ -23,7 +23,7 @@ use crate::common::{process, ranks};
 /// All outputs, each with a name.
 type Printed = Vec<(String, String)>;
 
-/// Returns the records of the page's test corpus, with their names.
+/// Returns the records of the test corpus of the crate `page`, with their file names, and half of the first record.
 pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../page/tests/corpus");
     let files = fs::read_dir(folder)

@@ -161,7 +161,7 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Each pass launches more kernels than the pass before, and none of the kernels of that pass, so that no
+        // Each pass launches more kernels than the previous pass, and none of the previous pass's kernels, so that no
         // pattern recurs.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
@@ -196,7 +196,7 @@ fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
     };
     let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
     (0..200).for_each(|_| step());
-    // The capture comes before the first step, as in an engine that captures its CUDA graphs when it starts.
+    // The capture comes before the engine's first step, as in an engine that captures its CUDA graphs when it starts.
     call_with(StreamBeginCapture, &[7], true);
     call_with(StreamEndCapture, &[7], true);
     let index = engines::in_python()
@@ -256,8 +256,9 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
 }
 
 /// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns two values.
-/// The first is the log lines about the comparison of these calls with the pattern in the CUDA calls. The second is the
-/// number of the last 100 steps in which the thread had to report its waits to the learner.
+/// The first is the log lines about the comparison of these calls with the pattern in the CUDA calls. The second is a
+/// number of steps among the last 100: those in which the session still examined each wait, so that the learner could
+/// compare it with the pattern.
 fn engine_calls(each: impl Fn(u64) -> u64) -> (Vec<String>, u64) {
     let process = Process::new("TLLMPROF_START_STOP=100000");
     call(LaunchKernel);
@@ -300,8 +301,9 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // The engine's function is called once in three steps, but before a different one of the three each time. If it
-    // were always called before the same one, the learner would recognize the step by the pause that the call causes.
+    // The engine's function is called before one of each three steps. Its position among the three steps changes. If
+    // the position were fixed, the learner (which finds steps in the CUDA calls) would recognize the step by the pause
+    // that the call causes.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

@@ -109,8 +109,8 @@ fn steps_that_a_stream_capture_interrupts_do_not_count() {
             call_with(StreamEndCapture, &[7], true);
         }
     }
-    // In this test, every tenth step does not count, including the first. So the search for steady steps takes
-    // `ENOUGH / 9 + 1` steps longer.
+    // In this test, a stream is captured in every tenth step, including the first, so these steps do not count. The
+    // search for steady steps takes `ENOUGH / 9 + 1` steps longer.
     let first = ENOUGH + ENOUGH / 9 + 1;
     assert_eq!(taken(&process), (first, first + 4));
     let lines = process.log.lines();
@@ -142,8 +142,8 @@ fn a_step_that_is_learnt_is_learnt_first() {
         call(StreamSynchronize);
     }
     let (first, last) = taken(&process);
-    // The learner needs about 32 iterations before it relies on a step, and the search for steady iterations begins
-    // only then.
+    // The learner (which finds the step in the calls) needs about 32 iterations before it relies on a step. The search
+    // for steady iterations begins only then.
     assert!(first >= 30 + NEEDED && last - first == 4, "{first}-{last}");
     assert_eq!(
         process.exit(),

@@ -295,8 +295,7 @@ fn edges(process: &Process) -> Vec<String> {
     edges
 }
 
-/// Each kind of step that the tests use: the rule that counts such steps, and a function that makes
-/// one.
+/// Each kind of step that the tests use: the rule that counts such steps, and a function that makes one such step.
 const STEPS: [(&str, fn()); 5] = [
     ("cudaGraphLaunch", || call(GraphLaunch)),
     ("cudaGraphLaunch/2", || calls(2, GraphLaunch)),

@@ -375,8 +375,8 @@ fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
             break process;
         }
     };
-    // The second split would come too soon after the first one, so the window stays open and the excluded iteration is
-    // marked.
+    // The second split would come too soon after the first one. So the window stays open, and the iteration that
+    // `TLLMPROF_WHERE` excludes is marked.
     let expected = [
         "In(1): open 1-5",
         "In(2): close 1",

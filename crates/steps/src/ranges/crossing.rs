@@ -43,7 +43,6 @@ impl OpenRange {
 pub struct Crossing([[OpenRange; PLACES]; GROUPS]);
 
 impl Crossing {
-    /// Returns an empty table of open ranges.
     pub const fn new() -> Self {
         Self([const { [const { OpenRange::new() }; PLACES] }; GROUPS])
     }

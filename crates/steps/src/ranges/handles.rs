@@ -31,7 +31,6 @@ struct Used {
 }
 
 impl Handles {
-    /// Returns an empty set.
     pub const fn new() -> Self {
         Self {
             table: Published::none(),
@@ -46,12 +45,13 @@ impl Handles {
         self.table.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns true if `handle` is in the set.
+    /// Returns true if `handle` is in the set. Takes no lock.
     pub fn contains(&self, handle: usize) -> bool {
         is_one(handle) && position(self.table(), handle).is_some()
     }
 
-    /// Adds `handle` to the set if `belongs`, otherwise removes it.
+    /// Adds `handle` to the set if `belongs`, otherwise removes it. Has no effect if another thread changes the set for
+    /// longer than `LOCK_TIMEOUT`.
     pub fn set(&self, handle: usize, belongs: bool) {
         if !is_one(handle) || belongs == self.contains(handle) {
             return;

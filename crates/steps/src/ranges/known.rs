@@ -22,7 +22,6 @@ struct KnownHandle<T: 'static> {
 pub struct Known<T: 'static, const SIZE: usize>([KnownHandle<T>; SIZE]);
 
 impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
-    /// Returns an empty table.
     pub const fn new() -> Self {
         Self(
             [const {

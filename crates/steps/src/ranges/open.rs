@@ -41,7 +41,6 @@ pub struct OpenRanges {
 const _: () = assert!(size_of::<OpenRanges>() <= 32 << 10);
 
 impl OpenRanges {
-    /// Returns true if no range is open.
     pub const fn is_empty(&self) -> bool {
         self.used == 0
     }

@@ -53,7 +53,6 @@ impl SeenName {
 }
 
 impl Seen {
-    /// Returns an empty collection of names.
     pub const fn new() -> Self {
         const NONE: SeenName = SeenName {
             length: 0,

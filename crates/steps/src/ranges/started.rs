@@ -19,7 +19,6 @@ pub struct Started {
 }
 
 impl Started {
-    /// Returns a value that tracks no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),

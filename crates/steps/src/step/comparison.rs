@@ -1,5 +1,5 @@
 //! Compares two counts of iterations: the calls of a known engine's step function, and the recurrences of the
-//! pattern that was learnt from the CUDA calls.
+//! pattern that the learner has found in the CUDA calls.
 //!
 //! An engine's function may be called more often than once per iteration (for example, if a draft model's
 //! passes call it as well) or less often. The learner continues to observe the calls until it is sure of the
@@ -64,7 +64,7 @@ impl Counts {
 /// A comparison of an engine's steps with the learnt pattern, in progress.
 pub struct RuleComparison {
     learned: Learned,
-    /// The kind of call that counts the engine's steps.
+    /// The kind of call that is a step of the engine.
     what: Counted,
     /// The number of calls of the engine's function when the comparison began.
     from: u64,
@@ -109,13 +109,13 @@ impl RuleComparison {
         self.learned.limit(what, thread, count)
     }
 
-    /// Updates the comparison when a thread has entered a launch of GPU work. Returns its progress.
+    /// Updates the comparison when a thread has entered a launch of GPU work. Returns the comparison's progress.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.launched(what, slots, slot);
         self.note(begun, slots)
     }
 
-    /// Updates the comparison when a copy or a wait has returned. Returns its progress.
+    /// Updates the comparison when a copy or a wait has returned. Returns the comparison's progress.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.returned(call, slots, slot);
         self.note(begun, slots)

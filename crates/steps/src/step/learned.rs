@@ -205,9 +205,9 @@ impl Learned {
         begun
     }
 
-    /// Called at each launch that may begin a pass through the program's loop; `begins` is true if it does. If the
-    /// next pass is expected after a known number of calls, lets the thread run without reporting its calls until
-    /// then.
+    /// Called at each launch that may begin a pass through the program's loop. `begins` is true if the launch begins
+    /// a pass. If the next pass is expected after a known number of calls, lets the thread run without reporting its
+    /// calls until then.
     fn await_pass(&mut self, what: Counted, slot: &Slot, begins: bool) {
         let cell = slot.live(what);
         let pass = self.pass;

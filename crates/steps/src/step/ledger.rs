@@ -121,7 +121,7 @@ impl Ledger {
     }
 
     /// Hands out credit for the calls before call number `next`: each thread may count an equal share of them by
-    /// itself. With `None`, no call is interesting any more, and the limits of all threads are removed.
+    /// itself. `None` means that no iteration of interest follows. The limits of all threads are then removed.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {

@@ -152,7 +152,7 @@ impl Counter {
 
     /// Updates the comparison of an engine's steps with the pattern in the CUDA calls, when a thread has entered
     /// `what`. Returns `None` if there is no comparison, or if `what` is the engine's step itself. Otherwise returns
-    /// the mismatch, once the comparison has found one.
+    /// `Some`, which contains the mismatch if the comparison has just ended with one.
     pub fn compares_entered(
         &mut self,
         what: Counted,
@@ -168,8 +168,8 @@ impl Counter {
     }
 
     /// Updates the comparison of an engine's steps with the pattern in the CUDA calls, when a copy or a wait has
-    /// returned. Returns `None` if there is no comparison. Otherwise returns the mismatch, once the comparison has
-    /// found one.
+    /// returned. Returns `None` if there is no comparison. Otherwise returns `Some`, which contains the mismatch if the
+    /// comparison has just ended with one.
     pub fn compares_returned(
         &mut self,
         call: Call,

@@ -24,7 +24,6 @@ pub struct OpenRanges {
 }
 
 impl OpenRanges {
-    /// Returns a value that tracks no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -38,7 +37,6 @@ impl OpenRanges {
         }
     }
 
-    /// Returns true if no range is tracked.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of calls that a thread has made.
+/// The numbers of two kinds of calls that a thread has made so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallsMade {
     /// The number of calls that gave the GPU work.
@@ -49,9 +49,9 @@ pub struct Polls {
     series: AtomicU64,
     /// The time at which the first query of the series began.
     since: AtomicU64,
-    /// The calls that the thread had made when the series began.
+    /// The numbers of calls that the thread had made when the series began.
     began: AtomicCallsMade,
-    /// The calls that the thread had made at its latest query that found work done.
+    /// The numbers of calls that the thread had made at its latest query that found work done.
     done: AtomicCallsMade,
 }
 
@@ -82,8 +82,8 @@ impl Polls {
         self.series.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a query about `handle` that began at `since` and returned `result`. `made` are the calls that the thread
-    /// has made so far.
+    /// Notes a query about `handle` that began at `since` and returned `result`. `made` has the numbers of calls that
+    /// the thread has made so far.
     ///
     /// A series of queries asks about one event or stream, and ends when the thread makes another call. A single query
     /// that finds work done is a wait under two conditions: the thread is known to poll, and it has given the GPU work
@@ -146,7 +146,7 @@ mod tests {
 
     const EVENT: u64 = 7;
 
-    /// Returns the state of a thread that is known to poll. `last` are the calls that it had made at its last series.
+    /// Returns the state of a thread that is known to poll. `last` has the numbers of calls up to its last series.
     fn of_poller(last: CallsMade) -> Polls {
         let polls = Polls::default();
         for _ in 0..SERIES_OF_POLLER {
@@ -177,7 +177,8 @@ mod tests {
         assert_eq!(polls.note(EVENT, Done, 2, made(3, 0)), ends);
         assert_eq!(polls.note(EVENT, Done, 3, made(3, 0)), Polled::Nothing);
         assert_eq!(polls.note(EVENT, Done, 4, made(4, 0)), ends);
-        // Between the last query and this one there was a blocking wait, which may have waited for the work.
+        // Between the previous query and this query, the thread made a blocking wait, which may have waited for the
+        // work.
         assert_eq!(polls.note(EVENT, Done, 5, made(5, 1)), Polled::Nothing);
         assert_eq!(polls.note(EVENT, Done, 6, made(6, 1)), ends);
     }

@@ -64,9 +64,9 @@ pub const fn cell_offset(what: Counted) -> usize {
     what.row() * size_of::<Cell>()
 }
 
-/// The rows of the calls that give the GPU work and do not wait for it.
+/// The rows (indexes of counters) of the calls that give the GPU work and do not wait for it.
 const WORK_ROWS: [usize; count_rows(false)] = rows_of(false);
-/// The rows of the calls that wait for the GPU.
+/// The rows (indexes of counters) of the calls that wait for the GPU.
 const WAIT_ROWS: [usize; count_rows(true)] = rows_of(true);
 
 /// If `waits` is true, returns true if calls of this row wait for the GPU. Otherwise returns true if they give the GPU
@@ -225,7 +225,7 @@ impl Slot {
         &self.open
     }
 
-    /// Returns the data about the thread's waits by polling.
+    /// Returns the state of the thread's waits by polling. Only the thread that uses the slot may change it.
     pub fn polls(&self) -> &Polls {
         &self.polls
     }

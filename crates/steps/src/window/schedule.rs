@@ -46,7 +46,8 @@ pub struct Schedule {
     is_patient: bool,
     /// True if no window may open until [`Schedule::hold`] is called with false.
     held: bool,
-    /// True if the iteration that begins does not count, so that no window opens with it.
+    /// True if the iteration that begins does not count (for example, a condition excludes it). Then no window opens
+    /// with this iteration.
     passes_over: bool,
     /// The search for steady iterations, if the window has to begin once the time of an iteration
     /// has settled; else `None`.
@@ -193,7 +194,8 @@ impl Schedule {
         }
     }
 
-    /// Called when a stream was captured in the current iteration, which therefore does not count.
+    /// Called when a stream was captured in the current iteration. This iteration then counts neither in the search for
+    /// steady iterations nor towards the window's length.
     pub fn interrupt(&mut self) {
         if let Some(settling) = &mut self.settling {
             settling.interrupt();
@@ -216,8 +218,8 @@ impl Schedule {
         self.settling.as_ref()?.verdict()
     }
 
-    /// Sets whether `iteration`, which is about to begin, counts. The open window gets one iteration longer
-    /// for each iteration that does not count.
+    /// Sets whether `iteration`, which is about to begin, counts as a part of a window. It does not count if a
+    /// condition excludes it. The open window gets one iteration longer for each iteration that does not count.
     pub fn counts(&mut self, iteration: u64, counts: bool) {
         self.passes_over = !counts;
         if let Some(open) = &mut self.open
@@ -229,8 +231,9 @@ impl Schedule {
         }
     }
 
-    /// Makes the open window close before `iteration`, which does not count. The window opens again with the next
-    /// iteration that counts. Returns false if no window has to be closed. A window on demand is never split.
+    /// Makes the open window close before `iteration`, which does not count (see [`Schedule::counts`]). The window
+    /// opens again with the next iteration that counts. Returns false if no window has to be closed. A window on demand
+    /// is never split.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
@@ -261,7 +264,6 @@ impl Schedule {
         self.settling = None;
     }
 
-    /// Returns the window that is open, if any.
     pub const fn open(&self) -> Option<Taken> {
         self.open
     }
@@ -271,7 +273,6 @@ impl Schedule {
         self.is_open() || self.demanded.is_some() || self.next < self.windows.len()
     }
 
-    /// Returns true if a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -339,7 +340,7 @@ impl Schedule {
             .is_some_and(|open| open.window.last == Some(iteration))
     }
 
-    /// Moves to `point`. Returns the windows that open and close there.
+    /// Moves the schedule to `point`. Returns the windows that close and open there.
     pub fn reach(&mut self, point: Point) -> Edge {
         match point {
             Point::Start => Edge::default(),
@@ -441,7 +442,8 @@ impl Schedule {
         Taken::new(window, later(window, iteration))
     }
 
-    /// Closes the open window when the process ends, and removes all windows that have not opened.
+    /// Closes the open window when the process ends, and removes all windows that have not opened. Returns the closed
+    /// window, if one was open.
     pub fn finish(&mut self) -> Option<Taken> {
         let closed = self.close();
         self.demanded = None;
@@ -471,7 +473,8 @@ impl Schedule {
         Some(taken)
     }
 
-    /// Returns the windows that have opened and closed.
+    /// Returns the planned windows that have opened and closed. A window that was closed for a while is listed once for
+    /// each of its parts. If there are very many parts, some are missing (see [`Schedule::unkept`]).
     pub fn captured(&self) -> &[Taken] {
         &self.captured
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::length::KernelPart;
 use crate::steady::Known;
 
-/// An iteration that counts and in which the program waited neither for requests nor for the GPU.
+/// An iteration that no condition excludes, and in which the program waited neither for requests nor for the GPU.
 const OWN: Known = Known {
     counts: true,
     idle: Duration::ZERO,

@@ -99,7 +99,7 @@ pub(crate) fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
     }
 }
 
-/// Returns the first name of each function in the image that matches the regex.
+/// Returns, for each function of the image that matches the regex, the first of the function's names.
 pub(crate) fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
     names(&image.matching(&pattern(regex), usize::MAX).functions)
 }

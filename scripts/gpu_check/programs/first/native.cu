@@ -54,7 +54,8 @@ static long long clock_ns(clockid_t clock)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-// Stores the time when the new step begins, and returns true. Returns false if the program's time is over.
+// Returns true if the program has time for another step, and stores the time when this step begins. Otherwise, returns
+// false.
 static bool next_step()
 {
     static long long end;

@@ -21,7 +21,7 @@ pub(crate) struct GpuEnergy {
     pub millijoules: u64,
 }
 
-/// Reads the energy counters of all GPUs.
+/// A reader of the energy counters of all GPUs. A separate thread answers its requests.
 pub(crate) struct EnergyReader {
     requests: Sender<()>,
     answers: Receiver<Vec<GpuEnergy>>,

@@ -71,9 +71,8 @@ const KINDS: [Plant; 12] = [
 ];
 
 impl Plant {
-    /// Returns the list of the comparison in which the planted cause must come first, and the
-    /// cause's name in that list. For the list of notes, returns a part of the note's text instead
-    /// of a name.
+    /// Returns the name of the list, in the comparison's JSON, in which the planted cause must come first, and the
+    /// cause's name in that list. For the list of notes, returns a part of the note's text instead of a name.
     const fn cause(self) -> (&'static str, &'static str) {
         match self {
             Self::Nothing => ("", ""),
@@ -139,8 +138,8 @@ impl RecordWriter {
         self.put(0.0, 0.0, What::Info { key, value });
     }
 
-    /// Writes the data about the process, the table of calls, and a graph with the kernels of all
-    /// layers.
+    /// Writes the command line, the rule that counts iterations, the table of calls, and a graph with the kernels of
+    /// all layers.
     fn facts(&mut self, plant: Plant) -> Names {
         let block = if plant == Plant::Command { 32 } else { 16 };
         self.info(
@@ -365,8 +364,7 @@ fn run(seed: u64, plant: Plant) -> Vec<Process> {
     vec![process("record", &writer.0.bytes())]
 }
 
-/// Returns the comparison of runs without a change to runs with a planted change. Each run has
-/// another seed.
+/// Returns the comparison of runs without a change to runs with a planted change. Each run has a different seed.
 fn pair(seed: u64, plant: Plant) -> Comparison {
     let side = |side: u64, plant| {
         let seeds = (0..RUNS).map(|n| (seed * 2 + side) * RUNS + n + 1);
@@ -423,8 +421,8 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     first.is_some_and(|row| row["name"] == name)
 }
 
-/// Returns true if the explanation's first cause is the planted one, and all its causes add up to
-/// the change.
+/// Returns true if the planted cause is the first cause of the explanation. Checks that all causes of the explanation,
+/// and its unexplained rest, add up to the change.
 fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let why = &json["why"];

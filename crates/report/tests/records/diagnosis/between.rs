@@ -36,8 +36,8 @@ fn code_that_the_gpu_waits_for() {
 
 #[test]
 fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
-    // In this test it is unknown how long the GPU is busy. But the host waits only 10 µs for the
-    // GPU, so the GPU has nearly always finished before.
+    // In this test it is unknown how long the GPU is busy. But the host waits for the GPU for only 10 µs, so the GPU
+    // has nearly always finished before the wait begins.
     let made = |wait| SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 9900 * US - wait, 9900 * US)],
         gpu: Some((0, 9900 * US)),
@@ -132,8 +132,8 @@ fn an_engine_that_sleeps_between_steps_waits_for_requests() {
         evidence,
         "it waits for requests or other work 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
     );
-    // The thread was on a processor for 1 ms in each iteration. Its sleep is less than ten times as long, so it does
-    // not count as a wait for requests.
+    // The thread was on a processor for 1 ms in each iteration. It slept for less than ten times as long, so its sleep
+    // does not count as a wait for requests.
     let busy = made("llama.cpp, linked in", MS);
     says(busy, "no-requests", Verdict::No);
     says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);

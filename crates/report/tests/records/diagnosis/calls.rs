@@ -44,7 +44,7 @@ fn launches_that_take_the_time() {
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
-    // The host launches work faster than the GPU can do it, so launches are not the cause.
+    // The host launches work faster than the GPU can do it, so the loop is not bound by its launches.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
     let ahead = SyntheticLoop {
@@ -75,7 +75,7 @@ fn kernels_show_whether_launches_hold_them_up() {
         "launch-bound",
         Verdict::No,
     );
-    // These 200 kernels were launched by 25 graph launches, so launches are not the cause.
+    // These 200 kernels were launched by 25 graph launches, so launches do not cause the gaps between the kernels.
     let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))
@@ -121,7 +121,8 @@ fn host_waits_that_leave_the_gpu_idle() {
     // With recorded kernels, it is known that the GPU is idle during long code after the waits, not because of the
     // waits.
     says(idle, "host-waits", Verdict::No);
-    // A wait for an event need not wait for the last work of its stream.
+    // A wait for an event may end before the last work of the stream. So such a wait does not show that the GPU is idle
+    // after it.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
     // In the next loop, each launch follows a wait at once, so no time is lost.
     let at_once = SyntheticLoop {
@@ -229,7 +230,7 @@ fn code_that_is_loaded_in_the_steady_state() {
         "2 calls of cuModuleLoadData in 2 of 80 iterations (43, 63), which take 3.00 ms longer each than the others: 0.7 % of \
          the time"
     );
-    // Code that is loaded in the first iterations belongs to the start.
+    // Code that is loaded in the first iterations counts as a part of the program's start, not as a finding.
     let at_the_start = SyntheticLoop {
         compiles: |n| if n < 3 { 50 * MS } else { 0 },
         ..made.clone()

@@ -18,7 +18,7 @@ fn routing_imbalance_beyond_chance() {
          experts are balanced, outside steps are not recorded"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
-    // A small number of tokens is never distributed evenly, so this is not a finding.
+    // A small number of tokens is never distributed evenly, so this imbalance is not a finding.
     let mut few = vec![1; 8];
     few[3] = 4;
     finds(with(few), &[]);
@@ -92,7 +92,7 @@ fn a_gpu_that_is_idle_half_the_time() {
         ..SyntheticLoop::default()
     };
     says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
-    // The waits last until the work has ended, so the GPU is idle within its work.
+    // The host's waits last until the GPU's last work has ended, so the GPU is idle only between its kernels.
     let report = report(std::slice::from_ref(&kernels));
     let evidence = &find_finding(&report, "gpu-idle").evidence;
     let between = "a step in cuStreamSynchronize, and between kernels for 60.0 % of the time: short gaps, a host function";

@@ -17,7 +17,7 @@ const MAX_CLOCK: u64 = 1980;
 /// A process that the driver lists, its owner and its share of the SMs' time in percent.
 type ListedUse = (u32, GpuOwner, Option<u8>);
 
-/// A record of samples of the GPU's state. The functions return the values of a sample, given by its number.
+/// A record of samples of the GPU's state. The functions take the number of a sample and return a value of the sample.
 struct StateRecord {
     samples: u64,
     clock: fn(u64) -> u64,
@@ -25,7 +25,8 @@ struct StateRecord {
     reasons: Option<fn(u64) -> u64>,
     /// Returns the processes that use the GPU, each with its share of the SMs' time in percent.
     processes: fn(u64) -> Vec<ListedUse>,
-    /// NUMA nodes on which the loop's thread runs, each from the sample with the given number on.
+    /// The NUMA nodes on which the loop's thread runs. The first number of a pair is the sample from which on the
+    /// thread runs on the node.
     nodes: Vec<(u64, u16)>,
     gpu_node: &'static str,
     refused: &'static str,
@@ -157,7 +158,7 @@ fn a_healthy_gpu_has_no_finding_and_its_energy() {
 
 #[test]
 fn clocks_that_power_lowers_cost_what_iterations_take_longer() {
-    // Iterations 50 to 99 take 15 ms instead of 10: samples 5 to 12 have lower clocks.
+    // Iterations 50 to 99 take 15 ms instead of 10 ms. Meanwhile, in samples 5 to 12, the clocks are lower.
     let made = StateRecord {
         clock: |n| if n < 5 { MAX_CLOCK } else { 1320 },
         reasons: Some(|n| if n < 5 { 0 } else { 0x4 }),

@@ -101,7 +101,7 @@ pub(crate) struct SyntheticLoop {
     pub longer: fn(u64) -> u64,
     /// Returns true for iterations in which a graph is captured.
     pub captures: fn(u64) -> bool,
-    /// Returns the time in which an iteration loads code, which makes it longer, in nanoseconds.
+    /// Returns the time, in nanoseconds, by which an iteration is longer because it loads code.
     pub compiles: fn(u64) -> u64,
     /// Returns the time for which torch.compile compiles in an iteration, which makes it longer, in nanoseconds. Stacks
     /// are sampled each millisecond. `None` if stacks are not sampled.
@@ -131,8 +131,8 @@ pub(crate) struct SyntheticLoop {
     pub experts: Vec<Vec<u64>>,
     /// True if the record's table of calls contains functions that allocate memory.
     pub counts_allocations: bool,
-    /// Calls of marked functions in each iteration: name, and start and end in nanoseconds from the
-    /// start of the iteration.
+    /// Calls of marked functions (Python functions that the user selected) in each iteration: name, and start and end
+    /// in nanoseconds from the start of the iteration.
     pub functions: Vec<(&'static str, u64, u64)>,
     /// The code of functions that are enqueued in streams, with the number of times.
     pub host_functions: Vec<(&'static str, u32)>,
@@ -471,7 +471,7 @@ pub(crate) fn report(all: &[SyntheticLoop]) -> Report {
     report
 }
 
-/// Returns the finding of the rule with the name `rule`.
+/// Returns the finding of the rule with the name `rule`. Fails the test if there is none.
 #[track_caller]
 pub(crate) fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
     let mut findings = report.findings.iter();

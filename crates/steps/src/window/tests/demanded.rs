@@ -14,7 +14,8 @@ use crate::length::KernelPart;
 enum Then {
     /// A window is requested. The second value is the conflict that the schedule must report, if any.
     Demand(IterationRange, Option<Conflict>),
-    /// The iterations before this one begin. The second value lists the windows that must open and close meanwhile.
+    /// The iterations before the one with this number begin. The second value lists the windows that must open and
+    /// close meanwhile, each with the iteration at which this happens.
     Until(u64, &'static [(u64, &'static str)]),
     Stop(bool),
 }
@@ -217,7 +218,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
         }
     });
     // The planned window needs 200 iterations without kernels and 20 with kernels, and is interrupted once. The first
-    // iteration after the interruption does not count.
+    // iteration after the interruption does not count towards the 200.
     let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
     assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
     assert!(schedule.interrupted().is_none());
