@@ -6,6 +6,8 @@ mod common;
 mod conditions;
 #[path = "batch/drafts.rs"]
 mod drafts;
+#[path = "batch/fallback.rs"]
+mod fallback;
 #[path = "batch/named.rs"]
 mod named;
 #[path = "batch/sources.rs"]

@@ -14,6 +14,8 @@ mod early;
 mod foreign;
 #[path = "record/gpu.rs"]
 mod gpu;
+#[path = "record/host_functions.rs"]
+mod host_functions;
 #[path = "record/hostile.rs"]
 mod hostile;
 #[path = "record/keep.rs"]

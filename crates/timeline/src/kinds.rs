@@ -278,15 +278,13 @@ pub(crate) fn item(
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // This event is a number of iterations without a time, so it has no place on the timeline.
-        What::OutsideBefore { .. } => return None,
-        // The report makes findings from these events. They are no items of the timeline.
-        What::GpuProcess { .. } | What::ThreadNode { .. } | What::HostFunction { .. } => {
-            return None;
-        }
-        // These events contain the names of functions in samples. They are no items of the
-        // timeline.
-        What::Frame { .. } => return None,
+        // The report uses these events for its findings, for the number of iterations outside windows, and for the names
+        // of functions in samples. They are no items of the timeline.
+        What::Frame { .. }
+        | What::OutsideBefore { .. }
+        | What::GpuProcess { .. }
+        | What::ThreadNode { .. }
+        | What::HostFunction { .. } => return None,
         // For each of these events, the record also has a sample of the stack at the same time. The
         // timeline shows that sample.
         What::Asleep { .. } | What::Meanwhile { .. } => return None,

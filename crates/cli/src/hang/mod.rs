@@ -95,9 +95,27 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
+/// Returns the states of the processes in `found`, which are read as [`read_twice`] describes. If these states would make
+/// the ranks stuck, they are read once more.
+fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
+    confirm(|| read_twice(found, between))
+}
+
+/// Returns the result of `read`. If a rank would be stuck according to it, calls `read` once more and returns that
+/// result. The ranks are not all read at the same moment. If a long wait of all ranks ends while they are read, the
+/// first ones still seem to wait, and the last ones are in their next step. A second later they have moved.
+fn confirm(mut read: impl FnMut() -> Vec<RankState>) -> Vec<RankState> {
+    let ranks = read();
+    let is_stuck = judge::judge_apart(&ranks).any(|(_, verdict)| verdict.answer == Answer::Stuck);
+    match is_stuck && ranks.iter().any(|rank| rank.life == Life::Runs) {
+        true => read(),
+        false => ranks,
+    }
+}
+
 /// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states from the second
 /// reading. Each state also contains the results of the first reading with which it must be compared to see changes.
-fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
+fn read_twice(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
         .iter()

@@ -351,6 +351,30 @@ fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
 }
 
 #[test]
+fn ranks_that_are_read_while_a_long_wait_ends_are_not_stuck() {
+    // All ranks have waited for the GPU. The wait ends while the ranks are read, so rank 6 already sleeps in its next
+    // step. At the second reading all ranks have moved.
+    let mut ending = ranks();
+    ending[6].threads[0] = asleep(700, "usleep");
+    assert_eq!(judged(&ending).0, Answer::Stuck);
+    let mut later = ending.clone();
+    later.iter_mut().for_each(|rank| rank.ring.steps_begun += 1);
+    let confirmed = |all: &[&[RankState]]| {
+        let mut reads = all.iter();
+        let ranks = super::confirm(|| reads.next().unwrap().to_vec());
+        assert!(reads.next().is_none(), "each reading is used");
+        judged(&ranks).1
+    };
+    assert_eq!(confirmed(&[&ending, &later]), VerdictKind::Moves);
+    assert_eq!(confirmed(&[&ending, &ending]), VerdictKind::NotEntered);
+    assert_eq!(confirmed(&[&later]), VerdictKind::Moves);
+    // Ranks that have all ended do not change any more.
+    let mut ended = ending.clone();
+    ended.iter_mut().for_each(|rank| rank.life = Life::Gone);
+    assert_eq!(confirmed(&[&ended]), VerdictKind::Dead);
+}
+
+#[test]
 fn ranks_whose_graphs_hold_other_collectives_are_named() {
     let mut ranks = ranks();
     for (index, rank) in ranks.iter_mut().enumerate() {
