@@ -1,5 +1,5 @@
 """fallback.py WAY: serves decode batches with vLLM's data structures. Every fifth step has a smaller batch and launches
-its kernels one by one, for which it takes longer. The other steps launch a CUDA graph; if WAY is `eager`, none does."""
+its kernels one by one, so it takes longer. The other steps launch a CUDA graph, or no graph if WAY is `eager`."""
 
 import ctypes
 import sys

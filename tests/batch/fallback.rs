@@ -35,7 +35,7 @@ fn batches_that_leave_their_graph_are_found() {
     let found = finding(which, "some");
     assert_eq!(found["verdict"], "yes", "{found}");
     let evidence = found["evidence"].as_str().unwrap();
-    // The last of the 41 decode iterations ends with the process, and does not count then.
+    // The last of the 41 decode iterations does not count if the process ends in it. So there are 40 or 41 iterations.
     assert!(evidence.starts_with("8 of 4"), "{evidence}");
     let batches = " decode iterations (4, 9, 14, 19, …) launched no graph although their batches fit one: they have 7, 12 tokens, \
                    and graphs ran batches of up to 32; they take ";

@@ -327,7 +327,10 @@ impl Scratch {
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         ));
-        fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
+        // An earlier test process with the same process id may have been killed, and have left a folder with records.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.parent().unwrap()).unwrap();
+        fs::create_dir(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
         Self(folder)
     }
 

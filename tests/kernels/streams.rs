@@ -1,5 +1,5 @@
 //! Checks the finding on two streams that take turns, with a program whose streams are ordered in several ways
-//! (`two_streams.c`). The stand-in's streams work at once where nothing orders them.
+//! (`two_streams.c`). The streams of the stand-in for CUDA run at once if nothing orders them.
 
 use super::*;
 
@@ -7,7 +7,8 @@ use common::{Built, build_once};
 use common::{Scratch, built_command, run, shim, standin};
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
-/// Duration of each piece of work, in nanoseconds: so long that a host on a busy machine launches in time.
+/// Duration of each piece of work, in nanoseconds. It is long, so that the program launches the next work in time even
+/// on a busy machine.
 const WORK_NS: &str = "3000000";
 /// Number of steps whose kernels are recorded.
 const STEPS: u64 = 12;
@@ -43,8 +44,8 @@ fn finding(report: &Report) -> &Finding {
         .unwrap()
 }
 
-/// Asserts that the finding holds, is the first one, says `words`, and costs at most the time of one of two equal
-/// streams.
+/// Asserts that the finding holds, that its evidence contains `words`, and that its loss is at most half of the time,
+/// which is the time of one of two equal streams.
 #[track_caller]
 fn takes_turns(mode: &str, words: &str) {
     let report = report(mode);
@@ -61,11 +62,11 @@ fn takes_turns(mode: &str, words: &str) {
 fn streams_that_an_event_orders_take_turns() {
     takes_turns(
         "events",
-        "waits for stream 14 (1.00 cuStreamWaitEvent a step)",
+        "waits for an event (1.00 cuStreamWaitEvent a step) and continues when stream 14's work has ended",
     );
     takes_turns(
         "copies",
-        "waits for stream 14 (1.00 cuStreamWaitEvent a step)",
+        "waits for an event (1.00 cuStreamWaitEvent a step) and continues when stream 14's work has ended",
     );
     takes_turns("each", "cuStreamWaitEvent a step)");
 }

@@ -1,6 +1,6 @@
-/* Enqueues host functions in a stream: in each of 40 steps `adds` twice and `subtracts` once, and once `in_graph`, which is
- * captured. Prints lines `NAME OFFSET` with the place of the functions in this file, in hexadecimal. Ends with 7 if each
- * has run as often as it was enqueued, with its own data. */
+/* Enqueues host functions in a stream: in each of 40 steps `adds` twice, `subtracts` once, and `in_graph` once, which
+ * is captured into a graph. Prints a line `NAME OFFSET` for `adds` and `subtracts`, with the function's offset in the
+ * program in hexadecimal. Exits with status 7 if each function ran as often as it was enqueued, with its own data. */
 #define _GNU_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,5 @@
-//! Checks what the record has of host functions that a program enqueues in streams.
+//! Checks that a record contains the host functions that a program enqueues in streams, and the number of times that
+//! each was enqueued.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -179,8 +179,8 @@ impl TraceCalls {
         }
     }
 
-    /// Replaces the correlation number that each call has by the number that stands for the call's
-    /// work.
+    /// Sets [`HeldCall::work`] of each call, which is a correlation number at first. Afterwards it is the number that
+    /// stands for the GPU work that the call launched, or [`UNKNOWN`] if the trace does not contain that work.
     fn find_work(&mut self) {
         let mut works = std::mem::take(&mut self.works);
         works.sort_by_key(|(correlation, _)| *correlation);

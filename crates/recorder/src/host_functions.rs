@@ -1,27 +1,27 @@
-//! The host functions that the program enqueues in streams while calls are recorded.
+//! Counts the host functions that the program enqueues in streams while calls are recorded.
 //!
-//! A host function is known by its address. The sampler of stacks, which has the modules of the process, writes the names
-//! to the record when a window ends.
+//! A host function is identified by its address. When a window ends, the stack sampler, which knows the modules of the
+//! process, finds the functions' names and writes them to the record.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
 
-/// The most functions that are noted. Further ones are left out.
+/// Maximum number of different functions that are counted. Further functions are ignored.
 const MAX_FUNCTIONS: usize = 8;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The addresses of the functions; 0 for a place that is free.
+    /// The addresses of the functions; 0 for a free entry.
     #[fork(reset)]
     static ADDRESSES: [AtomicUsize; MAX_FUNCTIONS] = [const { AtomicUsize::new(0) }; MAX_FUNCTIONS];
-    /// For each function, the number of times that it was enqueued since it was last taken.
+    /// For each function, the number of times that it was enqueued since the last call of [`take`].
     #[fork(reset)]
     static COUNTS: [AtomicU32; MAX_FUNCTIONS] = [const { AtomicU32::new(0) }; MAX_FUNCTIONS];
 }
 
-/// Notes that the program enqueues the function at an address.
+/// Counts the function at `address` once, because the program enqueues it.
 pub fn note(address: usize) {
     for (known, count) in ADDRESSES.iter().zip(&COUNTS) {
         let found = known.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
@@ -32,7 +32,8 @@ pub fn note(address: usize) {
     }
 }
 
-/// Calls `each` with the address of each function that was enqueued since the last call, and how often it was.
+/// Calls `each` for each function that was enqueued since the last call of `take`, with the function's address and the
+/// number of times that it was enqueued.
 pub fn take(mut each: impl FnMut(usize, u32)) {
     for (known, count) in ADDRESSES.iter().zip(&COUNTS) {
         let count = count.swap(0, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Reads the system call in which a thread sleeps, and the registers with which its native stack is unwound.
 //!
 //! `/proc/self/task/N/syscall` contains the system call's number, its arguments, the stack pointer and the program
-//! counter of a thread that does not run. The stack of such a thread does not change, so the library reads it in
-//! place.
+//! counter of a thread that does not run. The stack of such a thread does not change, so the library reads it
+//! where it lies in memory, without a copy.
 
 use std::str::SplitAsciiWhitespace;
 
@@ -58,14 +58,15 @@ impl Asleep {
         (process > 0).then_some(process)
     }
 
-    /// Returns true if the thread has started a process, and waits until that runs a program of its own. Until then
-    /// the process runs in the thread's memory.
+    /// Returns true if the thread has started a process as `vfork` does, and waits until the new process executes a
+    /// program or exits. Until then, the new process runs in the thread's memory.
     pub(crate) fn is_starting_process(&self) -> bool {
         is_start(self.number)
     }
 }
 
-/// Returns true if the system call starts a process. Only a call like `vfork` sleeps in it.
+/// Returns true if the system call starts a process. A thread sleeps in such a call only if it waits for the new
+/// process, as in `vfork`.
 fn is_start(number: i64) -> bool {
     #[cfg(target_arch = "x86_64")]
     if number == libc::SYS_vfork {

@@ -1,6 +1,7 @@
 //! Keeps files of `/proc` about threads and child processes open. Each file is opened once in a window (a recorded
-//! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
-//! host does not expect. No further file is opened once the host could run short of descriptors.
+//! interval). If the sampler opened and closed descriptors more often, files that the host (the profiled program) opens
+//! could get descriptor numbers that the host does not expect. No further file is opened once the host could run short
+//! of descriptors.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use tllmprof_sync::{Lock, kernel};
 /// fork.
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
 
-/// Number of bytes at the start of a file in `/proc` that are read.
+/// Maximum number of bytes of a file in `/proc` that are read, from its start.
 pub(crate) const LENGTH: usize = 512;
 
 /// The most threads that are followed at a time; stacks of further threads are not sampled. In the table of open files,
@@ -178,8 +179,9 @@ pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Optio
 
 /// Returns the thread ids in a buffer of `linux_dirent64` structures: the file names that are numbers.
 fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
-    /// The offsets of the structure's length and of its name, which ends with a zero.
+    /// The offset of the field with the structure's length.
     const LENGTH_AT: usize = 16;
+    /// The offset of the file name, which ends with a zero byte.
     const NAME_AT: usize = 19;
     core::iter::from_fn(move || {
         let length = entries.get(LENGTH_AT..LENGTH_AT + 2)?;

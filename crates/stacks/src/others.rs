@@ -48,7 +48,7 @@ struct OtherTask {
     runs: u32,
     /// The id of the record's string for the name; `None` if it has not been read yet.
     name: Option<StringId>,
-    /// The process that has started it; `None` for this process, and for threads.
+    /// The process that has started the task; `None` if this process has started it, and for threads.
     parent: Option<TaskId>,
     /// True if a waiting thread waits for the end of this process, or of one that has started it.
     is_awaited: bool,
@@ -63,8 +63,9 @@ pub(crate) struct OtherTasks {
     children: usize,
     /// The threads of the process at the latest search, sorted by thread id, each with its processor time in ns.
     listed: Vec<(i32, u64)>,
-    /// The time of the latest search, and of the latest sample of a wait.
+    /// The time of the latest search.
     searched: Option<Instant>,
+    /// The time of the latest sample of a wait.
     looked: Option<Instant>,
 }
 
@@ -125,7 +126,7 @@ impl OtherTasks {
         ids.any(|id| id == TaskId::Thread(number))
     }
 
-    /// Forgets the names, whose ids are no longer valid.
+    /// Forgets the names of all tasks, because the ids of their strings are no longer valid.
     pub(crate) fn forget_names(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.name = None);
     }
@@ -170,7 +171,8 @@ impl OtherTasks {
             .map(|(_, index)| *index)
             .filter(|index| Some(*index) != busiest);
         let is_awaited = |index: &usize| self.tasks[*index].is_awaited;
-        // The latest in the list comes last: it was started by one before it.
+        // The awaited processes stay in the order of the list, in which a process comes after the one that has started
+        // it.
         let awaited = (0..self.tasks.len()).filter(is_awaited);
         let others = busiest.into_iter().chain(often);
         let others = others.filter(|index| !is_awaited(index));
@@ -442,8 +444,9 @@ mod tests {
     fn an_awaited_child_is_named_by_what_it_runs_and_what_that_has_started() {
         let _alone = alone();
         let mut tasks = OtherTasks::new(Duration::from_millis(5));
-        // This child is not awaited. The shell waits for its own child, so it does not run that in its place.
+        // This child is not awaited.
         let mut other = shell("exec cat");
+        // The shell waits for `sleep`, so `sleep` runs in a process of its own, not in place of the shell.
         let mut child = shell("sleep 100 & wait");
         let number = child.id().cast_signed();
         let found = loop {

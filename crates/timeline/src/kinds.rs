@@ -1,5 +1,5 @@
-//! The tables of the timeline's kinds. One table gives, for each kind of item, its presentation and
-//! its export. The other table gives, for each kind of event in a record, the item that it becomes.
+//! Two tables about the items of the timeline. The first gives, for each kind of item, its presentation
+//! and its export. The second gives, for each kind of event in a record, the item that it becomes.
 
 use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
@@ -89,11 +89,12 @@ pub struct KindRow {
     /// The Parquet table that contains items of this kind, and their word in the column `kind`. If
     /// the word is empty, [`Name::word`] returns the word.
     pub table: Option<(&'static str, &'static str)>,
-    /// The kind's name on the page, and the variable of `page.css` with its colour. `None` if the
-    /// page's timeline does not show items of this kind.
+    /// The kind's name in the timeline of the HTML page, and the variable of `page.css` with its colour.
+    /// `None` if that timeline does not show items of this kind.
     pub page: Option<(&'static str, &'static str)>,
     /// The key for [`Item::value`] in exported traces; `None` if the value is not exported there.
     pub value: Option<Key>,
+    /// The side of a launch that items of this kind show; `None` if they are not part of a launch.
     pub end: Option<LaunchEnd>,
 }
 
@@ -257,7 +258,7 @@ pub(crate) fn item(
         return Some(work_item(&work, empty));
     }
     let item = match event.what {
-        // These events describe the record, its threads and its calls. They are no items of the
+        // These events describe the record, its threads and its calls. They are not items of the
         // timeline.
         What::Thread { .. }
         | What::ThreadName { .. }
@@ -267,19 +268,19 @@ pub(crate) fn item(
         // A window is recorded as two events, for its beginning and its end. `Stretch` makes one
         // item from both.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // The report uses these events to find the layers that launched kernels. They are no items of the timeline.
+        // The report uses these events to find the layers that launched kernels. They are not items of the timeline.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
         // These events describe iterations (batches, used resources, samples of kernels). The report uses them. They
-        // are no items of the timeline.
+        // are not items of the timeline.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
         // The report uses these events for its findings, for the number of iterations outside windows, and for the names
-        // of functions in samples. They are no items of the timeline.
+        // of functions in samples. They are not items of the timeline.
         What::Frame { .. }
         | What::OutsideBefore { .. }
         | What::GpuProcess { .. }

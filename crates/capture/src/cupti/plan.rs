@@ -149,8 +149,8 @@ pub(crate) enum Action {
     StopAndLeave,
     /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or [`PlanEvent::Broken`].
     Leave,
-    /// Log that no kernels were recorded because of stream captures during the whole window (the range of profiled
-    /// iterations).
+    /// Log that no kernels were recorded in the window (the range of profiled iterations), because CUPTI could not be
+    /// attached: a stream capture was active before each of its iterations.
     SayCaptured,
 }
 

@@ -95,15 +95,16 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     }))
 }
 
-/// Returns the states of the processes in `found`, which are read as [`read_twice`] describes. If these states would make
-/// the ranks stuck, they are read once more.
+/// Returns the states of the processes in `found`, which are read as [`read_twice`] describes. If ranks are stuck
+/// according to these states, the states are read once more.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     confirm(|| read_twice(found, between))
 }
 
-/// Returns the result of `read`. If a rank would be stuck according to it, calls `read` once more and returns that
-/// result. The ranks are not all read at the same moment. If a long wait of all ranks ends while they are read, the
-/// first ones still seem to wait, and the last ones are in their next step. A second later they have moved.
+/// Returns the result of `read`. If ranks are stuck according to this result, calls `read` once more and returns the
+/// new result. A second call is necessary because the ranks are not all read at the same moment. If a long wait of all
+/// ranks ends while they are read, the first ranks still seem to wait, but the last ranks are already in their next
+/// step. The second call then shows that all ranks have made progress.
 fn confirm(mut read: impl FnMut() -> Vec<RankState>) -> Vec<RankState> {
     let ranks = read();
     let is_stuck = judge::judge_apart(&ranks).any(|(_, verdict)| verdict.answer == Answer::Stuck);
@@ -114,7 +115,8 @@ fn confirm(mut read: impl FnMut() -> Vec<RankState>) -> Vec<RankState> {
 }
 
 /// Reads the states of the processes in `found` twice, at an interval of `between`. Returns the states from the second
-/// reading. Each state also contains the results of the first reading with which it must be compared to see changes.
+/// reading. Each state also contains the results of the first reading, so that changes between the readings can be
+/// seen.
 fn read_twice(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found

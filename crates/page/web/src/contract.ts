@@ -23,7 +23,7 @@ export interface Report {
     skew: Skew | null;
     /** A comparison of the collectives of all processes; `null` if fewer than two processes have collectives. */
     collectives: Collectives | null;
-    /** The findings about slow iterations. Findings that hold come first, then findings that could not be checked, then findings that do not hold. Within each group causes come first, and the cause with the greatest loss is the first of them. Empty if no process has iterations. */
+    /** The findings about the duration of iterations. Some findings are causes of lost time, others are limits of the speed, consequences of causes, or notes on facts that are not faults (see `kind`). Findings that hold come first, then findings that could not be checked, then findings that do not hold. Within each of these groups, causes come first, and the cause with the greatest loss is the first of them. Empty if no process has iterations. */
     findings: Finding[];
 }
 
@@ -107,7 +107,7 @@ export interface Process {
     python: string;
     /** The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known. */
     cuda_driver: number | null;
-    /** The requested windows, in the form of the variable `TLLMPROF_START_STOP`. */
+    /** The requested windows (ranges of iterations that are recorded one by one), in the form of the variable `TLLMPROF_START_STOP`. */
     windows_asked: string;
     /** The condition that an iteration must satisfy to be included in the figures of windows, in the form of the variable `TLLMPROF_WHERE`; `null` if there is none. */
     where: string | null;
@@ -133,7 +133,7 @@ export interface Process {
     windows_dropped: number;
     /** The time inside windows that tllmprof's recorder itself took on the program's threads. Unit: ns. */
     own_cost_ns: number;
-    /** The number of iterations whose GPU time could not be read. */
+    /** The number of GPU times that could not be read. Each is the time of the work of one stream in one iteration. */
     gpu_times_lost: number;
     /** The state of the record: whole, unfinished or damaged. */
     state: State;
@@ -189,7 +189,7 @@ export interface Process {
     kernel_window: KernelWindow | null;
     /** Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found. */
     blocks: GpuBlocks | null;
-    /** The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or if the record does not have the streams of calls. */
+    /** The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or if the record does not contain the streams that calls use. */
     stream_pair: StreamPair | null;
     /** The recorded kernels, summed by the layer that launched them; empty unless layers were recorded (`--layers`). The layer with the longest total time comes first. */
     layers: GpuLayer[];
@@ -247,13 +247,13 @@ export interface Collectives {
     transfer_share: number;
     /** The groups of ranks that take part in the same collectives. */
     groups: CollectiveGroup[];
-    /** The clock of each host. */
+    /** The clock of each host, compared with the clock of a reference host. */
     clocks: Clock[];
     /** The jumps of clocks. Times before and after a jump are aligned separately. */
     jumps: ClockJump[];
     /** Notes on the collectives and ranks that are left out, with the reasons. */
     notes: string[];
-    /** Figures of each process, in the order of `processes`. */
+    /** Sums over the matched collectives of each process, in the order of `processes`. */
     ranks: RankInCollectives[];
     /** The iterations in which collectives were matched, in the order of their numbers. */
     iterations: Arrival[];
@@ -277,7 +277,7 @@ export interface Finding {
     advice: string;
     /** The share of the iterations' time that a fix would save; `null` if it is not known. No time is counted in the losses of two findings. Unit: part of 1. */
     loss: number | null;
-    /** The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
+    /** The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
     claims: ClaimedRow[];
 }
 
@@ -358,7 +358,7 @@ export type Ended =
     /** The way in which the process ended is not known. */
     | "?";
 
-/** The state of a record. Text, JSON, page, exports and exit statuses all use this value. */
+/** The state of a record: whole, unfinished or damaged. All outputs and exit statuses of tllmprof use this value. */
 export type State =
     /** The record is complete, up to the end of its process. */
     | "whole"
@@ -383,7 +383,7 @@ export interface Sum {
     idle: Quantiles;
     /** The distribution of GPU time per iteration; `null` if it was not measured. If CUDA events measured it, this is the time from the first GPU work of an iteration to its last, with the gaps. If kernels measured it, this is the time in which at least one kernel or copy ran. `gpu_from` says which. */
     gpu: Quantiles | null;
-    /** The method that measured GPU time, and the iterations in which it did. */
+    /** The method by which GPU time was measured, and the iterations in which it was measured. */
     gpu_from: GpuFrom;
     /** The number of iterations that `gpu` and `gpu_share` are based on. Unit: iterations. */
     gpu_iterations: number;
@@ -479,7 +479,7 @@ export interface Ledger {
     host: LedgerRow[];
     /** The number of iterations that `gpu` is based on. Unit: iterations. */
     gpu_iterations: number;
-    /** The data that `gpu` comes from. */
+    /** The data from which `gpu` was computed: CUDA events, or recorded kernels. */
     gpu_from: GpuLedgerFrom;
     /** The time of the GPU by cause, the longest first; empty if it was not measured. The cause `from first work to last` is time between CUDA events, which includes the gaps between kernels. Idle time is divided by the activity of the iteration's thread at that time. */
     gpu: LedgerRow[];
@@ -627,23 +627,23 @@ export interface GpuBlocks {
 
 /** Two streams of a GPU with much work each, in the iterations with recorded kernels. */
 export interface StreamPair {
-    /** The number of the GPU. */
+    /** The number of the GPU in the process, counted from 0. */
     device: number;
     /** The two streams, the one with more work first. */
     streams: StreamTime[];
     /** The time in which both streams ran work at once. Unit: ns. */
     at_once_ns: number;
-    /** The time in which the stream with less work in an iteration ran alone: the most that overlap can save. Unit: ns. */
+    /** The time in which the stream with less work in an iteration ran alone, summed over iterations. Overlap of the streams can save at most this time. Unit: ns. */
     at_most_ns: number;
     /** The number of iterations in which both streams have work. Unit: iterations. */
     iterations: number;
     /** The mechanism that orders the streams; `null` if they do not take turns, or if it is not known. */
     order: StreamOrder | null;
-    /** The stream whose work waits for that of the other; `null` if `order` is, or if each waits for the other. */
+    /** The number of the stream whose work waits for the other stream's work; `null` if `order` is `null`, or if each stream waits for the other. */
     waits: number | null;
-    /** The waiting function: `cuStreamWaitEvent` for the order `event`, the host's wait for `host`; `null` if `order` is, or for `legacy`. */
+    /** The CUDA function that waits. If `order` is `event`, it makes a stream wait for an event (`cuStreamWaitEvent`). If `order` is `host`, the host waits in it. `null` if `order` is `legacy` or `null`. */
     call: string | null;
-    /** The number of calls of this function that ordered the streams. Unit: calls. */
+    /** The number of calls of the function `call` that ordered the streams; 0 if `call` is `null`. Unit: calls. */
     calls: number;
 }
 
@@ -741,7 +741,7 @@ export interface GpuState {
 export interface Placement {
     /** The number of the GPU, as the driver numbers GPUs. */
     device: number;
-    /** The NUMA node of the GPU. */
+    /** The number of the GPU's NUMA node. */
     gpu_node: number;
     /** The number of NUMA nodes of the machine. Unit: nodes. */
     nodes: number;
@@ -783,7 +783,7 @@ export interface Window {
 export interface Collective {
     /** The operation and the library, such as `all-reduce (NCCL)`. */
     name: string;
-    /** The number of collectives. Unit: collectives. */
+    /** The number of the process's collectives with this operation and library. Unit: collectives. */
     count: number;
     /** The number of collectives that were matched: found on all ranks of their group, in iterations that qualify. The first collective of a window is never matched. Unit: collectives. */
     matched: number;
@@ -795,11 +795,11 @@ export interface Collective {
     unmatched_ns: number;
 }
 
-/** Load balance of the routers of MoE layers, outside windows. A router sends each token to some of a layer's experts. */
+/** Load balance of the routers of mixture-of-experts (MoE) layers, outside windows. A router sends each token to some of a layer's experts. */
 export interface Routing {
     /** The mean of `max_of_mean` over the layers. Unit: multiple of the mean. */
     mean: number;
-    /** The MoE layers, in the order of their numbers. */
+    /** The mixture-of-experts (MoE) layers, in the order of their numbers. */
     layers: Layer[];
 }
 
@@ -819,7 +819,7 @@ export interface Quantiles {
 
 /** One iteration that at least two processes have. */
 export interface SkewStep {
-    /** The number of the iteration. */
+    /** The number of the iteration, which is the same in all compared processes. */
     n: number;
     /** The index in `processes` of the process that took longest. If several took equally long, it is one of them. */
     slowest: number;
@@ -898,9 +898,9 @@ export interface RankInCollectives {
     late_ns: number;
     /** The time that the other ranks waited for this rank in the collectives at which it arrived last, summed over those ranks. Unit: ns. */
     lost_ns: number;
-    /** The mean duration of an iteration. Unit: ns. */
+    /** The mean duration of the iterations with matched collectives, over all ranks, without waits for requests. Unit: ns. */
     iteration_ns: number;
-    /** The mean duration that an iteration would have if this rank arrived at each collective together with the last of the other ranks. Unit: ns. */
+    /** The mean duration that these iterations would have if this rank arrived at each collective together with the last of the other ranks. Unit: ns. */
     iteration_without_ns: number;
     /** The causes of the rank's late arrivals, as times in addition to those of the median rank. The greatest cause comes first, and the unexplained time last. */
     causes: Difference[];
@@ -946,16 +946,16 @@ export type Verdict =
     /** The records lack the data that the rule needs. */
     | "unknown";
 
-/** The confidence in a verdict. */
+/** The confidence in a verdict. It depends on the number of iterations, and on the effect of recording on their times. */
 export type Confidence =
     /** The verdict is based on fewer than 8 iterations. */
     | "low"
-    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. `serial-streams` never has more, because it is not known whether the streams need their order. */
+    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The finding `serial-streams` never has a higher confidence, because it is not known if the streams need their order. */
     | "medium"
     /** The verdict is based on 30 or more iterations, and recording did not change their times. */
     | "high";
 
-/** A row of a process's ledger whose time a finding claims. A finding claims the time that it explains. */
+/** A row of a process's `ledger` (time by cause) whose time a finding claims. A finding claims the time that it explains. */
 export interface ClaimedRow {
     /** The index of the process in `processes`. */
     process: number;
@@ -975,7 +975,7 @@ export interface LayerFigures {
     of_mean: number[];
 }
 
-/** The method that measured the GPU time of iterations, and the iterations in which it did. */
+/** The method by which GPU time was measured, and the iterations in which it was measured. */
 export type GpuFrom =
     /** CUDA events before and after the GPU work of an iteration, in iterations in which no kernels were recorded. */
     | "events"
@@ -1046,7 +1046,7 @@ export interface SizeSum {
 
 /** A cause on which iterations spent time, and that time. */
 export interface LedgerRow {
-    /** The type of the cause. */
+    /** The type of the cause, such as `launch` for calls that launch kernels or graphs. */
     kind: LedgerKind;
     /** The name of the cause, which is an activity such as a CUDA call. `other` stands for causes that are too small for a row, and `unknown` for time about which the record has no information. */
     cause: string;
@@ -1058,7 +1058,7 @@ export interface LedgerRow {
     share: number;
 }
 
-/** The data that the GPU's ledger comes from. */
+/** The data from which the list `gpu` of the ledger was computed: CUDA events, or recorded kernels. */
 export type GpuLedgerFrom =
     /** CUDA events before the first GPU work of an iteration and after its last. Gaps between kernels are not known. */
     | "events"
@@ -1095,7 +1095,7 @@ export interface Difference {
 
 /** An activity that overlapped a slow iteration. */
 export interface Overlap {
-    /** The type of the activity. */
+    /** The type of the activity, such as `gc` for a garbage collection of Python. */
     kind: OverlapKind;
     /** The name of the activity: of the CUDA call, of the function or range, of the thread that held the GIL, or of the generation that was collected. */
     name: string;
@@ -1145,7 +1145,7 @@ export interface TreeNode {
 
 /** Windows that opened by themselves at regular intervals to record kernels. Each is one sample. */
 export interface KernelSamples {
-    /** The number of samples. Unit: samples. */
+    /** The number of samples, which are windows that opened by themselves. Unit: samples. */
     count: number;
     /** The number of iterations that each sample was meant to have. Unit: iterations. */
     steps: number;
@@ -1173,11 +1173,11 @@ export interface GpuOutsideBlocks {
     gpu_ns: number;
 }
 
-/** The work of a stream in iterations with recorded kernels. */
+/** A stream, and the time that it ran work in the iterations with recorded kernels. */
 export interface StreamTime {
-    /** CUPTI's number for the stream. The legacy default stream has 7. */
+    /** CUPTI's number for the stream. The legacy default stream has the number 7. */
     stream: number;
-    /** The time in which the stream ran work. Unit: ns. */
+    /** The time in which the stream ran kernels, copies or memory sets. Unit: ns. */
     gpu_ns: number;
 }
 
@@ -1185,7 +1185,7 @@ export interface StreamTime {
 export type StreamOrder =
     /** A stream waits for an event (`cuStreamWaitEvent`). */
     | "event"
-    /** One of the streams is the legacy default stream: its work waits for that of the other blocking streams, and theirs for its own. */
+    /** One of the streams is the legacy default stream. Its work waits for the work of all other blocking streams, and their work waits for its work. */
     | "legacy"
     /** The host waits for a stream's work before it launches on the other stream. */
     | "host";
@@ -1204,9 +1204,9 @@ export interface Throttled {
     cost: number | null;
 }
 
-/** The time at the start of a window in which the SM clock had not risen yet. */
+/** A time at the start of a window in which the SM clock was low, although nothing limited it. The clock rose later in the window. */
 export interface LowClock {
-    /** The time from the start of the window until the SM clock had risen. Unit: ns. */
+    /** The time from the start of the window until the SM clock had risen. If several windows began with a low clock, the longest of these times. Unit: ns. */
     duration_ns: number;
     /** The mean SM clock before it had risen. Unit: MHz. */
     sm_clock_mhz: number;
@@ -1270,7 +1270,7 @@ export interface Iteration {
 
 /** Load balance of one MoE layer. */
 export interface Layer {
-    /** The number of the layer. */
+    /** The number of the layer, counted from 0. Layers are numbered in the order in which tllmprof found them. */
     layer: number;
     /** The name of the layer; `null` if it is not known. */
     name: string | null;
@@ -1286,7 +1286,7 @@ export interface Layer {
     experts: number[];
 }
 
-/** A list of the ledger: `host` or `gpu`. */
+/** A list of a process's `ledger` (time by cause): `host` or `gpu`. */
 export type LedgerSide =
     /** The list `host`: the time of the iterations' threads. */
     | "host"

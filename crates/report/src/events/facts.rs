@@ -105,7 +105,8 @@ pub struct Software {
 /// The settings of tllmprof in a process.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Settings {
-    /// The requested windows, in the form of the variable `TLLMPROF_START_STOP`.
+    /// The requested windows (ranges of iterations that are recorded one by one), in the form of the variable
+    /// `TLLMPROF_START_STOP`.
     #[serde(rename = "windows_asked")]
     pub windows: String,
     /// The condition that an iteration must satisfy to be included in the figures of windows, in the form of the

@@ -271,7 +271,7 @@ pub(crate) const fn part(time: u64, part: u64, whole: u64) -> u64 {
     }
 }
 
-/// The method that measured the GPU time of iterations, and the iterations in which it did.
+/// The method by which GPU time was measured, and the iterations in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub enum GpuFrom {
     /// CUDA events before and after the GPU work of an iteration, in iterations in which no kernels were recorded.

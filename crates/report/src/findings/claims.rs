@@ -29,7 +29,8 @@ pub(crate) enum ClaimRule {
     AllIdle,
 }
 
-/// A row of a process's ledger whose time a finding claims. A finding claims the time that it explains.
+/// A row of a process's `ledger` (time by cause) whose time a finding claims. A finding claims the time that it
+/// explains.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ClaimedRow {
     /// The index of the process in `processes`.
@@ -42,7 +43,7 @@ pub struct ClaimedRow {
     pub ns: u64,
 }
 
-/// A list of the ledger: `host` or `gpu`.
+/// A list of a process's `ledger` (time by cause): `host` or `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LedgerSide {

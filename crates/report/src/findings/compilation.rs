@@ -1,5 +1,5 @@
-//! The finding `compilation`: code is loaded or compiled in the steady state. Calls of the driver show it, and samples in
-//! torch.compile's compiler.
+//! The finding `compilation`: code is loaded or compiled in the steady state, as calls of the CUDA driver or samples in
+//! torch.compile's compiler show.
 
 use super::Judgement;
 use super::evidence::Evidence;
@@ -61,10 +61,12 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     }
     let all = one.iterations().count();
     // If most iterations compile, there are too few iterations without compilation to compare them with. So use the
-    // ledger's share of compilation instead.
+    // share of the calls that compile in the ledger (time by cause) instead, or the share of samples in torch.compile's
+    // compiler if that is greater.
     let (share, of_slow, cost) = if steps.len() * 2 > all {
+        // Many of these calls are made by the compiler that the samples show, so the two shares are not added.
         let calls = process.ledger.host_share(LedgerKind::Compilation);
-        let share = (calls + recompiles.share).min(1.0);
+        let share = calls.max(recompiles.share);
         (share, 0.0, format!("for {} of the time", Share(share)))
     } else {
         let longer = one.longer(compiles);
@@ -90,7 +92,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Returns words for what loads or compiles code in the iterations of `steps`.
+/// Returns a description of the activities that load or compile code in the iterations of `steps`.
 fn activity(one: &Evidence<'_>, steps: &[&Iteration], recompiles: &Recompiles) -> String {
     let calls = steps
         .iter()
@@ -134,8 +136,8 @@ fn numbers(steps: &[&Iteration]) -> String {
     numbers.join(", ")
 }
 
-/// Returns text about the function that calls torch.compile's code, or else the loading or compiling functions; empty if
-/// no samples show it.
+/// Returns text that names the function that calls torch.compile's code. If that function is not known, the text names
+/// the function that makes the calls which load or compile code. The text is empty if samples show neither function.
 fn called_in(one: &Evidence<'_>, recompiles: &Recompiles) -> String {
     if let Some(caller) = &recompiles.caller {
         return format!("; torch.compile's code is called by {caller}");

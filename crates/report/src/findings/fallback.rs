@@ -22,12 +22,14 @@ const MIN_EACH: usize = 4;
 /// Minimum ratio of the launches of an iteration without a graph to those of iterations with one. An iteration with
 /// fewer launches did not launch the work of the graph itself, so another iteration may have done so.
 const MIN_LAUNCHES_RATIO: u64 = 2;
-/// Minimum share of the iterations without a graph that take longer than those with one, as a fraction.
+/// Minimum share of the iterations without a graph that must take longer than those with a graph, as a fraction.
 const MIN_LONGER: f64 = 0.75;
-/// Minimum share of the time that these iterations must cost for a finding, as a fraction.
+/// Minimum time that the iterations without a graph must cost for a finding, as a fraction of the time of all
+/// iterations.
 const MIN_SHARE: f64 = 0.005;
-/// Minimum share of the time that these iterations must cost for a finding, as a fraction, if they explain at least
-/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
+/// Minimum time that the iterations without a graph must cost for a finding, as a fraction of the time of all
+/// iterations, if these iterations explain at least [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed
+/// the median.
 const MIN_EXPLAINING_SHARE: f64 = 0.001;
 /// Maximum number of iterations, and of batch sizes, that the text of the finding names.
 const MAX_NAMED: usize = 4;
@@ -93,8 +95,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Returns the time of an iteration in nanoseconds, without what has findings of its own: waits for requests, the GIL and
-/// a processor, collections, and sleeps.
+/// Returns the time of an iteration in nanoseconds, without the time that other findings are about: waits for requests,
+/// for the GIL and for a processor, garbage collections, and sleeps.
 fn worked(iteration: &Iteration) -> u64 {
     let others = [
         iteration.gc,
@@ -158,8 +160,9 @@ impl Fallback<'_> {
     }
 }
 
-/// Iterations with a graph whose requests have the same number of tokens, as pairs of tokens and iteration, sorted by
-/// tokens. Iterations with recorded kernels are longer, so they are in a group of their own.
+/// Iterations with a graph, in groups. The key of a group is the number of tokens of each request, and a flag that is
+/// true if kernels were recorded, because that makes iterations longer. A group has, for each of its iterations, the
+/// number of tokens in the batch and the iteration. It is sorted by the number of tokens.
 type GraphGroups<'a> = BTreeMap<((u32, u32), bool), Vec<(u32, &'a Iteration)>>;
 
 fn fallbacks<'a>(one: &Evidence<'a>, decodes: &[Decode<'a>]) -> Vec<Fallback<'a>> {
@@ -199,7 +202,8 @@ fn fallbacks<'a>(one: &Evidence<'a>, decodes: &[Decode<'a>]) -> Vec<Fallback<'a>
 
 /// Figures of the iterations with a graph that iterations without one are compared with.
 struct ComparableRuns {
-    /// Number of the first iteration in which a graph ran a batch that is at least as large.
+    /// Number of the first iteration in which a graph ran a batch at least as large as that of the iterations without a
+    /// graph.
     first: u64,
     /// Median of [`worked`], in nanoseconds.
     time: u64,
@@ -225,13 +229,14 @@ impl ComparableRuns {
 }
 
 /// Returns the numbers of the iterations directly before or after an iteration with more graph launches than usual for
-/// its phase. Where another thread launches an iteration's graph, the launch may lie in an iteration beside its own.
+/// its phase. If another thread launches the graphs, the launch of an iteration's graph may lie in the iteration before
+/// or after it.
 fn beside_displaced_launches(one: &Evidence<'_>) -> BTreeSet<u64> {
     let phase = |iteration: &Iteration| iteration.batch.map(Batch::phase);
     let all = || one.process.windows.iter().flat_map(|one| &one.iterations);
     let mut by_phase: HashMap<_, Vec<u64>> = HashMap::new();
     for iteration in all() {
-        // Decode iterations without a graph are what the finding is about, so they do not decide what is usual.
+        // The finding is about decode iterations without a graph, so they are left out of the usual number.
         let graphs = iteration.launching.graphs;
         if graphs > 0 || phase(iteration) != Some(Phase::Decode) {
             let counts = by_phase.entry(phase(iteration)).or_default();

@@ -20,6 +20,10 @@ use crate::numbers::units::{Bytes, Rate, Share, Time};
 
 /// Name of the finding `host-bound`: the GPU waits for code of the host.
 pub(crate) const CODE_RULE: &str = "host-bound";
+/// Name of the finding `host-blocked`: the GPU waits while the host's thread is asleep or blocked.
+pub(crate) const BLOCKED_RULE: &str = "host-blocked";
+/// Name of the finding `input-bound`: the GPU waits while the host's thread waits for input that the program prepares.
+pub(crate) const INPUT_RULE: &str = "input-bound";
 /// Name of the finding `page-faults`: page faults of the thread take time. They occur in host code.
 pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
@@ -600,16 +604,12 @@ fn idle_waits(one: &Evidence<'_>) -> String {
     let kernels = one.process.kernels.window.as_ref();
     let gaps = kernels.and_then(|kernels| Some(kernels.share(kernels.gaps?)));
     if let Some(gaps) = gaps.filter(|gaps| *gaps > claims.share_of(all) / 2.0) {
-        let why = match host_functions(one) {
-            Some(functions) => format!(
-                "the program enqueues {functions}, and later work of their streams waits for them"
-            ),
-            None => "short gaps, a host function (cudaLaunchHostFunc), an event, or other programs that use \
-                     it"
-                .to_owned(),
-        };
+        let functions = host_functions(one).map_or_else(String::new, |functions| {
+            format!("; the program enqueues {functions}")
+        });
         return format!(
-            "; it is idle {each} a step in {name}, and between kernels for {} of the time: {why}",
+            "; it is idle {each} a step in {name}, and between kernels for {} of the time: short gaps, a host function \
+             (cudaLaunchHostFunc), an event, or other programs that use it{functions}",
             Share(gaps)
         );
     }
@@ -620,7 +620,7 @@ fn idle_waits(one: &Evidence<'_>) -> String {
         false => format!(
             "; the waits return late: {name} returns {each} a step after the GPU has ended its work{}",
             host_functions(one).map_or_else(String::new, |functions| format!(
-                "; the program enqueues {functions}, for which waits wait, too"
+                "; the program enqueues {functions}: a wait for their stream also waits for them"
             ))
         ),
     }

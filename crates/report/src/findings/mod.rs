@@ -28,6 +28,7 @@ use std::cmp::Reverse;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::ledger::LedgerKind;
 use crate::numbers::units::Count;
 use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
@@ -36,7 +37,6 @@ pub use claims::{ClaimedRow, LedgerSide};
 pub use definition::{FindingKind, Rule};
 use definition::{JobAnalyses, Judge};
 use evidence::Evidence;
-use recompiles::Recompiles;
 pub use rules::RULES;
 
 /// The result of checking a rule.
@@ -51,14 +51,14 @@ pub enum Verdict {
     Unknown,
 }
 
-/// The confidence in a verdict.
+/// The confidence in a verdict. It depends on the number of iterations, and on the effect of recording on their times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
     /// The verdict is based on fewer than 8 iterations.
     Low,
-    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. `serial-streams`
-    /// never has more, because it is not known whether the streams need their order.
+    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The finding
+    /// `serial-streams` never has a higher confidence, because it is not known if the streams need their order.
     Medium,
     /// The verdict is based on 30 or more iterations, and recording did not change their times.
     High,
@@ -85,8 +85,8 @@ pub struct Finding {
     /// losses of two findings.
     #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
-    /// The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time,
-    /// or if other findings explain all of its time.
+    /// The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not
+    /// hold, or if it is not about time, or if other findings explain all of its time.
     pub claims: Vec<ClaimedRow>,
     /// True if the losses of other findings already contain a part of the time that this finding is about.
     #[serde(skip)]
@@ -154,7 +154,7 @@ pub fn findings(
     separate_delays(&mut findings);
     separate_faults(&mut findings);
     separate_fallback(&mut findings);
-    separate_recompiles(&mut findings, &all);
+    separate_compilation(&mut findings, &all);
     withdraw_code_without_processor(&mut findings);
     withdraw_code_after_waits(&mut findings, &all);
     merge_code_into_slow_rank(&mut findings, &all);
@@ -214,9 +214,14 @@ fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
     };
+    // The loss by fallbacks does not contain these waits, and that by streams which take turns is time of the GPU.
+    let is_without = |rule: &Rule| {
+        matches!(rule.judge, Judge::Ledger(_))
+            || [fallback::FALLBACK_RULE, streams::SERIAL_RULE].contains(&rule.name)
+    };
     let others = findings
         .iter_mut()
-        .filter(|finding| !matches!(finding.rule.judge, Judge::Ledger(_)));
+        .filter(|finding| !is_without(finding.rule));
     for loss in others.filter_map(|finding| finding.loss.as_mut()) {
         *loss *= 1.0 - delayed;
     }
@@ -249,17 +254,23 @@ fn separate_fallback(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the loss by torch.compile from the loss by host code, because its compiler is host code.
-fn separate_recompiles(findings: &mut [Finding], all: &[Evidence<'_>]) {
-    let is_sampled = |one: &Evidence<'_>| {
-        !Recompiles::find(one, compilation::START_UP)
-            .iterations
-            .is_empty()
+/// Subtracts the loss by compilation from the losses by host code and by waits of the host, because the compiler is
+/// host code, and waits for processes and threads that compile. The calls that load or compile code are in neither
+/// loss.
+fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let Some(compilation) = loss(findings, compilation::RULE) else {
+        return;
     };
-    if let Some(compilation) = loss(findings, compilation::RULE)
-        && all.iter().any(is_sampled)
-    {
-        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), compilation);
+    let calls = all
+        .iter()
+        .map(|one| one.process.ledger.host_share(LedgerKind::Compilation));
+    let mut left = (compilation - calls.fold(0.0, f64::max)).max(0.0);
+    for rule in [
+        (ledger::CODE_RULE, ledger::MIN_CODE),
+        (ledger::BLOCKED_RULE, ledger::MIN_PART),
+        (ledger::INPUT_RULE, ledger::MIN_PART),
+    ] {
+        left = subtract_loss(findings, rule, left);
     }
 }
 
@@ -349,9 +360,10 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
 /// Withdraws the finding `gpu-idle` if at least one finding on a cause holds whose loss is [`ledger::MIN_PART`] or
 /// more.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
+    // Streams that take turns do not explain idle time: their loss is time in which the GPU is busy.
     let says_why = |finding: &&Finding| {
-        let is_cause =
-            finding.rule.kind == FindingKind::Cause && finding.rule.name != ledger::IDLE_RULE;
+        let is_cause = finding.rule.kind == FindingKind::Cause
+            && ![ledger::IDLE_RULE, streams::SERIAL_RULE].contains(&finding.rule.name);
         let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
         finding.verdict == Verdict::Yes && is_cause && explains
     };

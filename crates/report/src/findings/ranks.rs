@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use super::Judgement;
 use super::definition::{FindingKind, JobAnalyses, Judge, Rule};
 use super::evidence::Evidence;
+use super::fallback::FALLBACK_RULE;
+use super::host::LAUNCH_RULE;
 use super::ledger::{CODE_RULE, IDLE_RULE};
+use super::streams::SERIAL_RULE;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
@@ -173,19 +176,24 @@ pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -
 /// separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     // Host code, and an idle GPU that waits for the host code, are symptoms of a slow rank. These symptoms do not count
-    // as separate causes.
+    // as separate causes. The loss by streams that take turns is only an upper bound.
     let is_one = |rule: &&Rule| {
-        rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name)
+        rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE, SERIAL_RULE].contains(&rule.name)
     };
-    let causes = rules.iter().filter(is_one);
-    let losses = causes.filter_map(|rule| match rule.judge {
+    let loss = |rule: &Rule| match rule.judge {
         Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {
             Judgement::Yes { loss, .. } => loss,
             Judgement::No(_) | Judgement::Unknown(_) => None,
         },
         Judge::All(_) => None,
-    });
-    losses.sum()
+    };
+    let all = rules.iter().filter(is_one);
+    let all: f64 = all.filter_map(loss).sum();
+    // Both rules count the launches of iterations that ran without their graph. So the smaller loss counts as a part of
+    // the larger one.
+    let of_rule = |name| rules.iter().find(|rule| rule.name == name).and_then(loss);
+    let shared = of_rule(FALLBACK_RULE).zip(of_rule(LAUNCH_RULE));
+    all - shared.map_or(0.0, |(fallback, launches)| fallback.min(launches))
 }
 
 /// Returns the share of the compared iterations in which this process is the slowest, as a fraction.

@@ -6,8 +6,8 @@ use super::evidence::Evidence;
 use crate::events::iteration::Iteration;
 use crate::events::samples::Frames;
 
-/// Functions of torch that compile: the end of their file, and their names. A function that is defined in one of these
-/// counts, too. Other functions in these files also run compiled code, so they are not listed.
+/// Functions of torch that compile: the end of the path of their file, and their names. A function that is defined
+/// inside one of these counts, too. Other functions in these files also run compiled code, so they are not listed.
 const COMPILING: [(&str, &[&str]); 2] = [
     ("/torch/_dynamo/convert_frame.py", &["_compile"]),
     (
@@ -21,7 +21,8 @@ const COMPILING: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// A part of the files of torch. Its functions only lead to the compiler.
+/// A part of the paths of torch's files. Functions of torch are not reported as callers of compiled code, because they
+/// only lead to the compiler.
 const TORCH: &str = "/torch/";
 
 /// The iterations in which samples of the iteration's thread lie in torch.compile's compiler.
@@ -29,9 +30,11 @@ const TORCH: &str = "/torch/";
 pub(super) struct Recompiles {
     /// The numbers of these iterations.
     pub iterations: BTreeSet<u64>,
-    /// The function that called compiled code when it was compiled, outside torch; the one with the most samples.
+    /// The function outside torch whose call of torch.compile's code led to the compiler; the one with the most samples
+    /// if there are several.
     pub caller: Option<String>,
-    /// The share of these samples in all samples in iterations, as a fraction.
+    /// The share of the samples in the compiler in all Python samples of iterations' threads in iterations, as a
+    /// fraction.
     pub share: f64,
 }
 
@@ -126,7 +129,7 @@ mod tests {
         ] {
             assert!(compiles(&name.replace("TORCH", torch)), "{name}");
         }
-        // These functions run in each step, or check whether there is anything to compile.
+        // These functions run in each step, only check if code has to be compiled, or are not in torch's files.
         for name in [
             "cudagraphify.<locals>.run (TORCH/_inductor/compile_fx.py:2288)",
             "CatchErrorsWrapper.__call__ (TORCH/_dynamo/convert_frame.py:1500)",

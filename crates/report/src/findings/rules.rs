@@ -167,7 +167,7 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Ledger(ledger::idle),
     },
     Rule {
-        name: "host-blocked",
+        name: ledger::BLOCKED_RULE,
         kind: FindingKind::Cause,
         evidence: "the ledger, and how long the step's thread was on a processor",
         threshold: ledger::blocked_when,
@@ -180,7 +180,7 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Ledger(ledger::blocked),
     },
     Rule {
-        name: "input-bound",
+        name: ledger::INPUT_RULE,
         kind: FindingKind::Cause,
         evidence: "sampled waits of the step's thread, and what other threads and child processes of the program do meanwhile",
         threshold: ledger::input_when,

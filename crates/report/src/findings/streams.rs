@@ -1,4 +1,5 @@
-//! The finding that two streams take turns, although something other than their work orders them.
+//! The finding `serial-streams`: two streams with much work take turns instead of running at once, because an event
+//! wait, the legacy default stream or a wait of the host orders their work.
 
 use super::Judgement;
 use super::evidence::Evidence;
@@ -14,10 +15,11 @@ pub(crate) const SERIAL_RULE: &str = "serial-streams";
 /// Minimum share of the time in which at least one of the two streams has to run, as a fraction. If it is less, the
 /// GPU is mostly idle or busy with other work, and the order of these streams matters little.
 const MIN_TOGETHER: f64 = 0.5;
-/// Minimum share of the time, as a fraction, that overlap could save at most.
+/// Minimum time that overlap of the two streams could save in the best case, for a finding, as a fraction.
 const MIN_SAVED: f64 = 0.05;
-/// Minimum share of the time in which the GPU is busy, as a fraction, for a loss that is compared with those of other
-/// causes. Below it, causes of idle time come first, because their losses are no upper bounds.
+/// Minimum share of the time in which the GPU is busy, as a fraction, for a finding with a loss if other causes hold.
+/// If the GPU is busy for less time, this finding gets no loss, so the other causes come first: the loss of this
+/// finding is only an upper bound, and the losses of other causes are not.
 pub(crate) const MIN_BUSY: f64 = 0.8;
 
 pub(crate) fn serial_when() -> String {
@@ -46,10 +48,13 @@ pub(crate) fn serial(one: &Evidence<'_>) -> Judgement {
         return Judgement::Unknown("events are missing in the record".to_owned());
     }
     let Some(pair) = &kernels.streams else {
-        return Judgement::No(format!(
-            "no two streams have over {} of the GPU's work each",
-            Share(MIN_STREAM_SHARE)
-        ));
+        return match kernels.has_too_many_pieces {
+            true => Judgement::Unknown("there are too many kernels, copies or calls".to_owned()),
+            false => Judgement::No(format!(
+                "no two streams have over {} of the GPU's work each in most iterations, outside graphs and collectives",
+                Share(MIN_STREAM_SHARE)
+            )),
+        };
     };
     let [more, less] = pair.streams.map(|one| one.stream);
     let at_once = Share(pair.at_once_share());
@@ -79,7 +84,7 @@ pub(crate) fn serial(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Returns words for the mechanism that orders two streams, or `None` if it is not known.
+/// Returns a description of the mechanism that orders two streams, or `None` if the mechanism is not known.
 fn order(one: &Evidence<'_>, pair: &StreamPair) -> Option<String> {
     let streams = pair.streams.map(|one| one.stream);
     let call = pair.call.as_deref().unwrap_or_default();
@@ -94,12 +99,14 @@ fn order(one: &Evidence<'_>, pair: &StreamPair) -> Option<String> {
     Some(match (pair.order?, pair.waits) {
         (StreamOrder::Event, Some(waits)) => {
             format!(
-                "each step stream {waits} waits for stream {} ({calls} {call} a step)",
+                "each step stream {waits} waits for an event ({calls} {call} a step) and continues when stream {}'s work has ended",
                 other(waits)
             )
         }
         (StreamOrder::Event, None) => {
-            format!("each step they wait for each other ({calls} {call} a step)")
+            format!(
+                "each step both wait for events ({calls} {call} a step), and each continues when the other's work has ended"
+            )
         }
         (StreamOrder::Legacy, _) => {
             "one of them is the legacy default stream (7), whose work waits for that of other blocking streams, and theirs \
@@ -121,7 +128,8 @@ fn order(one: &Evidence<'_>, pair: &StreamPair) -> Option<String> {
     })
 }
 
-/// Returns the function that makes a waiting call, if samples or marked functions show that it is only one.
+/// Returns the function of the program in which the host waits by `call`, as samples or marked functions show it.
+/// `None` if it is not known, or if the host waits in several functions.
 fn waiting_function<'a>(one: &Evidence<'a>, call: &str) -> Option<&'a str> {
     let rows = one.process.ledger.host.iter();
     let rows = rows.filter(|row| row.kind == LedgerKind::Wait && row.cause.contains(call));

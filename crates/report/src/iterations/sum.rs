@@ -37,7 +37,7 @@ pub struct Sum {
     /// the time from the first GPU work of an iteration to its last, with the gaps. If kernels measured it, this is the
     /// time in which at least one kernel or copy ran. `gpu_from` says which.
     pub gpu: Option<Quantiles>,
-    /// The method that measured GPU time, and the iterations in which it did.
+    /// The method by which GPU time was measured, and the iterations in which it was measured.
     pub gpu_from: GpuFrom,
     /// The number of iterations that `gpu` and `gpu_share` are based on.
     #[schemars(extend("unit" = "iterations"))]

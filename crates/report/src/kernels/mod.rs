@@ -301,6 +301,7 @@ impl<'a> KernelTally<'a> {
                 window: Some(sum),
                 blocks: self.blocks.finish(&is_one, strings),
                 streams: None,
+                has_too_many_pieces: false,
                 missing: 0,
                 devices: sums,
             },

@@ -3,13 +3,14 @@
 //! A piece of work that begins after the other stream's work has ended was held back in one of three ways. If its call
 //! had returned before that end, the GPU held it back: because of an event for which its stream waits, or because one
 //! of the two streams is the legacy default stream. If its call came later, and the host was in a wait until that
-//! end, the host held it back. Everything else, such as a host that is late, explains nothing here.
+//! end, the host held it back. In all other cases, for example if the host makes its call late, the order is not
+//! explained.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_calls::{CallPurpose, DeviceWork, kind_of};
+use tllmprof_calls::{CallPurpose, DeviceWork, Wait, kind_of};
 use tllmprof_record::{Clock, Event, StringId, What};
 
 use crate::events::facts::CallCount;
@@ -17,29 +18,32 @@ use crate::events::launches::{Launches, MAX_CLOCK_ERROR_NS};
 use crate::events::spans::Spans;
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of pieces of work to analyze; the same maximum applies to calls. With more, nothing is said.
+/// Maximum number of pieces of work to analyze; the same maximum applies to calls. If a record has more of either, no
+/// pair of streams is reported.
 const MAX_PIECES: usize = 1 << 20;
 /// Maximum number of streams of a GPU of which all pairs are examined. Those with the most work are kept.
 const MAX_STREAMS: usize = 8;
 
-/// Minimum share of a stream in its GPU's work in iterations, as a fraction.
+/// Minimum share of a stream's work in all work of its GPU in the counted iterations, as a fraction. Streams with less
+/// work are not examined.
 pub(crate) const MIN_STREAM_SHARE: f64 = 0.1;
-/// Minimum share of the iterations, as a fraction, in which both streams have work.
+/// Minimum share of the counted iterations in which a stream must have work, as a fraction.
 const MIN_ITERATIONS: f64 = 0.8;
-/// Maximum share of a stream's work that may belong to CUDA graphs, or to collectives, as a fraction. The order of
-/// the kernels in a graph is not that of streams, and collectives wait for other ranks by design.
+/// Maximum share of a stream's work that may belong to CUDA graphs or to collectives, as a fraction. The order of the
+/// kernels in a graph is part of the graph and does not depend on streams, and collectives wait for other ranks by
+/// design.
 const MAX_OTHERS: f64 = 0.1;
-/// Maximum share of the time of the stream with less work in which both streams run at once, as a fraction, for two
-/// streams that take turns.
+/// Maximum time in which both streams run at once, as a fraction of the time of the stream with less work. Streams with
+/// more overlap do not take turns.
 pub(crate) const MAX_AT_ONCE: f64 = 0.05;
-/// Minimum share of the changes from one stream to the other that are explained, as a fraction, for streams whose order
-/// is known. The same minimum applies to the iterations in which the most frequent explanation occurs.
+/// Minimum share of explained changes from one stream to the other, as a fraction. If fewer changes are explained, the
+/// order of the two streams is not known. The most frequent explanation must also occur in at least this share of the
+/// iterations in which both streams have work.
 pub(crate) const MIN_EXPLAINED: f64 = 0.8;
-/// Maximum time from the end of a stream's work to the start of the other stream's work that was queued behind it, in
-/// nanoseconds.
+/// Maximum time in nanoseconds from the end of one stream's work to the start of the other stream's work that waited
+/// for it on the GPU. If the time is longer, something else held the work back.
 const MAX_DELAY_NS: u64 = 50_000;
-/// Maximum time in nanoseconds by which work that waits for other work may seem to begin before that ends, because times
-/// are rounded.
+/// Maximum overlap of two pieces of work, in nanoseconds, that may be an error due to the rounding of their times.
 const MAX_ROUNDING_NS: u64 = 1_000;
 /// CUPTI's number for the legacy default stream.
 const LEGACY_NUMBER: u16 = 7;
@@ -52,33 +56,34 @@ const LEGACY_HANDLES: [u64; 2] = [0, 1];
 pub enum StreamOrder {
     /// A stream waits for an event (`cuStreamWaitEvent`).
     Event,
-    /// One of the streams is the legacy default stream: its work waits for that of the other blocking streams, and
-    /// theirs for its own.
+    /// One of the streams is the legacy default stream. Its work waits for the work of all other blocking streams, and
+    /// their work waits for its work.
     Legacy,
     /// The host waits for a stream's work before it launches on the other stream.
     Host,
 }
 
-/// The work of a stream in iterations with recorded kernels.
+/// A stream, and the time that it ran work in the iterations with recorded kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct StreamTime {
-    /// CUPTI's number for the stream. The legacy default stream has 7.
+    /// CUPTI's number for the stream. The legacy default stream has the number 7.
     pub stream: u16,
-    /// The time in which the stream ran work.
+    /// The time in which the stream ran kernels, copies or memory sets.
     pub gpu_ns: u64,
 }
 
 /// Two streams of a GPU with much work each, in the iterations with recorded kernels.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct StreamPair {
-    /// The number of the GPU.
+    /// The number of the GPU in the process, counted from 0.
     pub device: u8,
     /// The two streams, the one with more work first.
     pub streams: [StreamTime; 2],
     /// The time in which both streams ran work at once.
     #[serde(rename = "at_once_ns")]
     pub at_once: u64,
-    /// The time in which the stream with less work in an iteration ran alone: the most that overlap can save.
+    /// The time in which the stream with less work in an iteration ran alone, summed over iterations. Overlap of the
+    /// streams can save at most this time.
     #[serde(rename = "at_most_ns")]
     pub at_most: u64,
     /// The number of iterations in which both streams have work.
@@ -86,12 +91,13 @@ pub struct StreamPair {
     pub iterations: u64,
     /// The mechanism that orders the streams; `null` if they do not take turns, or if it is not known.
     pub order: Option<StreamOrder>,
-    /// The stream whose work waits for that of the other; `null` if `order` is, or if each waits for the other.
+    /// The number of the stream whose work waits for the other stream's work; `null` if `order` is `null`, or if each
+    /// stream waits for the other.
     pub waits: Option<u16>,
-    /// The waiting function: `cuStreamWaitEvent` for the order `event`, the host's wait for `host`; `null` if `order`
-    /// is, or for `legacy`.
+    /// The CUDA function that waits. If `order` is `event`, it makes a stream wait for an event (`cuStreamWaitEvent`).
+    /// If `order` is `host`, the host waits in it. `null` if `order` is `legacy` or `null`.
     pub call: Option<String>,
-    /// The number of calls of this function that ordered the streams.
+    /// The number of calls of the function `call` that ordered the streams; 0 if `call` is `null`.
     #[schemars(extend("unit" = "calls"))]
     pub calls: u64,
 }
@@ -110,12 +116,13 @@ struct StreamPiece {
     device: u8,
     stream: u16,
     kind: PieceKind,
-    /// For kernels: the name, and the number that all work of a call shares.
+    /// The name of a kernel; 0 for copies and memory sets.
     name: StringId,
+    /// The number that all work of one call shares; 0 for copies and memory sets.
     correlation: u32,
     start: u64,
     end: u64,
-    /// Index of the iteration in which the work began.
+    /// Index of the iteration in which the work began; `None` if it began outside iterations.
     place: Option<usize>,
 }
 
@@ -129,13 +136,14 @@ struct PieceCall {
     end: u64,
 }
 
-/// The meaning of a row of the table of CUDA functions for the order of streams.
+/// The effect of a CUDA function on the order of streams. In a record, a CUDA function is a row of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RowRole {
     Enqueues(PieceKind),
-    /// The host copies and waits for that copy.
+    /// The call enqueues a copy, and the host waits in the call until the copy has ended.
     CopiesAndWaits,
-    Waits,
+    /// The host waits for a stream, an event or a device.
+    Waits(Wait),
     /// The call makes a stream wait for an event.
     Orders,
 }
@@ -147,11 +155,11 @@ pub(crate) struct StreamTally<'a> {
     rows: HashMap<u8, RowRole>,
     timeline: Spans,
     /// The windows in which kernels were recorded, each from the start of its first iteration to the end of its last,
-    /// in nanoseconds. Empty if the record does not have the streams of calls.
+    /// in nanoseconds. Empty if the record does not contain the streams that calls use.
     windows: Vec<(u64, u64)>,
     pieces: Vec<StreamPiece>,
     copies: HashMap<(u64, PieceKind), Vec<PieceCall>>,
-    waits: HashMap<u32, Vec<PieceCall>>,
+    waits: HashMap<u32, Vec<(Wait, PieceCall)>>,
     orders: HashMap<u64, Vec<PieceCall>>,
     calls: usize,
     is_too_much: bool,
@@ -181,14 +189,13 @@ impl<'a> StreamTally<'a> {
         }
     }
 
-    /// Adds a piece of GPU work, if it is in a window with recorded kernels.
+    /// Adds a piece of GPU work, unless it began before the first window with recorded kernels.
     pub(crate) fn add_work(&mut self, work: &GpuWork) {
         if self.is_too_much || self.window(work.start).is_none() {
             return;
         }
         if self.pieces.len() == MAX_PIECES {
-            self.is_too_much = true;
-            return;
+            return self.give_up();
         }
         let span = work.span();
         let (kind, name, correlation) = match work.what {
@@ -208,7 +215,7 @@ impl<'a> StreamTally<'a> {
         });
     }
 
-    /// Adds an event, if it is a call that matters for the order of streams.
+    /// Adds an event, if it is a call in a window that enqueues work, waits, or makes a stream wait.
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         let What::Call {
             row,
@@ -218,16 +225,21 @@ impl<'a> StreamTally<'a> {
         else {
             return;
         };
+        if self.is_too_much || self.windows.is_empty() {
+            return;
+        }
         let Some(role) = self.rows.get(&row).filter(|_| !event.failed) else {
             return;
         };
         let start = self.clock.ns(event.start);
         let is_in = |(_, end): &(u64, u64)| start <= *end;
-        if self.is_too_much || !self.window(start).is_some_and(is_in) {
+        if !self.window(start).is_some_and(is_in) {
             return;
         }
         self.calls += 1;
-        self.is_too_much = self.calls > MAX_PIECES;
+        if self.calls > MAX_PIECES {
+            return self.give_up();
+        }
         let end = self.clock.ns(event.start.saturating_add(event.duration));
         let call = PieceCall {
             thread,
@@ -243,14 +255,29 @@ impl<'a> StreamTally<'a> {
             RowRole::CopiesAndWaits => {
                 let key = (stream, PieceKind::Copy);
                 self.copies.entry(key).or_default().push(call);
-                self.waits.entry(thread).or_default().push(call);
+                let wait = (Wait::CopyToHost, call);
+                self.waits.entry(thread).or_default().push(wait);
             }
-            RowRole::Waits => self.waits.entry(thread).or_default().push(call),
+            RowRole::Waits(wait) => self.waits.entry(thread).or_default().push((*wait, call)),
             RowRole::Orders => self.orders.entry(stream).or_default().push(call),
         }
     }
 
-    /// Returns the last window that began before a moment.
+    /// Returns true if there are too many pieces of work or calls to analyze.
+    pub(crate) const fn is_too_much(&self) -> bool {
+        self.is_too_much
+    }
+
+    /// Drops all data of this tally, because there is more than can be analyzed.
+    fn give_up(&mut self) {
+        self.is_too_much = true;
+        self.pieces = Vec::new();
+        self.copies = HashMap::new();
+        self.waits = HashMap::new();
+        self.orders = HashMap::new();
+    }
+
+    /// Returns the last window that began at or before a moment.
     fn window(&self, moment: u64) -> Option<&(u64, u64)> {
         let after = self.windows.partition_point(|(start, _)| *start <= moment);
         self.windows[..after].last()
@@ -270,15 +297,16 @@ impl<'a> StreamTally<'a> {
             return None;
         }
         self.pieces.sort_by_key(|piece| (piece.start, piece.end));
-        let calls = (self.copies.values_mut())
-            .chain(self.waits.values_mut())
-            .chain(self.orders.values_mut());
+        let calls = self.copies.values_mut().chain(self.orders.values_mut());
         calls.for_each(|calls| calls.sort_by_key(|call| call.start));
-        let sums = sums(&self.pieces, launches, is_counted, is_collective);
+        let waits = self.waits.values_mut();
+        waits.for_each(|waits| waits.sort_by_key(|(_, wait)| wait.start));
+        let (sums, crowded) = sums(&self.pieces, launches, is_counted, is_collective);
         let order = Ordering {
             calls: self.piece_calls(launches),
             tally: &self,
             is_counted,
+            crowded,
         };
         let mut found: Vec<(StreamPair, Option<u8>)> = Vec::new();
         for (at, one) in sums.iter().enumerate() {
@@ -294,8 +322,9 @@ impl<'a> StreamTally<'a> {
         Some(pair)
     }
 
-    /// Returns the call that enqueued each piece of work; `None` where it is not known. Copies and memory sets have no
-    /// correlation number. They are matched to the calls on their stream's handle in order, if there are equally many.
+    /// Returns the call that enqueued each piece of work; `None` if it is not known. Copies and memory sets have no
+    /// correlation number. They are matched, in order, to the calls on their stream's handle, if there are as many of
+    /// these calls as pieces of work.
     fn piece_calls(&self, launches: &Launches) -> Vec<Option<PieceCall>> {
         let mut calls: Vec<Option<PieceCall>> = vec![None; self.pieces.len()];
         let mut handles: HashMap<(u8, u16), HashMap<u64, u32>> = HashMap::new();
@@ -332,8 +361,8 @@ impl<'a> StreamTally<'a> {
                         .all(|(call, at)| call.start <= self.pieces[*at].start + MAX_CLOCK_ERROR_NS)
             };
             let own = handles.get(&(device, stream));
-            // If the stream has kernels, their calls show its handle. Otherwise it has a handle on which no kernel was
-            // launched.
+            // If the stream has kernels, their calls show the stream's handle. Otherwise the stream must have a handle
+            // on which no kernel was launched.
             let is_own = |handle: &u64| match own {
                 Some(own) => own.len() == 1 && own.contains_key(handle),
                 None => !taken.contains(handle),
@@ -353,16 +382,15 @@ impl<'a> StreamTally<'a> {
     }
 }
 
-/// Returns the meaning of a function for the order of streams; `None` if it has none.
+/// Returns the effect of functions with this purpose on the order of streams; `None` if they have no effect.
 fn role(purpose: CallPurpose) -> Option<RowRole> {
-    use tllmprof_calls::Wait::CopyToHost;
     Some(match purpose {
         CallPurpose::AsyncCopy(_) | CallPurpose::DeviceWork(DeviceWork::Copy) => {
             RowRole::Enqueues(PieceKind::Copy)
         }
-        CallPurpose::Wait(CopyToHost) => RowRole::CopiesAndWaits,
+        CallPurpose::Wait(Wait::CopyToHost) => RowRole::CopiesAndWaits,
         CallPurpose::DeviceWork(DeviceWork::Set) => RowRole::Enqueues(PieceKind::Set),
-        CallPurpose::Wait(_) | CallPurpose::Query(_) => RowRole::Waits,
+        CallPurpose::Wait(wait) => RowRole::Waits(wait),
         CallPurpose::Order => RowRole::Orders,
         _ => return None,
     })
@@ -379,13 +407,14 @@ struct StreamSum {
     iterations: HashSet<usize>,
 }
 
-/// Returns the streams with enough work of their own, those with the most work first.
+/// Returns the streams with enough work of their own, those with the most work first; and the GPUs on which more than two
+/// streams have any work in most iterations.
 fn sums(
     pieces: &[StreamPiece],
     launches: &Launches,
     is_counted: &[bool],
     is_collective: impl Fn(StringId) -> bool,
-) -> Vec<StreamSum> {
+) -> (Vec<StreamSum>, HashSet<u8>) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     let kernels = || {
         pieces
@@ -395,8 +424,9 @@ fn sums(
     for piece in kernels() {
         *counts.entry(piece.correlation).or_default() += 1;
     }
-    // Correlation numbers may restart in each window, so that two kernels of different windows share one. Only a known
-    // launch of a single kernel shows that a kernel belongs to no graph.
+    // A graph launch starts several kernels with the same correlation number. But the numbers may restart in each
+    // window, so kernels of different windows may share a number, too. So look at the kernel's launch, and compare the
+    // numbers only if the launch is not known.
     let is_in_graph = |piece: &StreamPiece| match launches.of_kernel(piece.correlation, piece.start)
     {
         Some(launch) => launch.is_graph || launch.kernels > 1,
@@ -428,27 +458,31 @@ fn sums(
     }
     let many = is_counted.iter().filter(|counted| **counted).count() as f64 * MIN_ITERATIONS;
     let mut sums: Vec<_> = by_stream.into_values().collect();
+    sums.retain(|sum| sum.ns > 0 && sum.iterations.len() as f64 >= many);
+    let streams = |device: u8| sums.iter().filter(move |sum| sum.device == device).count();
+    let crowded = by_device.keys().copied();
+    let crowded = crowded.filter(|device| streams(*device) > 2).collect();
     sums.retain(|sum| {
-        sum.ns > 0
-            && sum.ns as f64 >= MIN_STREAM_SHARE * by_device[&sum.device] as f64
+        sum.ns as f64 >= MIN_STREAM_SHARE * by_device[&sum.device] as f64
             && sum.others as f64 <= MAX_OTHERS * sum.ns as f64
-            && sum.iterations.len() as f64 >= many
     });
     sums.sort_by_key(|sum| std::cmp::Reverse(sum.ns));
     sums.truncate(MAX_STREAMS);
-    sums
+    (sums, crowded)
 }
 
 /// The explanation of one change from a stream to the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Explained {
     order: StreamOrder,
-    /// The waiting function's row in the table, and its number of calls.
+    /// Row of the waiting function in the table of CUDA functions; `None` if no function waits.
     row: Option<u8>,
+    /// Number of calls of that function.
     calls: u64,
 }
 
-/// The number of changes to each stream, the number of calls, and the iterations with such a change.
+/// Sums over the changes with the same explanation: the number of changes to each stream, the number of calls of the
+/// waiting function, and the iterations with such changes.
 type ExplainedSum = ([u64; 2], u64, HashSet<usize>);
 
 /// The work of all streams, and the calls that enqueued it.
@@ -457,9 +491,12 @@ struct Ordering<'a> {
     /// The call of each piece of work.
     calls: Vec<Option<PieceCall>>,
     is_counted: &'a [bool],
+    /// The GPUs on which more than two streams have work in most iterations. A record does not say whose event a stream
+    /// or the host waits for, so there it may be that of a third stream.
+    crowded: HashSet<u8>,
 }
 
-/// What is added up over the work of two streams. Times are in nanoseconds. Index 0 is the stream with more work.
+/// Sums over the work of two streams. Times are in nanoseconds. Index 0 is the stream with more work.
 #[derive(Debug, Default)]
 struct PairSums {
     ns: [u64; 2],
@@ -473,7 +510,8 @@ struct PairSums {
 }
 
 impl Ordering<'_> {
-    /// Returns the figures of two streams, and the row of the function that orders them.
+    /// Returns the figures of two streams, and the row (in the table of CUDA functions) of the function that orders
+    /// them. Returns `None` if the streams have no iteration in common.
     fn pair(&self, one: &StreamSum, other: &StreamSum) -> Option<(StreamPair, Option<u8>)> {
         let sums = self.sums(one.device, [one.stream, other.stream]);
         let [more, less] = sums.ns;
@@ -501,7 +539,9 @@ impl Ordering<'_> {
         else {
             return Some((pair, None));
         };
-        // The legacy default stream never lets any work run at once. A kernel that fills the GPU mostly does, at its end.
+        // If the legacy default stream orders two streams, they never run at once. Streams may also take turns because
+        // a kernel fills the GPU, but then the next kernel mostly begins shortly before that kernel ends. So any
+        // overlap shows that the legacy default stream is not the cause.
         let is_strict = *order != StreamOrder::Legacy || pair.at_once == 0;
         if is_strict
             && explained as f64 >= MIN_EXPLAINED * sums.changes as f64
@@ -520,7 +560,7 @@ impl Ordering<'_> {
         Some((pair, None))
     }
 
-    /// Adds up the work of two streams, in the order of its starts.
+    /// Adds up the work of two streams. The pieces of work are processed in the order in which they began.
     fn sums(&self, device: u8, streams: [u16; 2]) -> PairSums {
         let mut sums = PairSums::default();
         // The latest end of each stream's work so far, and the index of its latest piece.
@@ -591,13 +631,16 @@ impl Ordering<'_> {
         if delay > MAX_DELAY_NS {
             return None;
         }
-        // An event of the work that has ended was recorded after that work was enqueued.
+        // If the GPU waited for the other stream's work, the event was recorded after that work had been enqueued, and
+        // the event wait was enqueued after the previous work of this stream. So earlier event waits do not count.
         let recorded = self.calls[before]?.start;
         let since = match previous {
             Some(previous) => self.calls[previous]?.start.max(recorded),
             None => recorded,
         };
-        if let Some(orders) = self.tally.orders.get(&call.stream) {
+        if let Some(orders) = self.tally.orders.get(&call.stream)
+            && !self.crowded.contains(&piece.device)
+        {
             let from = orders.partition_point(|order| order.start < since);
             let orders = orders[from..].iter();
             let mut orders = orders.take_while(|order| order.start <= call.start);
@@ -622,19 +665,28 @@ impl Ordering<'_> {
     }
 
     /// Returns the wait from which the launching thread returned when the piece `before` had ended, and after which it
-    /// made the call.
+    /// made the call. A wait for another stream does not count. Returns `None` if there is no such wait.
     fn host_wait(&self, before: usize, call: &PieceCall) -> Option<Explained> {
-        let ended = self.tally.pieces[before].end;
-        let launched = self.calls[before].map_or(0, |call| call.start);
+        let piece = &self.tally.pieces[before];
+        let ended = piece.end;
+        let enqueued = self.calls[before]?;
         let waits = self.tally.waits.get(&call.thread)?;
-        let until = waits.partition_point(|wait| wait.start < call.start);
-        let spans = |wait: &&PieceCall| {
-            wait.end <= call.start && wait.start < ended && launched <= wait.start
+        let until = waits.partition_point(|(_, wait)| wait.start < call.start);
+        let is_for_it = |kind: &Wait, wait: &PieceCall| match kind {
+            Wait::Stream | Wait::CopyToHost => wait.stream == enqueued.stream,
+            Wait::Event => !self.crowded.contains(&piece.device),
+            Wait::Context => true,
         };
-        let wait = waits[..until]
+        let spans = |(kind, wait): &&(Wait, PieceCall)| {
+            wait.end <= call.start
+                && wait.start < ended
+                && enqueued.start <= wait.start
+                && is_for_it(kind, wait)
+        };
+        let (_, wait) = waits[..until]
             .iter()
             .rev()
-            .take_while(|wait| wait.end + MAX_CLOCK_ERROR_NS >= ended)
+            .take_while(|(_, wait)| wait.end + MAX_CLOCK_ERROR_NS >= ended)
             .find(spans)?;
         Some(Explained {
             order: StreamOrder::Host,
@@ -644,8 +696,8 @@ impl Ordering<'_> {
     }
 }
 
-/// Returns the time in which a piece of work of `ns` nanoseconds ran at once with other work, from the measured time:
-/// 0 if that is no more than rounding.
+/// Returns the time in which a piece of work of `ns` nanoseconds ran at once with other work. This is the measured
+/// time, or 0 if the measured time may be a rounding error.
 const fn at_once(ns: u64, measured: u64) -> u64 {
     if measured <= MAX_ROUNDING_NS && measured <= ns / 2 {
         return 0;
@@ -654,7 +706,8 @@ const fn at_once(ns: u64, measured: u64) -> u64 {
 }
 
 impl PairSums {
-    /// Adds an iteration: the time of each stream's work in it, and the time in which both ran at once.
+    /// Adds the sums of an iteration: its index, the time of each stream's work in it, and the time in which both
+    /// streams ran at once.
     fn close(&mut self, iteration: Option<(usize, [u64; 2], u64)>) {
         let Some((_, ns, at_once)) = iteration else {
             return;
@@ -706,20 +759,22 @@ mod tests {
     /// of the step. The call takes 2 µs.
     type Work = (u16, u64, u64, u64, u64);
 
-    /// Something in a step.
+    /// A call in a step, with the GPU work that it enqueues. Times are in µs from the start of the step.
     #[derive(Clone, Copy)]
     enum Made {
         Kernel(Work),
         Collective(Work),
         Upload(Work),
-        /// A launch of a graph of two kernels, one after the other.
+        /// A launch of a graph with two kernels, which run one after the other.
         Graph(Work),
         /// Start and end of the host's wait.
         Wait(u64, u64),
+        /// The handle of the stream for which the host waits, and start and end of the wait.
+        WaitFor(u64, u64, u64),
         /// The handle of a stream that is made to wait for an event, and the start of the call.
         Order(u64, u64),
     }
-    use Made::{Collective, Graph, Kernel, Order, Upload, Wait};
+    use Made::{Collective, Graph, Kernel, Order, Upload, Wait, WaitFor};
 
     const ROWS: [(CallKind, &str); 5] = [
         (CallKind::KernelLaunch, "cuLaunchKernel"),
@@ -729,7 +784,7 @@ mod tests {
         (CallKind::Other, "cuStreamWaitEvent"),
     ];
 
-    /// Returns the pair of streams of a program that makes the same in each step.
+    /// Returns the pair of streams of a program that makes the same calls in each step.
     fn found(step: &[Made]) -> Option<StreamPair> {
         found_in(|_| step.to_vec())
     }
@@ -761,7 +816,8 @@ mod tests {
                     Kernel(work) | Collective(work) => (0, work.1, work.2, work.2 + 2),
                     Graph(work) => (1, work.1, work.2, work.2 + 2),
                     Upload(work) => (2, work.1, work.2, work.2 + 2),
-                    Wait(from, to) => (3, 0, from, to),
+                    Wait(from, to) => (3, 0xa, from, to),
+                    WaitFor(stream, from, to) => (3, stream, from, to),
                     Order(stream, at) => (4, stream, at, at + 1),
                 };
                 let call = What::Call {
@@ -788,7 +844,7 @@ mod tests {
                         let part = |(start, end)| ((number, handle, at, start, end), kernel(1));
                         parts.map(part).to_vec()
                     }
-                    Wait(..) | Order(..) => Vec::new(),
+                    Wait(..) | WaitFor(..) | Order(..) => Vec::new(),
                 };
                 for ((number, _, _, start, end), what) in works {
                     let work = GpuWork {
@@ -829,7 +885,8 @@ mod tests {
         assert_eq!((pair.at_once, pair.at_most), (0, 300 * US * STEPS));
         assert_eq!((pair.waits, pair.calls), (Some(14), STEPS));
         assert_eq!(pair.call.as_deref(), Some("cuStreamWaitEvent"));
-        // The event wait comes after the launch, is on the other stream, or is for earlier work.
+        // The event wait does not order the streams if it comes after the second launch, if it is on the first stream,
+        // or if it comes before the first launch.
         assert_eq!(order(&[FIRST, SECOND, Order(0xb, 50)]), None);
         assert_eq!(order(&[FIRST, Order(0xa, 20), SECOND]), None);
         let later = Kernel((13, 0xa, 6, 10, 410));
@@ -842,7 +899,7 @@ mod tests {
             Upload((14, 0xb, 33, 611, 711)),
         ];
         assert_eq!(order(&copies), Some(StreamOrder::Event));
-        // With two handles on which equally many copies were made, it is not known whose copies these are.
+        // Two handles have the same number of copies, so it is not known which of them belongs to stream 14.
         let doubtful = [
             &copies[..],
             &[
@@ -851,6 +908,18 @@ mod tests {
             ],
         ];
         assert_eq!(order(&doubtful.concat()), None);
+    }
+
+    #[test]
+    fn an_event_may_be_that_of_a_third_stream() {
+        let upload = Upload((15, 0xc, 2, 4, 9));
+        let step = [upload, FIRST, Order(0xb, 20), SECOND];
+        let pair = found(&step).unwrap();
+        assert!(pair.takes_turns());
+        assert_eq!(pair.order, None);
+        // A third stream that seldom has work makes no difference.
+        let seldom = found_in(|n| step[usize::from(n % 4 != 0)..].to_vec());
+        assert_eq!(seldom.unwrap().order, Some(StreamOrder::Event));
     }
 
     #[test]
@@ -882,10 +951,13 @@ mod tests {
         assert_eq!(pair.order, Some(StreamOrder::Host));
         assert_eq!((pair.waits, pair.calls), (Some(14), STEPS));
         assert_eq!(pair.call.as_deref(), Some("cuStreamSynchronize"));
+        // The wait is for another stream.
+        let other = WaitFor(0xc, 5, 412);
+        assert_eq!(order(&[FIRST, other, late(415), Wait(420, 740)]), None);
         // No wait lasts until the first stream's work ends, so the host is merely late.
         assert_eq!(order(&[FIRST, Wait(5, 300), late(415)]), None);
         assert_eq!(order(&[FIRST, late(415), Wait(420, 740)]), None);
-        // The wait began before the first stream's work was launched, so it did not wait for that.
+        // The wait began before the first stream's work was launched, so the host did not wait for that work.
         let first = Kernel((13, 0xa, 8, 10, 410));
         assert_eq!(order(&[Wait(5, 412), first, late(415)]), None);
     }
@@ -898,21 +970,22 @@ mod tests {
             assert_eq!(pair.order, Some(StreamOrder::Legacy));
             assert_eq!((pair.call, pair.calls), (None, 0));
         }
-        // Handle 0 is another stream in code for a default stream per thread, and 7 need not be the default stream.
+        // In code that was compiled for per-thread default streams, handle 0 is not the legacy default stream. And a
+        // stream with the number 7 but another handle is not the legacy default stream either.
         assert_eq!(order(&[FIRST, legacy(15, 0)]), None);
         assert_eq!(order(&[FIRST, legacy(7, 0xb)]), None);
     }
 
     #[test]
     fn work_that_nothing_orders_or_that_runs_at_once() {
-        // A GPU that the first stream's work fills does the same.
+        // Nothing orders these streams. They also take turns if the first stream's work fills the GPU.
         assert_eq!(order(&[FIRST, SECOND]), None);
         let pair = found(&[FIRST, Order(0xb, 20), Kernel((14, 0xb, 30, 210, 510))]).unwrap();
         assert!(!pair.takes_turns());
         assert_eq!(pair.order, None);
         assert_eq!(pair.at_once, 200 * US * STEPS);
         assert_eq!(pair.at_most, 100 * US * STEPS);
-        // The second stream's work begins long after the first stream's: something else held it back.
+        // The second stream's work begins long after the first stream's work has ended, so something else held it back.
         assert_eq!(
             order(&[FIRST, Order(0xb, 20), Kernel((14, 0xb, 30, 600, 900))]),
             None

@@ -30,9 +30,12 @@ pub struct Kernels {
     /// Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found.
     pub blocks: Option<Blocks>,
     /// The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or
-    /// if the record does not have the streams of calls.
+    /// if the record does not contain the streams that calls use.
     #[serde(rename = "stream_pair")]
     pub streams: Option<StreamPair>,
+    /// True if `streams` is `None` because there are too many kernels, copies or calls to analyze.
+    #[serde(skip)]
+    pub has_too_many_pieces: bool,
     /// Number of iterations in which kernels should have been recorded but were not, although the GPU was busy.
     #[serde(skip)]
     pub missing: u64,
@@ -158,7 +161,7 @@ pub struct KernelSum {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "KernelSamples")]
 pub struct Samples {
-    /// The number of samples.
+    /// The number of samples, which are windows that opened by themselves.
     #[schemars(extend("unit" = "samples"))]
     pub count: u64,
     /// The number of iterations that each sample was meant to have.

@@ -56,7 +56,7 @@ pub struct Ledger {
     /// The number of iterations that `gpu` is based on.
     #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// The data that `gpu` comes from.
+    /// The data from which `gpu` was computed: CUDA events, or recorded kernels.
     pub gpu_from: Basis,
     /// The time of the GPU by cause, the longest first; empty if it was not measured. The cause `from first work to
     /// last` is time between CUDA events, which includes the gaps between kernels. Idle time is divided by the activity
@@ -99,7 +99,7 @@ impl Ledger {
     }
 }
 
-/// The data that the GPU's ledger comes from.
+/// The data from which the list `gpu` of the ledger was computed: CUDA events, or recorded kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLedgerFrom")]
 pub enum Basis {
@@ -131,7 +131,7 @@ pub struct LedgerDetails {
 /// A cause on which iterations spent time, and that time.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {
-    /// The type of the cause.
+    /// The type of the cause, such as `launch` for calls that launch kernels or graphs.
     pub kind: LedgerKind,
     /// The name of the cause, which is an activity such as a CUDA call. `other` stands for causes that are too small
     /// for a row, and `unknown` for time about which the record has no information.

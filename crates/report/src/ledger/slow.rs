@@ -79,7 +79,7 @@ pub enum CauseKind {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Overlap")]
 pub struct SlowCause {
-    /// The type of the activity.
+    /// The type of the activity, such as `gc` for a garbage collection of Python.
     pub kind: CauseKind,
     /// The name of the activity: of the CUDA call, of the function or range, of the thread that held the GIL, or of the
     /// generation that was collected.

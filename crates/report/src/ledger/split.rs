@@ -78,8 +78,8 @@ impl SampleSums {
         self.total.keys().all(|seen| seen.is_native())
     }
 
-    /// Returns the samples by the cause of the time in which they were taken. Samples without a known cause get the
-    /// cause `Unknown`.
+    /// Returns the numbers of samples by cause (see [`SamplesByCause`]). Samples without a known cause get the cause
+    /// `Unknown`.
     pub(crate) fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
         let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
@@ -98,7 +98,8 @@ impl SampleSums {
     }
 }
 
-/// Samples by the cause of the time in which they were taken, and by the state of the thread.
+/// Numbers of stack samples, by cause and by the state of the thread. The cause of a sample is the one to which the
+/// ledger attributes the host's time around the sample, such as a CUDA call.
 #[derive(Debug)]
 pub(crate) struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
 

@@ -15,7 +15,7 @@ use crate::events::window::Window;
 pub struct Placement {
     /// The number of the GPU, as the driver numbers GPUs.
     pub device: u8,
-    /// The NUMA node of the GPU.
+    /// The number of the GPU's NUMA node.
     #[serde(rename = "gpu_node")]
     pub gpu: u16,
     /// The number of NUMA nodes of the machine.

@@ -95,10 +95,12 @@ pub struct Throttled {
     pub cost: Option<f64>,
 }
 
-/// The time at the start of a window in which the SM clock had not risen yet.
+/// A time at the start of a window in which the SM clock was low, although nothing limited it. The clock rose later in
+/// the window.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct LowClock {
-    /// The time from the start of the window until the SM clock had risen.
+    /// The time from the start of the window until the SM clock had risen. If several windows began with a low clock,
+    /// the longest of these times.
     #[serde(rename = "duration_ns")]
     pub duration: u64,
     /// The mean SM clock before it had risen.

@@ -174,6 +174,7 @@ impl<'a> SecondPass<'a> {
         let mut kernels = self.kernels.finish(iterations, edges.kernels, strings);
         let launches = self.launches.finish();
         let is_counted: Vec<_> = kernels.numbers.iter().map(Option::is_some).collect();
+        kernels.kernels.has_too_many_pieces = self.streams.is_too_much();
         kernels.kernels.streams = self.streams.finish(
             &launches,
             &is_counted,

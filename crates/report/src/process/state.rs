@@ -6,7 +6,7 @@ use tllmprof_record::{Damage, Ended};
 
 use crate::process::Process;
 
-/// The state of a record. Text, JSON, page, exports and exit statuses all use this value.
+/// The state of a record: whole, unfinished or damaged. All outputs and exit statuses of tllmprof use this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -96,7 +96,7 @@ pub struct RecordState {
     /// The time inside windows that tllmprof's recorder itself took on the program's threads.
     #[serde(rename = "own_cost_ns")]
     pub own_cost: u64,
-    /// The number of iterations whose GPU time could not be read.
+    /// The number of GPU times that could not be read. Each is the time of the work of one stream in one iteration.
     #[serde(rename = "gpu_times_lost")]
     pub gpu_lost: u64,
     /// The state of the record: whole, unfinished or damaged.

@@ -30,7 +30,7 @@ pub struct Skew {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SkewStep")]
 pub struct Step {
-    /// The number of the iteration.
+    /// The number of the iteration, which is the same in all compared processes.
     pub n: u64,
     /// The index in `processes` of the process that took longest. If several took equally long, it is one of them.
     pub slowest: usize,

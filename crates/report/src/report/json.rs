@@ -50,9 +50,11 @@ pub struct ReportView<'a> {
     skew: Option<SkewView<'a>>,
     /// A comparison of the collectives of all processes; `null` if fewer than two processes have collectives.
     collectives: Option<ArrivalsView<'a>>,
-    /// The findings about slow iterations. Findings that hold come first, then findings that could not be checked, then
-    /// findings that do not hold. Within each group causes come first, and the cause with the greatest loss is the
-    /// first of them. Empty if no process has iterations.
+    /// The findings about the duration of iterations. Some findings are causes of lost time, others are limits of the
+    /// speed, consequences of causes, or notes on facts that are not faults (see `kind`). Findings that hold come
+    /// first, then findings that could not be checked, then findings that do not hold. Within each of these groups,
+    /// causes come first, and the cause with the greatest loss is the first of them. Empty if no process has
+    /// iterations.
     findings: &'a [Finding],
 }
 

@@ -10,14 +10,15 @@ use crate::events::facts::Facts;
 /// Numbers of GPUs for which the load balance is computed.
 const GPU_COUNTS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
-/// Load balance of the routers of MoE layers, outside windows. A router sends each token to some of a layer's experts.
+/// Load balance of the routers of mixture-of-experts (MoE) layers, outside windows. A router sends each token to some
+/// of a layer's experts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Routing")]
 pub(crate) struct Routing<'a> {
     /// The mean of `max_of_mean` over the layers.
     #[schemars(extend("unit" = "multiple of the mean"))]
     mean: f64,
-    /// The MoE layers, in the order of their numbers.
+    /// The mixture-of-experts (MoE) layers, in the order of their numbers.
     layers: Vec<RoutedLayer<'a>>,
 }
 
@@ -25,7 +26,7 @@ pub(crate) struct Routing<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Layer")]
 struct RoutedLayer<'a> {
-    /// The number of the layer.
+    /// The number of the layer, counted from 0. Layers are numbered in the order in which tllmprof found them.
     layer: u16,
     /// The name of the layer; `null` if it is not known.
     name: Option<&'a str>,

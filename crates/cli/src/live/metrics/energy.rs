@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-/// The longest time that a scrape waits for the counters. NVML needs some milliseconds for eight GPUs. Only the first
-/// scrape may reach this limit, because NVML may still be initializing.
+/// The longest time that a scrape waits for the counters. NVML needs some milliseconds for eight GPUs. The first scrape
+/// may reach this limit, because NVML may still be initializing. Later scrapes reach it only if a GPU does not answer.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// The energy that a GPU has used since its driver was loaded.

@@ -32,7 +32,8 @@ enum Of {
     /// same for a gauge.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
     GaugeSeconds(fn(&ProcessFigures) -> Option<u64>),
-    /// A histogram of iteration times, in seconds, for each phase of the iterations' batches.
+    /// Histograms of iteration times, in seconds. Iterations whose batches have the same phase, such as prefill or
+    /// decode, share one histogram.
     Durations,
     /// The constant 1, with properties of the process as labels.
     Info,
@@ -192,7 +193,8 @@ impl Family {
     }
 }
 
-/// Writes the lines of a histogram for each phase of the iterations' batches.
+/// Writes the lines of the histograms of iteration times. There is one histogram for each phase of batches, such as
+/// prefill or decode.
 fn write_durations(
     out: &mut String,
     name: &str,

@@ -234,7 +234,8 @@ impl<'a> Stacks<'a> {
         let of_library = |function: &&&Function| function.origin == Origin::C;
         let last = self.inner.iter().take_while(of_library).last()?;
         let name = plain(&last.name);
-        // The functions of glibc that do the work of a function of its interface, which has left by a jump.
+        // Some public functions of glibc jump to an internal function, so only the internal function is on the stack.
+        // Return the name of the public function.
         let name = match name {
             "do_system" => "system",
             "spawni" | "spawnix" => "posix_spawn",

@@ -16,7 +16,7 @@ use crate::ranks::arrivals::{
 pub(crate) struct CollectiveSum {
     /// The operation and the library, such as `all-reduce (NCCL)`.
     name: String,
-    /// The number of collectives.
+    /// The number of the process's collectives with this operation and library.
     #[schemars(extend("unit" = "collectives"))]
     count: u64,
     /// The number of collectives that were matched: found on all ranks of their group, in iterations that qualify. The
@@ -58,13 +58,13 @@ pub(crate) struct ArrivalsView<'a> {
     transfer_share: f64,
     /// The groups of ranks that take part in the same collectives.
     groups: Vec<GroupView<'a>>,
-    /// The clock of each host.
+    /// The clock of each host, compared with the clock of a reference host.
     clocks: &'a [HostClock],
     /// The jumps of clocks. Times before and after a jump are aligned separately.
     jumps: &'a [ClockJump],
     /// Notes on the collectives and ranks that are left out, with the reasons.
     notes: &'a [String],
-    /// Figures of each process, in the order of `processes`.
+    /// Sums over the matched collectives of each process, in the order of `processes`.
     ranks: Vec<RankView>,
     /// The iterations in which collectives were matched, in the order of their numbers.
     #[schemars(with = "Vec<StepView>")]
@@ -115,10 +115,10 @@ struct RankView {
     /// The time that the other ranks waited for this rank in the collectives at which it arrived last, summed over
     /// those ranks.
     lost_ns: u64,
-    /// The mean duration of an iteration.
+    /// The mean duration of the iterations with matched collectives, over all ranks, without waits for requests.
     iteration_ns: u64,
-    /// The mean duration that an iteration would have if this rank arrived at each collective together with the last of
-    /// the other ranks.
+    /// The mean duration that these iterations would have if this rank arrived at each collective together with the
+    /// last of the other ranks.
     iteration_without_ns: u64,
     /// The causes of the rank's late arrivals, as times in addition to those of the median rank. The greatest cause
     /// comes first, and the unexplained time last.

@@ -8,7 +8,7 @@ use super::{finds, says, times};
 
 const RULE: &str = "eager-fallback";
 
-/// Returns the calls of an iteration that launches a graph, and 4 kernels beside it.
+/// Returns the calls of an iteration that launches a graph and, outside the graph, 4 kernels.
 fn by_graph(_: u64) -> Vec<Call> {
     let mut calls = times(4, 10 * US, &[(LAUNCH, 0, 5 * US)]);
     calls.extend([(GRAPH, 50 * US, 60 * US), (WAIT, 70 * US, 9_500 * US)]);
@@ -59,7 +59,8 @@ fn batches_that_fit_a_graph_and_run_without_one() {
 
 #[test]
 fn batches_that_fit_no_graph_are_no_fallback() {
-    // Graphs run batches of up to 64 requests, and only three of these are larger than the batches that run without one.
+    // In the first loop, the batches without a graph are larger than all batches with one. In the second loop, only
+    // three batches with a graph are at least as large as those without one.
     let larger = SyntheticLoop {
         requests: |n| if is_eager(n) { 65 } else { requests(n) },
         tokens: Some(|n| if is_eager(n) { 65 } else { requests(n).into() }),
@@ -80,7 +81,8 @@ fn batches_that_fit_no_graph_are_no_fallback() {
         ..server()
     };
     says(few, RULE, Verdict::No);
-    // With speculative decoding the graphs run two tokens of each request, and the others have one.
+    // With speculative decoding, batches with a graph have two tokens of each request, and batches without one have
+    // one.
     let drafts = SyntheticLoop {
         tokens: Some(|n| match is_eager(n) {
             true => requests(n).into(),
@@ -153,7 +155,8 @@ fn iterations_that_capture_a_graph_are_no_fallback() {
 
 #[test]
 fn a_graph_that_is_launched_in_the_iteration_beside_its_own_is_no_fallback() {
-    // In this loop, a thread of its own launches graphs. Now and then it is late, so two are launched in one iteration.
+    // In this loop, a separate thread launches the graphs. Sometimes it launches a graph one iteration late, so that
+    // iteration has two graph launches.
     fn twice(n: u64) -> Vec<Call> {
         let mut calls = by_graph(n);
         calls.insert(5, (GRAPH, 62 * US, 66 * US));
@@ -168,7 +171,8 @@ fn a_graph_that_is_launched_in_the_iteration_beside_its_own_is_no_fallback() {
         ..server()
     };
     says(late, RULE, Verdict::No);
-    // The iteration launches no more than what graphs leave out, so it did not do the graph's work itself.
+    // Here, an iteration without a graph launches only the 4 kernels that other iterations launch outside the graph. So
+    // it did not launch the graph's work itself.
     let beside = SyntheticLoop {
         calls_of: Some(|n| {
             let mut calls = by_graph(n);
@@ -203,8 +207,8 @@ fn a_fallback_that_costs_nothing_is_no_finding() {
 
 #[test]
 fn kernels_that_are_recorded_make_no_iteration_a_slow_one() {
-    // The first 20 iterations have recorded kernels and take twice as long. One of the iterations without a graph is among
-    // them, and is compared with others like it.
+    // The first 20 iterations have recorded kernels and take twice as long. Those of them without a graph are compared
+    // only with iterations that have recorded kernels, too.
     let made = SyntheticLoop {
         kernel_steps: Some(20),
         kernels: vec![(100 * US, 9_500 * US)],
@@ -220,7 +224,7 @@ fn kernels_that_are_recorded_make_no_iteration_a_slow_one() {
 
 #[test]
 fn time_of_the_fallback_is_not_that_of_launches_too() {
-    // Two of three iterations launch 6000 kernels for 60 ms, for most of which the GPU has nothing to do.
+    // Two of three iterations take 60 ms to launch 6000 kernels. The GPU is idle for most of this time.
     let made = SyntheticLoop {
         calls_of: Some(|n| match n % 3 {
             0 => vec![(GRAPH, 0, 10 * US), (WAIT, 20 * US, 9_900 * US)],
@@ -234,7 +238,7 @@ fn time_of_the_fallback_is_not_that_of_launches_too() {
     };
     says(made.clone(), "launch-bound", Verdict::No);
     says(made.clone(), RULE, Verdict::Yes);
-    // Without batches it is not known that these iterations fit a graph.
+    // If the batches are not known, the report cannot know that they fit a graph.
     let unknown = SyntheticLoop {
         tokens: None,
         ..made
