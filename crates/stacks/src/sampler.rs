@@ -422,7 +422,7 @@ impl SamplingThread {
             let what = task.event();
             for one in &self.waiting {
                 if task.files.id != TaskId::Thread(one.thread.number) {
-                    recorder::event(one.start, 0, what);
+                    recorder::event(one.start, 0, task.event_for(what, one.awaited));
                 }
             }
         }
