@@ -107,7 +107,7 @@ impl StringIds {
         self.unwinder.unwind(
             &self.modules,
             asleep.registers,
-            asleep.is_starting_process(),
+            asleep.process_start(),
             addresses,
         );
         self.innermost(addresses)

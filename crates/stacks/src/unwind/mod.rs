@@ -12,6 +12,7 @@ mod rules;
 use tllmprof_platform::ids;
 use tllmprof_platform::peek;
 
+use super::asleep::ProcessStart;
 use super::modules::Modules;
 use calls::{CallInstruction, CallInstructions};
 use rules::{Caller, Cfa, Rules, Saved, UnwindInfo, UnwindRule};
@@ -67,16 +68,18 @@ impl Unwinder {
 
     /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops
     /// at the first function that cannot be determined. For callers, the address is inside the call
-    /// instruction. `starts_process` is true if the thread sleeps in a system call that starts a process.
+    /// instruction. `start` has a value if the thread sleeps in a system call that starts a process.
     pub(crate) fn unwind(
         &mut self,
         modules: &Modules,
         mut registers: Registers,
-        starts_process: bool,
+        start: Option<ProcessStart>,
         frames: &mut Vec<usize>,
     ) {
         self.stack.forget();
-        if starts_process && let Some(caller) = self.caller_of_clone(registers) {
+        if let Some(start) = start
+            && let Some(caller) = self.caller_of_clone(registers, start)
+        {
             frames.push(registers.program_counter);
             registers = caller;
         }
@@ -86,16 +89,20 @@ impl Unwinder {
     /// Returns the registers of the caller of a function of the C library that starts a process. The table for
     /// unwinding says that such a function has no caller, because the new process or thread has none. The function keeps
     /// nothing on the stack.
-    fn caller_of_clone(&mut self, registers: Registers) -> Option<Registers> {
+    fn caller_of_clone(&mut self, registers: Registers, start: ProcessStart) -> Option<Registers> {
         if cfg!(not(target_arch = "x86_64")) {
             return None; // the return address is in a register
         }
-        let address = self.stack.word(registers.stack_pointer)?;
+        let at = registers.stack_pointer;
+        let (address, stack_pointer) = match start {
+            ProcessStart::OnStack => (self.stack.word(at)?, at + WORD),
+            ProcessStart::InRegister(address) => (address, at),
+        };
         self.calls.before(address)?;
         Some(Registers {
             // An address inside the call instruction.
             program_counter: address - 1,
-            stack_pointer: registers.stack_pointer + WORD,
+            stack_pointer,
             frame_pointer: None,
         })
     }
