@@ -186,6 +186,7 @@ pub(crate) fn window_opens() {
     }
     // Threads that launch work for another thread's steps are followed, too.
     recorder::at_launches(iteration_begins);
+    recorder::host_functions::clear();
     IS_OPEN.store(true, Ordering::Release);
 }
 
