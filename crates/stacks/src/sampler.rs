@@ -484,9 +484,13 @@ impl SamplingThread {
             // Python function. No sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
-        let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
-        else {
-            return false;
+        let state = match self.threads[index].scheduled.seen(thread, used, ours) {
+            ThreadActivity::There(state) => state,
+            ThreadActivity::Unread => {
+                warn_unread(thread);
+                return true;
+            }
+            ThreadActivity::Gone => return false,
         };
         let (taken, frame) = match found {
             Ok(found) => found,
@@ -622,6 +626,16 @@ impl SamplingThread {
             asleep,
         };
         (asleep::look(thread.files())? == at).then_some(slept)
+    }
+}
+
+/// Logs once why samples of a followed thread are missing.
+fn warn_unread(thread: Followed) {
+    if thread.place < MAX_THREADS {
+        log::once!(
+            Warn,
+            "TLLMPROF_STACKS: samples are missing: the process has too few free file descriptors"
+        );
     }
 }
 
