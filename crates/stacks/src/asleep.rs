@@ -10,7 +10,7 @@ use tllmprof_platform::peek;
 use tllmprof_recorder::SystemCall;
 
 use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
-use super::unwind::Registers;
+use super::unwind::{ProcessStart, Registers};
 
 /// The state of a sleeping thread as `/proc` reports it: its system call and registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,16 +71,6 @@ impl Asleep {
             _ => Some(ProcessStart::InRegister(self.arguments[0] as usize)),
         }
     }
-}
-
-/// The place of the return address of a function of the C library that starts a process, during its system call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ProcessStart {
-    /// The return address is at the stack pointer.
-    OnStack,
-    /// `vfork` has taken its return address off the stack, because the new process uses the same stack. It keeps the
-    /// address in the register of the first argument.
-    InRegister(usize),
 }
 
 /// Returns true if the flags of a call of `clone` make the caller wait until the new process runs a program of its own.

@@ -12,7 +12,6 @@ mod rules;
 use tllmprof_platform::ids;
 use tllmprof_platform::peek;
 
-use super::asleep::ProcessStart;
 use super::modules::Modules;
 use calls::{CallInstruction, CallInstructions};
 use rules::{Caller, Cfa, Rules, Saved, UnwindInfo, UnwindRule};
@@ -41,6 +40,16 @@ pub(crate) struct Registers {
     pub stack_pointer: usize,
     /// The frame pointer register; `None` if its value is unknown.
     pub frame_pointer: Option<usize>,
+}
+
+/// The place of the return address of a function of the C library that starts a process, during its system call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProcessStart {
+    /// The return address is at the stack pointer.
+    OnStack,
+    /// `vfork` has taken its return address off the stack, because the new process uses the same stack. It keeps the
+    /// address in the register of the first argument.
+    InRegister(usize),
 }
 
 /// A walk along a stack, from given registers outwards.
