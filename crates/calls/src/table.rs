@@ -202,7 +202,8 @@ macro_rules! cuda_calls {
                 [cuStreamWaitEvent cuStreamWaitEvent_ptsz] []
                 { stream: [Word(0), Stream::None] };
             LaunchHostFunc = HostFunction,
-                [cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz] []
+                [cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2 cuLaunchHostFunc_v2_ptsz
+                 cuStreamAddCallback cuStreamAddCallback_ptsz] []
                 { stream: [Word(0), Stream::None] };
         }
     };

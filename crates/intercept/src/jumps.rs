@@ -239,9 +239,9 @@ impl ProcAddresses {
     fn all(&self, name: &str) -> BTreeSet<usize> {
         /// The CUDA versions with which the headers look up the table's functions, and some later
         /// versions.
-        const VERSIONS: [c_int; 16] = [
+        const VERSIONS: [c_int; 17] = [
             2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,
-            12000, 12030, 13000,
+            12000, 12030, 13000, 13010,
         ];
         /// Values of the flags argument: default, legacy default stream, per-thread default stream.
         const FLAGS: [u64; 3] = [0, 1, 2];

@@ -3,43 +3,65 @@
 //! A host function is identified by its address. When a window ends, the stack sampler, which knows the modules of the
 //! process, finds the functions' names and writes them to the record.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
 
 /// Maximum number of different functions that are counted. Further functions are ignored.
 const MAX_FUNCTIONS: usize = 8;
+/// The bits of a [`PLACES`] word that hold the count. The address of a function needs at most 48 bits.
+const COUNT_BITS: u32 = 16;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The addresses of the functions; 0 for a free entry.
+    /// The functions: the address of each, and below it the number of times that it was enqueued since it was last
+    /// taken. 0 for a place that is free. As both are in one word, no count can get to another function.
     #[fork(reset)]
-    static ADDRESSES: [AtomicUsize; MAX_FUNCTIONS] = [const { AtomicUsize::new(0) }; MAX_FUNCTIONS];
-    /// For each function, the number of times that it was enqueued since the last call of [`take`].
-    #[fork(reset)]
-    static COUNTS: [AtomicU32; MAX_FUNCTIONS] = [const { AtomicU32::new(0) }; MAX_FUNCTIONS];
+    static PLACES: [AtomicU64; MAX_FUNCTIONS] = [const { AtomicU64::new(0) }; MAX_FUNCTIONS];
 }
 
 /// Counts the function at `address` once, because the program enqueues it.
 pub fn note(address: usize) {
-    for (known, count) in ADDRESSES.iter().zip(&COUNTS) {
-        let found = known.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
-        if found.is_ok() || found == Err(address) {
-            count.fetch_add(1, Ordering::Relaxed);
-            return;
+    let address = address as u64;
+    if address == 0 || address > u64::MAX >> COUNT_BITS {
+        return;
+    }
+    for place in &PLACES {
+        let mut known = place.load(Ordering::Relaxed);
+        while known == 0 || known >> COUNT_BITS == address {
+            if known & COUNT == COUNT {
+                return;
+            }
+            let next = (address << COUNT_BITS) + (known & COUNT) + 1;
+            match place.compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => known = now,
+            }
         }
     }
 }
 
-/// Calls `each` for each function that was enqueued since the last call of `take`, with the function's address and the
-/// number of times that it was enqueued.
+/// Calls `each` with the address of each function that was enqueued since the last call, and how often it was. Forgets
+/// the functions that were not.
 pub fn take(mut each: impl FnMut(usize, u32)) {
-    for (known, count) in ADDRESSES.iter().zip(&COUNTS) {
-        let count = count.swap(0, Ordering::Relaxed);
+    for place in &PLACES {
+        let known = place.fetch_and(!COUNT, Ordering::Relaxed);
+        let count = (known & COUNT) as u32;
         if count > 0 {
-            each(known.load(Ordering::Relaxed), count);
+            each((known >> COUNT_BITS) as usize, count);
+        } else {
+            // The place stays in use if the function has been enqueued meanwhile.
+            let _ = place.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+}
+
+/// Forgets how often functions were enqueued, because a window opens.
+pub fn clear() {
+    for place in &PLACES {
+        place.fetch_and(!COUNT, Ordering::Relaxed);
     }
 }
 
@@ -47,18 +69,39 @@ pub fn take(mut each: impl FnMut(usize, u32)) {
 mod tests {
     use super::*;
 
+    fn taken() -> Vec<(usize, u32)> {
+        let mut found = Vec::new();
+        take(|address, count| found.push((address, count)));
+        found
+    }
+
     #[test]
     fn functions_are_counted_up_to_a_limit() {
+        note(0);
+        note(usize::MAX);
         for address in 1..=MAX_FUNCTIONS + 2 {
             note(0x1000 * address);
         }
         note(0x2000);
-        let mut found = Vec::new();
-        take(|address, count| found.push((address, count)));
         let expected: Vec<_> = (1..=MAX_FUNCTIONS)
             .map(|address| (0x1000 * address, if address == 2 { 2 } else { 1 }))
             .collect();
-        assert_eq!(found, expected);
-        take(|address, count| panic!("{address:#x} is taken again, {count} times"));
+        assert_eq!(taken(), expected);
+        // What is enqueued between two windows does not count. The next window has no free place for another function.
+        note(0x1000);
+        clear();
+        (0..=COUNT).for_each(|_| note(0x2000));
+        note(0xa000);
+        assert_eq!(taken(), [(0x2000, COUNT as u32)]);
+        // The places of functions that the window has not enqueued are free again.
+        note(0xa000);
+        note(0x2000);
+        assert_eq!(taken(), [(0xa000, 1), (0x2000, 1)]);
+        assert_eq!(taken(), []);
+        assert!(
+            PLACES
+                .iter()
+                .all(|place| place.load(Ordering::Relaxed) == 0)
+        );
     }
 }

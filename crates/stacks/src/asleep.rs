@@ -6,10 +6,11 @@
 
 use std::str::SplitAsciiWhitespace;
 
+use tllmprof_platform::peek;
 use tllmprof_recorder::SystemCall;
 
 use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
-use super::unwind::Registers;
+use super::unwind::{ProcessStart, Registers};
 
 /// The state of a sleeping thread as `/proc` reports it: its system call and registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,21 +59,23 @@ impl Asleep {
         (process > 0).then_some(process)
     }
 
-    /// Returns true if the thread has started a process as `vfork` does, and waits until the new process executes a
-    /// program or exits. Until then, the new process runs in the thread's memory.
-    pub(crate) fn is_starting_process(&self) -> bool {
-        is_start(self.number)
+    /// Returns a value if the thread has started a process, and waits until that runs a program of its own. Until then
+    /// the process runs in the thread's memory. The value says where the system call's function returns to.
+    pub(crate) fn process_start(&self) -> Option<ProcessStart> {
+        if self.call != SystemCall::WaitProcess {
+            return None;
+        }
+        match self.number {
+            libc::SYS_wait4 | libc::SYS_waitid => None,
+            libc::SYS_clone | libc::SYS_clone3 => Some(ProcessStart::OnStack),
+            _ => Some(ProcessStart::InRegister(self.arguments[0] as usize)),
+        }
     }
 }
 
-/// Returns true if the system call starts a process. A thread sleeps in such a call only if it waits for the new
-/// process, as in `vfork`.
-fn is_start(number: i64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if number == libc::SYS_vfork {
-        return true;
-    }
-    matches!(number, libc::SYS_clone | libc::SYS_clone3)
+/// Returns true if the flags of a call of `clone` make the caller wait until the new process runs a program of its own.
+const fn waits_for_start(flags: u64) -> bool {
+    flags & libc::CLONE_VFORK as u64 != 0
 }
 
 /// Returns the state of a sleeping thread, or `None` if the thread runs or the kernel does not
@@ -80,7 +83,16 @@ fn is_start(number: i64) -> bool {
 pub(crate) fn look(thread: TaskFiles) -> Option<Asleep> {
     let mut text = [0; LENGTH];
     let text = files::read(thread, TaskFile::Syscall, &mut text)?;
-    Asleep::parse(str::from_utf8(text).ok()?)
+    let mut found = Asleep::parse(str::from_utf8(text).ok()?)?;
+    if found.number == libc::SYS_clone3 && matches!(thread.id, TaskId::Thread(_)) {
+        // The flags are the first field of the structure to which the first argument points.
+        let mut flags = [0; size_of::<u64>()];
+        let is_read = peek::copy(found.arguments[0] as usize, &mut flags).is_some();
+        if is_read && waits_for_start(u64::from_ne_bytes(flags)) {
+            found.call = SystemCall::WaitProcess;
+        }
+    }
+    Some(found)
 }
 
 /// Returns true if a thread runs or waits for a processor.
@@ -138,6 +150,9 @@ fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, bool) {
         libc::SYS_epoll_pwait => (Call::EpollWait, is_given(fourth)),
         libc::SYS_epoll_pwait2 => (Call::EpollWait, fourth != 0),
         libc::SYS_rt_sigtimedwait => (Call::SignalWait, third != 0),
+        libc::SYS_clone if waits_for_start(first) => (Call::WaitProcess, false),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => (Call::WaitProcess, false),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => (poll, is_given(third)),
         #[cfg(target_arch = "x86_64")]
@@ -166,7 +181,6 @@ fn without_timeout(number: i64) -> SystemCall {
         libc::SYS_accept | libc::SYS_accept4 => Call::Accept,
         libc::SYS_connect => Call::Connect,
         libc::SYS_wait4 | libc::SYS_waitid => Call::WaitProcess,
-        _ if is_start(number) => Call::WaitProcess,
         libc::SYS_ioctl => Call::Ioctl,
         libc::SYS_flock => Call::FileLock,
         libc::SYS_fcntl => Call::FileControl,
@@ -211,6 +225,11 @@ mod tests {
         let of_nothing = "0x0 0x0 0x3 0x4 0x0 0x6";
         assert_eq!(poll(of_nothing), Some((Call::PollNothing, true)));
         assert_eq!(parse(libc::SYS_fsync, none), Some((Call::Fsync, false)));
+        let start = |flags: i32| parse(libc::SYS_clone, &format!("{flags:#x} 0x2 0x3 0x4 0x5 0x6"));
+        let vfork = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        assert_eq!(start(vfork), Some((Call::WaitProcess, false)));
+        let thread = libc::CLONE_VM | libc::CLONE_THREAD;
+        assert_eq!(start(thread), Some((Call::Other, false)));
         assert_eq!(parse(9999, none), Some((Call::Other, false)));
         assert_eq!(parse(-1, ""), Some((Call::PageFault, false)));
         assert_eq!(Asleep::parse("running\n"), None);

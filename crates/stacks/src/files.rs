@@ -1,7 +1,7 @@
 //! Keeps files of `/proc` about threads and child processes open. Each file is opened once in a window (a recorded
-//! interval). If the sampler opened and closed descriptors more often, files that the host (the profiled program) opens
-//! could get descriptor numbers that the host does not expect. No further file is opened once the host could run short
-//! of descriptors.
+//! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
+//! host does not expect. No further file is opened once the host could run short of descriptors. The files of the followed
+//! threads, without which there are no samples, leave fewer descriptors to the host than others.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +29,12 @@ pub(crate) const MAX_OTHERS: usize = 24;
 /// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
 const PLACES: usize = MAIN_THREAD + 1;
-/// The divisor for the share of descriptors that is left to the host. With 4, the host keeps the last quarter of the
-/// descriptors that the process may have (`RLIMIT_NOFILE`). A file that gets one of these descriptors is closed again.
+/// The divisor for the share of descriptors that other files than those of the followed threads leave to the host.
+/// With 4, the host keeps the last quarter of the descriptors that the process may have (`RLIMIT_NOFILE`). A file that
+/// gets one of these descriptors is closed again.
 const PART_OF_HOST: u64 = 4;
+/// Number of descriptors that the files of the followed threads leave to the host.
+const MIN_OF_HOST: u64 = 16;
 
 /// A file in `/proc` about a thread or a process.
 #[derive(Clone, Copy)]
@@ -70,10 +73,10 @@ lifecycle::global! {
     /// The folder with the process's threads.
     #[fork(hold)]
     static THREADS: Lock<Option<OwnFile>> = Lock::new(None);
-    /// True once a file has got one of the descriptors that are left to the host. Until [`close_all`] is called, no
-    /// further file is opened.
+    /// For the files of the followed threads and for others: true once one has got a descriptor that is left to the
+    /// host, or none. Until [`close_all`] is called, no further file of this kind is opened.
     #[fork(reset)]
-    static IS_FULL: AtomicBool = AtomicBool::new(false);
+    static IS_FULL: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 }
 
 lifecycle::at_fork! {
@@ -96,19 +99,42 @@ pub(crate) fn close_all() {
     if let Some(mut folder) = THREADS.lock_for(FORK_TIMEOUT) {
         *folder = None;
     }
-    IS_FULL.store(false, Ordering::Relaxed);
+    for is_full in &IS_FULL {
+        is_full.store(false, Ordering::Relaxed);
+    }
 }
 
-/// Opens a file. Returns `None` if this is not possible, or if the host could run short of descriptors.
-fn open(path: &str) -> Option<OwnFile> {
-    if IS_FULL.load(Ordering::Relaxed) {
+/// Returns true if no further file of the thread or process with the index `place` may be opened.
+pub(crate) fn is_full(place: usize) -> bool {
+    IS_FULL[kind(place)].load(Ordering::Relaxed)
+}
+
+/// Returns the index in [`IS_FULL`] for the files of the thread or process with the index `place`.
+fn kind(place: usize) -> usize {
+    usize::from(place >= MAX_THREADS)
+}
+
+/// Opens a file for the thread or process with the index `place`. Returns `None` if this is not possible, or if the host
+/// could run short of descriptors.
+fn open(place: usize, path: &str) -> Option<OwnFile> {
+    if is_full(place) {
         return None;
     }
-    let file = OwnFile::new(File::open(path).ok()?).ok()?;
-    let number = u64::try_from(file.get()?.as_raw_fd()).ok()?;
-    let is_full = number >= descriptor_limit() / PART_OF_HOST * (PART_OF_HOST - 1);
-    IS_FULL.store(is_full, Ordering::Relaxed);
-    (!is_full).then_some(file)
+    let limit = descriptor_limit();
+    let first_of_host = match place < MAX_THREADS {
+        true => limit.saturating_sub(MIN_OF_HOST),
+        false => limit / PART_OF_HOST * (PART_OF_HOST - 1),
+    };
+    let opened = File::open(path);
+    let file = match opened {
+        Ok(file) => OwnFile::new(file).ok(),
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => None,
+        Err(_) => return None,
+    };
+    let number = file.as_ref().and_then(OwnFile::get).map(AsRawFd::as_raw_fd);
+    let is_full = number.is_none_or(|number| u64::from(number.cast_unsigned()) >= first_of_host);
+    IS_FULL[kind(place)].store(is_full, Ordering::Relaxed);
+    file.filter(|_| !is_full)
 }
 
 /// Returns the number of descriptors that the process may have; `u64::MAX` if it is not known.
@@ -139,7 +165,7 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
             TaskId::Process(number) => format!("/proc/{number}/task/{number}"),
         };
         let path = format!("{folder}/{}", NAMES[of as usize]);
-        *file = open(&path);
+        *file = open(task.place, &path);
     }
     let length = file.as_ref()?.get()?.read_at(text, 0).ok()?;
     text.get(..length)
@@ -150,7 +176,7 @@ pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Op
 pub(crate) fn each_thread(mut each: impl FnMut(i32) -> ControlFlow<()>) -> Option<()> {
     let mut folder = THREADS.lock_for(FORK_TIMEOUT)?;
     if folder.is_none() {
-        *folder = open("/proc/self/task");
+        *folder = open(MAIN_THREAD, "/proc/self/task");
     }
     let descriptor = folder.as_ref()?.get()?.as_raw_fd();
     // SAFETY: the call takes only numbers.
@@ -194,6 +220,11 @@ fn numbers(mut entries: &[u8]) -> impl Iterator<Item = i32> {
         let name = name.split(|byte| *byte == 0).next()?;
         str::from_utf8(name).ok()?.parse().ok()
     })
+}
+
+#[cfg(test)]
+pub(crate) fn set_full(place: usize) {
+    IS_FULL[kind(place)].store(true, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -253,11 +284,12 @@ mod tests {
     }
 
     fn check_the_last_descriptors() {
-        let task = TaskFiles {
-            place: 0,
-            id: TaskId::Thread(ids::thread()),
+        let is_read = |place| {
+            let id = TaskId::Thread(ids::thread());
+            let task = TaskFiles { place, id };
+            read(task, TaskFile::Stat, &mut [0; LENGTH]).is_some()
         };
-        let is_read = || read(task, TaskFile::Stat, &mut [0; LENGTH]).is_some();
+        let (followed, other) = (0, MAX_THREADS);
         let limit = |soft| {
             let mut limits = libc::rlimit {
                 rlim_cur: 0,
@@ -271,16 +303,33 @@ mod tests {
             }
         };
         assert_eq!(limit(200), 0);
-        assert!(is_read());
+        assert!(is_read(followed) && is_read(other));
         close_all();
         // The program opens most of the descriptors that it may have.
-        let hosts: Vec<_> = (0..160).map(|_| File::open("/dev/null").unwrap()).collect();
-        assert!(!is_read() && !is_open(0));
+        let host = || File::open("/dev/null").unwrap();
+        let mut hosts: Vec<_> = (0..160).map(|_| host()).collect();
+        assert!(!is_read(other) && !is_open(other));
+        assert!(is_read(followed) && !is_full(followed) && is_full(other));
+        close_all();
+        hosts.extend((0..25).map(|_| host()));
+        assert!(!is_read(followed) && !is_open(followed) && is_full(followed));
         drop(hosts);
         // No file is opened before the window ends, although descriptors are free again.
-        assert!(!is_read());
+        assert!(!is_read(followed));
         close_all();
-        assert!(is_read());
+        assert!(is_read(followed) && is_read(other));
+        close_all();
+        // With a low limit there is room for the followed threads only.
+        assert_eq!(limit(85), 0);
+        assert!(is_read(followed) && !is_read(other));
+        close_all();
+        // A program that has no descriptor left is the same.
+        let mut hosts = Vec::new();
+        while let Ok(file) = File::open("/dev/null") {
+            hosts.push(file);
+        }
+        assert!(!is_read(followed) && is_full(followed));
+        drop(hosts);
         close_all();
     }
 

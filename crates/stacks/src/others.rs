@@ -32,6 +32,8 @@ const MAX_CHILDREN: usize = MAX_OTHERS / 2;
 const MAX_CHILDREN_IN_ALL: usize = 256;
 /// The most threads and processes that are selected at a sample.
 const MAX_SELECTED: usize = 4;
+/// The most processes that are selected because a waiting thread waits for their ends.
+const MAX_AWAITED: usize = MAX_SELECTED / 2;
 /// The longest time since the previous sample of a wait, in sampling periods. After a longer time, the processor time
 /// that a thread has used since that sample does not show if the thread is busy now.
 const MAX_PERIODS: u64 = 4;
@@ -50,8 +52,8 @@ struct OtherTask {
     name: Option<StringId>,
     /// The process that has started the task; `None` if this process has started it, and for threads.
     parent: Option<TaskId>,
-    /// True if a waiting thread waits for the end of this process, or of one that has started it.
-    is_awaited: bool,
+    /// The process for whose end a waiting thread waits, if that is this process or one that has started it.
+    awaited: Option<i32>,
 }
 
 /// All observed threads and processes.
@@ -78,7 +80,8 @@ pub(crate) struct SelectedTask {
     /// True if the task used a processor for at least half of the time since the previous sample of a wait.
     was_busy: bool,
     has_run: bool,
-    is_awaited: bool,
+    /// The process for whose end a waiting thread waits, if that is this process or one that has started it.
+    awaited: Option<i32>,
 }
 
 /// Returns true if another thread or a child process can end a wait in this system call.
@@ -170,18 +173,18 @@ impl OtherTasks {
             .iter()
             .map(|(_, index)| *index)
             .filter(|index| Some(*index) != busiest);
-        let is_awaited = |index: &usize| self.tasks[*index].is_awaited;
-        // The awaited processes stay in the order of the list, in which a process comes after the one that has started
-        // it.
-        let awaited = (0..self.tasks.len()).filter(is_awaited);
+        let awaited = self.innermost_awaited();
         let others = busiest.into_iter().chain(often);
-        let others = others.filter(|index| !is_awaited(index));
-        let selected: Vec<_> = awaited.chain(others).take(MAX_SELECTED).collect();
+        let others = others.filter(|index| !awaited.contains(index));
+        let others = others.take(MAX_SELECTED - awaited.len());
+        // The processes that the report names come last.
+        let selected: Vec<_> = others.chain(awaited.iter().copied()).collect();
         selected
             .into_iter()
             .filter_map(|index| {
                 let task = &mut self.tasks[index];
-                (task.is_awaited || task.runs > 0 || task.ran > 0).then(|| task.select(recent))
+                (awaited.contains(&index) || task.runs > 0 || task.ran > 0)
+                    .then(|| task.select(recent))
             })
             .collect()
     }
@@ -191,15 +194,28 @@ impl OtherTasks {
     fn mark(&mut self, awaited: &[i32]) {
         let mut marked: Vec<_> = awaited
             .iter()
-            .map(|number| TaskId::Process(*number))
+            .map(|number| (TaskId::Process(*number), *number))
             .collect();
         for task in &mut self.tasks {
-            let is_one = |id: TaskId| marked.contains(&id);
-            task.is_awaited = is_one(task.files.id) || task.parent.is_some_and(is_one);
-            if task.is_awaited {
-                marked.push(task.files.id);
+            let id = task.files.id;
+            let mut known = marked.iter();
+            let known = known.find(|(marked, _)| *marked == id || Some(*marked) == task.parent);
+            task.awaited = known.map(|(_, awaited)| *awaited);
+            marked.extend(task.awaited.map(|awaited| (id, awaited)));
+        }
+    }
+
+    /// Returns the indices of the processes that the report names: for each awaited process, the last one in `tasks`
+    /// that it has started, or the process itself.
+    fn innermost_awaited(&self) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        for (index, task) in self.tasks.iter().enumerate().rev() {
+            let is_known = |known: &usize| self.tasks[*known].awaited == task.awaited;
+            if task.awaited.is_some() && found.len() < MAX_AWAITED && !found.iter().any(is_known) {
+                found.push(index);
             }
         }
+        found
     }
 
     /// Starts to observe the threads of the process that have used the most processor time since the previous search.
@@ -299,7 +315,7 @@ impl OtherTasks {
             runs: 0,
             name: None,
             parent,
-            is_awaited: false,
+            awaited: None,
         });
         Some(files)
     }
@@ -321,8 +337,8 @@ impl OtherTask {
     /// Returns the data of this task, which has been selected at a sample. `since` is the time since the previous
     /// sample of a wait, if that sample was recent.
     fn select(&mut self, since: Option<Duration>) -> SelectedTask {
-        if self.is_awaited {
-            // A process gets another name when it runs another program, as a shell does for its last command.
+        if let TaskId::Process(_) = self.files.id {
+            // A process gets another name when it runs another program: at first it has the name of its parent.
             self.name = None;
         }
         SelectedTask {
@@ -331,13 +347,14 @@ impl OtherTask {
             used: self.used,
             was_busy: since.is_some_and(|since| 2 * u128::from(self.ran) >= since.as_nanos()),
             has_run: self.ran > 0,
-            is_awaited: self.is_awaited,
+            awaited: self.awaited,
         }
     }
 }
 
 impl SelectedTask {
-    /// Returns the event about the task, which is written at the end of a sample.
+    /// Returns the event about the task, which is written at the end of a sample. It is the event for a thread that does
+    /// not wait for the end of a process.
     pub(crate) fn event(&self) -> What {
         let now = self.files.id.processor_time();
         let ran = self.was_busy || now.is_some_and(|now| now > self.used);
@@ -354,11 +371,19 @@ impl SelectedTask {
             task,
             is_busy,
             has_run: self.has_run,
-            is_awaited: self.is_awaited,
+            is_awaited: false,
             call,
             name: self.name,
             id: id.cast_unsigned(),
         }
+    }
+
+    /// Returns the event `what` about the task for a thread that waits for the end of the process `awaited`.
+    pub(crate) fn event_for(&self, mut what: What, awaited: Option<i32>) -> What {
+        if let What::Meanwhile { is_awaited, .. } = &mut what {
+            *is_awaited = awaited.is_some() && self.awaited == awaited;
+        }
+        what
     }
 }
 
@@ -440,54 +465,59 @@ mod tests {
         files::close_all();
     }
 
+    fn is_marked(what: What) -> bool {
+        matches!(
+            what,
+            What::Meanwhile {
+                task: Task::Child,
+                is_awaited: true,
+                ..
+            }
+        )
+    }
+
     #[test]
-    fn an_awaited_child_is_named_by_what_it_runs_and_what_that_has_started() {
+    fn a_thread_gets_the_innermost_process_of_the_child_that_it_awaits() {
         let _alone = alone();
         let mut tasks = OtherTasks::new(Duration::from_millis(5));
-        // This child is not awaited.
-        let mut other = shell("exec cat");
-        // The shell waits for `sleep`, so `sleep` runs in a process of its own, not in place of the shell.
-        let mut child = shell("sleep 100 & wait");
-        let number = child.id().cast_signed();
-        let found = loop {
-            let selected = tasks.look(&[this_thread()], &[number], false);
-            let awaited = selected.iter().filter(|task| task.is_awaited);
-            let found: Vec<_> = awaited.map(|task| (task.files, task.event())).collect();
+        // The shells wait for their own children, so they do not run these in their own place.
+        let script = "sh -c 'sh -c \"sleep 100 & wait\" & wait' & wait";
+        let mut children = [shell(script), shell(script)];
+        let numbers = children.each_ref().map(|child| child.id().cast_signed());
+        let is_sleep = |task: &SelectedTask| {
             let mut text = [0; LENGTH];
-            let last = found.last();
-            let last = last.and_then(|(files, _)| files::read(*files, TaskFile::Comm, &mut text));
-            if found.len() == 2 && last == Some(b"sleep\n") {
+            files::read(task.files, TaskFile::Comm, &mut text) == Some(b"sleep\n")
+        };
+        let found = loop {
+            let selected = tasks.look(&[this_thread()], &numbers, false);
+            let awaited = selected.iter().filter(|task| task.awaited.is_some());
+            let found: Vec<_> = awaited.filter(|task| is_sleep(task)).copied().collect();
+            if found.len() == 2 {
+                let last = &selected[selected.len() - 2..];
+                assert!(last.iter().all(is_sleep), "{selected:?}");
                 break found;
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let ids = found.iter().map(|(files, _)| files.id);
-        let [first, last] = ids.collect::<Vec<_>>()[..] else {
-            panic!("{found:?}");
-        };
-        assert_eq!(first, TaskId::Process(number));
-        assert_ne!(last, TaskId::Process(other.id().cast_signed()));
-        let is_awaited = |(_, what): &(_, What)| {
-            matches!(
-                what,
-                What::Meanwhile {
-                    task: Task::Child,
-                    is_awaited: true,
-                    ..
-                }
-            )
-        };
-        assert!(found.iter().all(is_awaited), "{found:?}");
-        let TaskId::Process(last) = last else {
-            panic!("{found:?}");
-        };
-        // SAFETY: the call takes only numbers. The process is the shell's child, and the shell waits for it.
-        assert_eq!(unsafe { libc::kill(last, libc::SIGKILL) }, 0);
-        child.wait().unwrap();
+        for task in &found {
+            let marks = |awaited| is_marked(task.event_for(task.event(), awaited));
+            let of = numbers.map(|number| marks(Some(number)));
+            assert!(of[0] != of[1], "{found:?}");
+            assert!(!marks(None) && !marks(Some(1)));
+        }
+        assert_ne!(found[0].awaited, found[1].awaited);
+        for task in &found {
+            let TaskId::Process(number) = task.files.id else {
+                panic!("{found:?}");
+            };
+            // SAFETY: the call takes only numbers. The process is a shell's child, and the shell waits for it.
+            assert_eq!(unsafe { libc::kill(number, libc::SIGKILL) }, 0);
+        }
+        for child in &mut children {
+            child.wait().unwrap();
+        }
         let selected = tasks.look(&[this_thread()], &[], false);
-        assert!(selected.iter().all(|task| !task.is_awaited));
-        other.kill().unwrap();
-        other.wait().unwrap();
+        assert!(selected.iter().all(|task| task.awaited.is_none()));
         files::close_all();
     }
 

@@ -107,7 +107,7 @@ impl StringIds {
         self.unwinder.unwind(
             &self.modules,
             asleep.registers,
-            asleep.is_starting_process(),
+            asleep.process_start(),
             addresses,
         );
         self.innermost(addresses)
@@ -186,6 +186,7 @@ pub(crate) fn window_opens() {
     }
     // Threads that launch work for another thread's steps are followed, too.
     recorder::at_launches(iteration_begins);
+    recorder::host_functions::clear();
     IS_OPEN.store(true, Ordering::Release);
 }
 
@@ -422,7 +423,7 @@ impl SamplingThread {
             let what = task.event();
             for one in &self.waiting {
                 if task.files.id != TaskId::Thread(one.thread.number) {
-                    recorder::event(one.start, 0, what);
+                    recorder::event(one.start, 0, task.event_for(what, one.awaited));
                 }
             }
         }
@@ -483,9 +484,13 @@ impl SamplingThread {
             // Python function. No sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
-        let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
-        else {
-            return false;
+        let state = match self.threads[index].scheduled.seen(thread, used, ours) {
+            ThreadActivity::There(state) => state,
+            ThreadActivity::Unread => {
+                warn_unread(thread);
+                return true;
+            }
+            ThreadActivity::Gone => return false,
         };
         let (taken, frame) = match found {
             Ok(found) => found,
@@ -621,6 +626,16 @@ impl SamplingThread {
             asleep,
         };
         (asleep::look(thread.files())? == at).then_some(slept)
+    }
+}
+
+/// Logs once why samples of a followed thread are missing.
+fn warn_unread(thread: Followed) {
+    if thread.place < MAX_THREADS {
+        log::once!(
+            Warn,
+            "TLLMPROF_STACKS: samples are missing: the process has too few free file descriptors"
+        );
     }
 }
 

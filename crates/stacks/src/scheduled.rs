@@ -16,6 +16,8 @@ use super::followed::Followed;
 pub(crate) enum ThreadActivity {
     /// The thread exists. Its state is `None` if it could not be read.
     There(Option<ThreadState>),
+    /// The thread exists. Its state cannot be read, because no further file may be opened.
+    Unread,
     /// The thread has ended.
     Gone,
 }
@@ -59,6 +61,10 @@ impl Scheduled {
         let ran = u128::from(now.saturating_sub(self.used));
         let ran_mostly = 2 * ran > at.duration_since(self.at).as_nanos();
         (self.at, self.used) = (at, now);
+        // If only the samples at which the thread runs could be taken, their share would say nothing. So none is taken.
+        if files::is_full(thread.place) && look(thread).is_none() {
+            return ThreadActivity::Unread;
+        }
         if now > used {
             return ThreadActivity::There(Some(ThreadState::Running));
         }
@@ -121,6 +127,23 @@ mod tests {
         let own = std::fs::read("/proc/thread-self/stat").unwrap();
         let (letter, processor) = parse(&own).unwrap();
         assert!(letter == b'R' && processor >= 0);
+    }
+
+    #[test]
+    fn a_thread_whose_state_may_not_be_read_is_not_said_to_run() {
+        let _alone = alone();
+        let thread = Followed {
+            place: 0,
+            number: ids::thread(),
+            target: None,
+        };
+        let mut scheduled = Scheduled::begin(thread).unwrap();
+        let mut see = || scheduled.seen(thread, 0, 0);
+        files::set_full(thread.place);
+        assert_eq!(see(), ThreadActivity::Unread);
+        files::close_all();
+        assert_eq!(see(), ThreadActivity::There(Some(ThreadState::Running)));
+        files::close_all();
     }
 
     #[test]

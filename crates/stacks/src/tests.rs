@@ -70,8 +70,8 @@ fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
             continue;
         };
         frames.clear();
-        let starts_process = found.is_starting_process();
-        unwinder.unwind(&modules, found.registers, starts_process, &mut frames);
+        let start = found.process_start();
+        unwinder.unwind(&modules, found.registers, start, &mut frames);
         if asleep::look(followed.files()) == Some(found) {
             break;
         }
@@ -154,6 +154,72 @@ extern "C" fn starts_process() {
 fn the_callers_of_the_start_of_a_process_are_found() {
     let found = functions_of(starts_process, SystemCall::WaitProcess);
     assert!(has_pair(&found, starts_process), "{found:x?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vfork {
+    use core::arch::global_asm;
+    use core::ffi::{c_char, c_int};
+
+    use super::*;
+
+    // Starts a child process with `vfork`. The child only opens the file whose path is the argument, and ends. The
+    // function returns the number of the child.
+    global_asm!(
+        ".pushsection .text",
+        ".globl tllmprof_starts_by_vfork",
+        ".hidden tllmprof_starts_by_vfork",
+        ".type tllmprof_starts_by_vfork, @function",
+        "tllmprof_starts_by_vfork:",
+        ".cfi_startproc",
+        "push rbx",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbx, -16",
+        "mov rbx, rdi",
+        "call vfork@PLT",
+        "test eax, eax",
+        "jnz 2f",
+        "mov eax, 2",
+        "mov rdi, rbx",
+        "xor esi, esi",
+        "syscall",
+        "mov eax, 60",
+        "xor edi, edi",
+        "syscall",
+        "2:",
+        "pop rbx",
+        ".cfi_def_cfa_offset 8",
+        "ret",
+        ".cfi_endproc",
+        ".size tllmprof_starts_by_vfork, . - tllmprof_starts_by_vfork",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn tllmprof_starts_by_vfork(path: *const c_char) -> c_int;
+    }
+
+    #[inline(never)]
+    extern "C" fn starts_by_vfork() {
+        let path = std::ffi::CString::new(pipe().into_os_string().into_encoded_bytes()).unwrap();
+        let mut status = 0;
+        // SAFETY: the path lives longer than the calls. The child uses only its registers, and makes two system calls.
+        unsafe {
+            assert_eq!(libc::mkfifo(path.as_ptr(), 0o600), 0);
+            let number = tllmprof_starts_by_vfork(path.as_ptr());
+            assert!(number > 0);
+            assert_eq!(libc::waitpid(number, &raw mut status, 0), number);
+        }
+        std::fs::remove_file(pipe()).unwrap();
+    }
+
+    #[test]
+    fn the_callers_of_vfork_are_found() {
+        let found = functions_of(starts_by_vfork, SystemCall::WaitProcess);
+        let start = tllmprof_starts_by_vfork as unsafe extern "C" fn(_) -> _ as usize;
+        assert_eq!(found.get(1), Some(&start), "{found:x?}");
+        assert!(has_pair(&found, starts_by_vfork), "{found:x?}");
+    }
 }
 
 #[inline(never)]

@@ -42,6 +42,16 @@ pub(crate) struct Registers {
     pub frame_pointer: Option<usize>,
 }
 
+/// The place of the return address of a function of the C library that starts a process, during its system call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProcessStart {
+    /// The return address is at the stack pointer.
+    OnStack,
+    /// `vfork` has taken its return address off the stack, because the new process uses the same stack. It keeps the
+    /// address in the register of the first argument.
+    InRegister(usize),
+}
+
 /// A walk along a stack, from given registers outwards.
 struct Walk<'a> {
     unwinder: &'a mut Unwinder,
@@ -67,16 +77,18 @@ impl Unwinder {
 
     /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops
     /// at the first function that cannot be determined. For callers, the address is inside the call
-    /// instruction. `starts_process` is true if the thread sleeps in a system call that starts a process.
+    /// instruction. `start` has a value if the thread sleeps in a system call that starts a process.
     pub(crate) fn unwind(
         &mut self,
         modules: &Modules,
         mut registers: Registers,
-        starts_process: bool,
+        start: Option<ProcessStart>,
         frames: &mut Vec<usize>,
     ) {
         self.stack.forget();
-        if starts_process && let Some(caller) = self.caller_of_clone(registers) {
+        if let Some(start) = start
+            && let Some(caller) = self.caller_of_clone(registers, start)
+        {
             frames.push(registers.program_counter);
             registers = caller;
         }
@@ -86,16 +98,20 @@ impl Unwinder {
     /// Returns the registers of the caller of a function of the C library that starts a process. The table for
     /// unwinding says that such a function has no caller, because the new process or thread has none. The function keeps
     /// nothing on the stack.
-    fn caller_of_clone(&mut self, registers: Registers) -> Option<Registers> {
+    fn caller_of_clone(&mut self, registers: Registers, start: ProcessStart) -> Option<Registers> {
         if cfg!(not(target_arch = "x86_64")) {
             return None; // the return address is in a register
         }
-        let address = self.stack.word(registers.stack_pointer)?;
+        let at = registers.stack_pointer;
+        let (address, stack_pointer) = match start {
+            ProcessStart::OnStack => (self.stack.word(at)?, at + WORD),
+            ProcessStart::InRegister(address) => (address, at),
+        };
         self.calls.before(address)?;
         Some(Registers {
             // An address inside the call instruction.
             program_counter: address - 1,
-            stack_pointer: registers.stack_pointer + WORD,
+            stack_pointer,
             frame_pointer: None,
         })
     }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_record::{Clock, Event, StringId, Strings, Taken, ThreadState, What};
+use tllmprof_record::{Clock, Event, NO_STRING, StringId, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
 use super::spans::Span;
@@ -35,6 +35,8 @@ pub const ENOUGH: u64 = 200;
 const MAX_SAMPLES: usize = 1 << 20;
 /// Beginning of the names of the functions of a CUDA runtime that is linked statically.
 const STATIC_RUNTIME: &str = "libcudart_static_";
+/// The name in the record of all code that is in no module.
+const NO_MODULE: &str = "[no module]";
 /// Maximum number of tasks (other threads and child processes) whose states are stored for one sample of a waiting
 /// thread.
 const MAX_TASKS: usize = 8;
@@ -234,7 +236,8 @@ impl RawStacks {
 }
 
 /// Returns the labels of the program's host functions, the one that was enqueued most often first. A function of the CUDA
-/// runtime is left out: it calls one of the program that is not known.
+/// runtime is left out: it calls one of the program that is not known. So are functions without a name, and code that is
+/// in no module.
 fn host_functions(
     counts: &HashMap<StringId, u64>,
     facts: &Facts,
@@ -243,7 +246,11 @@ fn host_functions(
     let mut modules = Modules::new(facts);
     let mut by_label: HashMap<String, u64> = HashMap::new();
     for (name, count) in counts {
-        let function = modules.function(strings.get(*name));
+        let text = strings.get(*name);
+        if *name == NO_STRING || text == NO_MODULE {
+            continue;
+        }
+        let function = modules.function(text);
         if function.origin != Origin::Driver && !function.name.starts_with(STATIC_RUNTIME) {
             *by_label.entry(function.label).or_default() += count;
         }

@@ -124,11 +124,12 @@ fn a_gpu_that_waits_for_host_functions() {
         calls: vec![(LAUNCH, 0, 5 * US), enqueues, (WAIT, 10 * US, 9500 * US)],
         gpu,
         kernels,
-        // The runtime calls a function of the program that is not known.
+        // The runtime calls a function of the program that is not known. Code outside modules has no name.
         host_functions: vec![
             ("/opt/server+0x1200", 30),
             ("/usr/lib/libcudart.so.12+0x9", 60),
             ("/opt/server+0x2400", 40),
+            ("[no module]", 90),
         ],
         ..SyntheticLoop::default()
     };
