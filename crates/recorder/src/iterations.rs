@@ -155,8 +155,8 @@ fn end(counts: bool, cut: bool) {
     }
 }
 
-/// Drops the open span of time, which was recorded while no step was known. From here on iterations are
-/// recorded instead.
+/// Drops the span of time that was recorded as long as it was not known which calls begin an iteration. From here on
+/// iterations are recorded instead.
 pub fn span_is_replaced() {
     end(false, false);
     flight::forget_span();

@@ -16,7 +16,8 @@ use super::rank::Rank;
 /// to open or close windows there.
 pub struct Place<'a> {
     pub point: Point,
-    /// The rule for a step, and the rank if there is one, formatted for messages.
+    /// The rule by which iterations are counted (such as `cudaGraphLaunch`) and the rank if there is one, for messages
+    /// that say "iterations by …".
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
     /// The reason that the log gives if the window opens late.

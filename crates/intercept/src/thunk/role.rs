@@ -76,7 +76,8 @@ impl Role {
         }
     }
 
-    /// Returns the properties of a function with this role if it is [`Simple`], or else `None`.
+    /// Returns the properties of a driver call that has this role, if the call enqueues work or waits, and its stream is
+    /// one of its arguments or it has none. Returns `None` for all other functions.
     pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;

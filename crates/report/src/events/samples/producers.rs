@@ -20,8 +20,9 @@ use crate::events::facts::{Facts, name};
 /// Minimum share of a wait's samples, as a fraction, in which a task must be at work for the wait to count as a wait
 /// for this task.
 const MIN_AT_WORK: f64 = 0.5;
-/// Minimum share of the samples of all waits in a function, as a fraction, in which a task must be at work. This
-/// minimum excludes a task that has nothing to do with the waits and is at work only in short bursts.
+/// Minimum share of the samples of all waits in the same function, as a fraction, in which a task must be at work for any
+/// of these waits to count as a wait for this task. A task that is at work only in short bursts has nothing to do with
+/// the waits.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
 /// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits without the first
 /// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
