@@ -262,7 +262,7 @@ fn a_program_in_a_container_is_captured_exactly_and_nothing_is_left_there() {
             "{how}: {}",
             attached.out()
         );
-        let hooked = "65 of 65 functions of the driver are hooked";
+        let hooked = "66 of 66 functions of the driver are hooked";
         assert!(attached.err().contains(hooked), "{how}: {}", attached.err());
         assert_eq!(host.state().as_deref(), Some("armed"), "{how}");
         host.succeeds("capture PID --steps 5");
