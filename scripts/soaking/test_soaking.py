@@ -122,6 +122,15 @@ class Programs(unittest.TestCase):
         child.wait()
         self.assertIsNone(watch.read(child.pid))
 
+    def test_one_that_has_closed_its_descriptors_is_ending(self):
+        closes = "import os, signal; os.write(1, b'x'); os.closerange(0, 64); signal.pause()"
+        with subprocess.Popen([sys.executable, "-c", closes], stdout=subprocess.PIPE) as child:
+            self.assertEqual(child.stdout.read(), b"x")
+            while os.listdir(f"/proc/{child.pid}/fd"):
+                pass
+            self.assertIsNone(watch.read(child.pid))
+            child.kill()
+
     def test_a_time_that_is_none_is_refused(self):
         with self.assertRaises(SystemExit) as refused, contextlib.redirect_stderr(io.StringIO()):
             main.options("", ["--hours", "0"])

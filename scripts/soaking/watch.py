@@ -48,19 +48,21 @@ def unreclaimable(path, count):
 
 
 def read(pid):
-    """Returns {kind: reading} for a process, or None if the process has ended."""
+    """Returns {kind: reading} for a process, or None if the process has ended or is ending. A process that is ending has
+    closed its descriptors, and its memory is being freed, before it counts as ended."""
     try:
         mapped = mappings(pid)
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
         # Memory that several processes share is counted in full. The proportional share (PSS) would change whenever
         # another process starts or ends.
         counts = [(path, count) for path, count in mapped if not is_record(path)]
         return {
             MEMORY: sum(count["Anonymous"] for _, count in counts),
             RESIDENT: sum(unreclaimable(path, count) for path, count in counts),
-            DESCRIPTORS: len(os.listdir(f"/proc/{pid}/fd")),
+            DESCRIPTORS: descriptors,
             THREADS: len(os.listdir(f"/proc/{pid}/task")),
             MAPPINGS: len(mapped),
-        } if mapped else None
+        } if mapped and descriptors else None
     except (OSError, KeyError):
         return None
 
