@@ -2,7 +2,7 @@
 //! torch.compile's compiler show.
 
 use super::Judgement;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, MAX_NAMED, first_numbers};
 use super::ledger::{MIN_SHARE_OF_SLOW, within};
 use super::recompiles::Recompiles;
 use crate::events::facts::CallCount;
@@ -21,8 +21,6 @@ const MIN_SHARE: f64 = 0.005;
 /// Minimum share of the time that compilation must cost for a finding, as a fraction, if it explains at least
 /// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_SHARE: f64 = 0.001;
-/// Maximum number of iterations, and of functions, that the text of the finding names.
-const MAX_NAMED: usize = 4;
 
 pub(super) fn when() -> String {
     format!(
@@ -82,7 +80,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         "{} in {} of {all} iterations ({}), {cost}{}",
         activity(one, &steps, &recompiles),
         steps.len(),
-        numbers(&steps),
+        first_numbers(steps.iter().map(|iteration| iteration.n)),
         called_in(one, &recompiles)
     );
     let explains = share >= MIN_EXPLAINING_SHARE && of_slow >= MIN_SHARE_OF_SLOW;
@@ -124,16 +122,6 @@ fn functions(one: &Evidence<'_>) -> String {
     calls.sort_by_key(|call| std::cmp::Reverse(call.total));
     let names = calls.iter().take(MAX_NAMED).map(|call| &*call.name);
     names.collect::<Vec<_>>().join(", ")
-}
-
-/// Returns the numbers of the iterations in `steps` as text. At most [`MAX_NAMED`] numbers are listed.
-fn numbers(steps: &[&Iteration]) -> String {
-    let numbers = steps.iter().take(MAX_NAMED);
-    let mut numbers: Vec<_> = numbers.map(|iteration| iteration.n.to_string()).collect();
-    if steps.len() > MAX_NAMED {
-        numbers.push("…".to_owned());
-    }
-    numbers.join(", ")
 }
 
 /// Returns text that names the function that calls torch.compile's code. If that function is not known, the text names

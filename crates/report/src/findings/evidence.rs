@@ -20,6 +20,9 @@ use crate::numbers::units::Share;
 use crate::process::Process;
 use crate::process::gpu::Busy;
 
+/// Maximum number of iterations, sizes or functions that the text of a finding names one by one.
+pub(super) const MAX_NAMED: usize = 4;
+
 /// Minimum number of iterations for high confidence in a finding.
 const MANY_ITERATIONS: u64 = 30;
 
@@ -407,4 +410,14 @@ pub(crate) struct Lost {
     pub hit: u64,
     /// The share of this cause in the total time by which slow iterations exceed the median, as a fraction.
     pub of_slow: f64,
+}
+
+/// Returns the first of some numbers as text, with an ellipsis if there are more than [`MAX_NAMED`].
+pub(super) fn first_numbers(numbers: impl Iterator<Item = u64>) -> String {
+    let numbers = numbers.take(MAX_NAMED + 1);
+    let mut numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
+    if let Some(last) = numbers.get_mut(MAX_NAMED) {
+        "…".clone_into(last);
+    }
+    numbers.join(", ")
 }

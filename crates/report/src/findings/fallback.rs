@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tllmprof_record::{Batch, Phase};
 
 use super::Judgement;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, first_numbers};
 use super::ledger::MIN_SHARE_OF_SLOW;
 use super::recompiles::Recompiles;
 use crate::events::iteration::Iteration;
@@ -31,9 +31,6 @@ const MIN_SHARE: f64 = 0.005;
 /// iterations, if these iterations explain at least [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed
 /// the median.
 const MIN_EXPLAINING_SHARE: f64 = 0.001;
-/// Maximum number of iterations, and of batch sizes, that the text of the finding names.
-const MAX_NAMED: usize = 4;
-
 pub(super) fn when() -> String {
     format!(
         "at least {MIN_EACH} decode iterations launch no graph, although graphs, before and in at least {MIN_EACH} iterations, ran \
@@ -76,8 +73,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
          batches of up to {largest}; they take {}, iterations of such batches with a graph {}: {} of the time",
         fallbacks.len(),
         decodes.len(),
-        first(fallbacks.iter().map(|one| one.iteration.n)),
-        first(sizes(&fallbacks).into_iter()),
+        first_numbers(fallbacks.iter().map(|one| one.iteration.n)),
+        first_numbers(sizes(&fallbacks).into_iter()),
         Time(took),
         Time(usual),
         Share(cost)
@@ -258,16 +255,4 @@ fn beside_displaced_launches(one: &Evidence<'_>) -> BTreeSet<u64> {
 /// Returns the different batch sizes of the iterations, in tokens, the smallest first.
 fn sizes(fallbacks: &[Fallback<'_>]) -> BTreeSet<u64> {
     fallbacks.iter().map(|one| u64::from(one.tokens)).collect()
-}
-
-/// Returns the first of some numbers as text, with an ellipsis if there are more.
-fn first(numbers: impl Iterator<Item = u64>) -> String {
-    let mut numbers: Vec<_> = numbers
-        .take(MAX_NAMED + 1)
-        .map(|number| number.to_string())
-        .collect();
-    if let Some(last) = numbers.get_mut(MAX_NAMED) {
-        "…".clone_into(last);
-    }
-    numbers.join(", ")
 }

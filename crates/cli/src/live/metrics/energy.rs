@@ -25,8 +25,8 @@ pub(crate) struct GpuEnergy {
 pub(crate) struct EnergyReader {
     requests: Sender<()>,
     answers: Receiver<Vec<GpuEnergy>>,
-    /// The number of requests that have not been answered yet.
-    unanswered: u32,
+    /// True if the latest request was not answered in time, so that its answer may still come.
+    is_late: bool,
 }
 
 impl EnergyReader {
@@ -38,7 +38,7 @@ impl EnergyReader {
         Self {
             requests,
             answers,
-            unanswered: 0,
+            is_late: false,
         }
     }
 
@@ -46,15 +46,12 @@ impl EnergyReader {
     /// not answer within [`MAX_WAIT`].
     pub(crate) fn read(&mut self) -> Vec<GpuEnergy> {
         // The answer to an earlier request may have come too late for that request's scrape. Such an answer is dropped.
-        while self.unanswered > 0 && self.answers.try_recv().is_ok() {
-            self.unanswered -= 1;
-        }
-        if self.unanswered > 0 || self.requests.send(()).is_err() {
+        self.is_late = self.is_late && self.answers.try_recv().is_err();
+        if self.is_late || self.requests.send(()).is_err() {
             return Vec::new();
         }
-        self.unanswered = 1;
         let answer = self.answers.recv_timeout(MAX_WAIT);
-        self.unanswered = u32::from(answer.is_err());
+        self.is_late = answer.is_err();
         answer.unwrap_or_default()
     }
 }

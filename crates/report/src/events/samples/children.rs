@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use tllmprof_record::Strings;
 
-use super::StackSample;
 use super::producers::Meanwhile;
 use super::sleep::{Sleep, SleepKind};
+use super::{StackSample, by_frequency};
 use crate::events::facts::name;
 
 /// Minimum share of a program in the samples of the waits in a function, as a fraction, for it to be named.
@@ -40,11 +40,9 @@ pub(super) fn name_waits(
     }
     for (sleep, counts) in sleeps.iter_mut().zip(counts) {
         let all: u64 = counts.values().sum();
-        let mut names: Vec<_> = counts.into_iter().collect();
-        names.retain(|(_, count)| *count as f64 >= MIN_SHARE * all as f64);
-        names.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
-        let names: Vec<_> = names
+        let names: Vec<_> = by_frequency(counts)
             .into_iter()
+            .filter(|(_, count)| *count as f64 >= MIN_SHARE * all as f64)
             .map(|(name, _)| name)
             .take(MAX_NAMES)
             .collect();

@@ -255,9 +255,15 @@ fn host_functions(
             *by_label.entry(function.label).or_default() += count;
         }
     }
-    let mut functions: Vec<_> = by_label.into_iter().collect();
-    functions.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
-    functions.into_iter().map(|(label, _)| label).collect()
+    let functions = by_frequency(by_label).into_iter();
+    functions.map(|(label, _)| label).collect()
+}
+
+/// Returns names with their counts, the most frequent first. Names with equal counts are in alphabetical order.
+fn by_frequency(counts: HashMap<String, u64>) -> Vec<(String, u64)> {
+    let mut names: Vec<_> = counts.into_iter().collect();
+    names.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
+    names
 }
 
 /// The samples of a record, sorted by thread and time, and their frames.
