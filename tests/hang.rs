@@ -50,8 +50,10 @@ impl Run {
             .unwrap()
             .set_len(SHARED_BYTES)
             .unwrap();
+        // Several tests use the same fault at the same time, so the number of the folder is part of the name.
+        let number = folder.file_name().unwrap().display();
         Self {
-            name: format!("{name}-{}", std::process::id()),
+            name: format!("{name}-{number}"),
             ranks: Vec::new(),
             leader: None,
             scratch,
@@ -109,9 +111,14 @@ impl Run {
 
     /// Starts the C program in each rank, with the named fault, under the command `tllmprof run --when CONDITION`.
     fn watched(fault: &str, condition: &str) -> Self {
+        Self::prepare(fault).watch(fault, condition)
+    }
+
+    /// Starts the ranks of a prepared run like [`Run::watched`].
+    fn watch(self, fault: &str, condition: &str) -> Self {
         const START_ALL: &str =
             "for rank in 0 1 2 3 4 5 6 7; do TLLMPROF_RANK=$rank ./rank $rank 8 $0 & done; wait";
-        let mut run = Self::prepare(fault);
+        let mut run = self;
         let folder = run.scratch.folder();
         build_rank(folder);
         let mut started = command(tllmprof());
@@ -498,6 +505,30 @@ fn a_run_that_is_watched_leaves_a_verdict_once_it_is_stuck() {
         .collect();
     assert_eq!(seconds.len(), RANKS as usize, "{metrics}");
     assert!(seconds.iter().all(|seconds| *seconds > 4.0), "{metrics}");
+}
+
+#[test]
+fn a_stuck_run_with_the_same_identifier_is_not_that_which_is_watched() {
+    let stuck = Run::with_fault("sleeps", &[]);
+    let mut run = Run::prepare("none");
+    run.name.clone_from(&stuck.name);
+    let run = run.watch("none", "stuck > 2s");
+    stuck.stuck("not-entered");
+    // From this moment on, a watch that found the stuck ranks would have a verdict within a few seconds. The ranks of
+    // the watched run make steps meanwhile.
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let since = Instant::now();
+    loop {
+        let (status, json, output) = run.ask();
+        let ranks = json["ranks"].as_array().map_or(0, Vec::len);
+        if ranks == RANKS as usize && since.elapsed() > Duration::from_secs(8) {
+            break assert_eq!(status, NOT_STUCK, "{json:#}");
+        }
+        assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = std::fs::read_to_string(run.scratch.path("said")).unwrap();
+    assert!(!said.contains("stuck >"), "{said}");
 }
 
 #[test]

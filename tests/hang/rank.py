@@ -5,6 +5,7 @@ queue  the main thread waits for room in a queue from which no thread takes anyt
 """
 
 import ctypes
+import os
 import queue
 import sys
 import threading
@@ -46,7 +47,11 @@ def main():
     cuda.cudaFree(None)
     cuda.cudaStreamSynchronize(None)
     comm = ctypes.c_void_p()
-    nccl.ncclCommInitRank(ctypes.byref(comm), ranks, Identifier(), rank)
+    # The ranks of each run share a file, so its inode number makes the identifier of the communicator unique.
+    inode = os.stat(os.environ["HANG_SHARED"]).st_ino
+    identifier = Identifier()
+    ctypes.memmove(ctypes.addressof(identifier) + 8, inode.to_bytes(8, "little"), 8)
+    nccl.ncclCommInitRank(ctypes.byref(comm), ranks, identifier, rank)
     for number in range(100000):
         if number == 20 and rank == 2:
             FAULTS[sys.argv[3]]()

@@ -154,7 +154,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         if let Some(sampler) = &mut sampler {
             sampler.begin();
         }
-        stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
+        stuck_watch = stuck.and_then(|stuck| {
+            let ring = default_ring(records.as_ref()?, &settings).map(PathBuf::from);
+            let folder = ring.and_then(|ring| ring.parent().map(Path::to_owned));
+            StuckWatch::start(stuck, run.clone(), folder)
+        });
         // The processes of nsys or ncu load the driver without the library. The watch (the search for processes
         // without the library) would report them, so it is not started for such runs.
         if !is_profiled && settings.log >= Level::Warn {
@@ -227,12 +231,16 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
     if settings.stuck.is_some() {
         command.env(variable::watched, "1");
     }
-    if let Some(ring) = records.ring()
-        && settings.ring.is_none()
-        && env::var_os(variable::ring).is_none()
-    {
+    if let Some(ring) = default_ring(records, settings) {
         command.env(variable::ring, ring);
     }
+}
+
+/// Returns the path template of the ring files (latest steps and collectives) in the run's folder. `None` if the user
+/// chose another path for them, or if the records are not in the run's folder.
+fn default_ring(records: &Records, settings: &Settings) -> Option<OsString> {
+    let is_chosen = settings.ring.is_some() || env::var_os(variable::ring).is_some();
+    records.ring().filter(|_| !is_chosen)
 }
 
 /// Warns that the service manager accepts the program's notices (`sd_notify`) only with `NotifyAccess=all`, because the

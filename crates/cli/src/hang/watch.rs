@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -41,13 +42,15 @@ pub(crate) struct StuckWatch {
 }
 
 impl StuckWatch {
-    /// Starts the thread that watches the run. Returns `None` if the thread cannot be started. The caller has blocked
-    /// all signals, so the new thread receives no signals.
-    pub(crate) fn start(condition: Condition, run: RunId) -> Option<Self> {
+    /// Starts the thread that watches the run. The ring files (latest steps and collectives) of its processes are in
+    /// `folder`, or anywhere if `folder` is `None`. Returns `None` if the thread cannot be started. The caller has
+    /// blocked all signals, so the new thread receives no signals.
+    pub(crate) fn start(condition: Condition, run: RunId, folder: Option<PathBuf>) -> Option<Self> {
         let (runs, ended) = mpsc::channel::<()>();
         let mut watcher = Watcher {
             condition,
             run,
+            folder,
             since: SystemTime::now(),
             judged: None,
         };
@@ -71,6 +74,8 @@ impl StuckWatch {
 struct Watcher {
     condition: Condition,
     run: RunId,
+    /// The folder of the run's ring files. `None` if the user chose another place for them.
+    folder: Option<PathBuf>,
     since: SystemTime,
     /// The time of the latest verdict, and the number of steps and of collectives that each process had made at that
     /// time.
@@ -78,10 +83,17 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Finds the ring files (latest steps and collectives) of the running processes of this run.
+    /// Finds the ring files (latest steps and collectives) of the running processes of this run. Another run that the
+    /// user gave the same identifier has its ring files in another folder.
     fn find(&self) -> Vec<ProcessRing> {
+        let is_ours = |one: &ProcessRing| {
+            let folder = self.folder.as_deref();
+            one.ring.run == self.run.as_str()
+                && folder
+                    .is_none_or(|folder| one.path.parent().is_some_and(|of| is_same(of, folder)))
+        };
         let mut found = find::running();
-        found.retain(|one| one.ring.run == self.run.as_str());
+        found.retain(is_ours);
         found
     }
 
@@ -164,4 +176,11 @@ impl Watcher {
         }
         File::create_new(path)
     }
+}
+
+/// Returns true if two paths lead to the same folder. One of them may be the path within the root folder of a process
+/// that runs in a container.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path| fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
 }
