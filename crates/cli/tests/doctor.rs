@@ -8,6 +8,7 @@ mod skipped;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
 
 use common::{Ended, Scratch, finish};
 use skipped::skipped;
@@ -238,6 +239,14 @@ fn scripts_are_followed() {
         &doctor(&scratch, &nested),
         &format!("is a script for {}", shell.display()),
     );
+    // The kernel runs a program through five scripts, each the interpreter of the one before it.
+    let mut chained = nested;
+    for number in 3..=5 {
+        let line = format!("#!{}\n", chained.display());
+        chained = scratch.script(&format!("chained{number}"), &line);
+    }
+    assert!(Command::new(&chained).status().unwrap().success());
+    good(&doctor(&scratch, &chained), "chained4");
     let still = scratch.compile("still", MAIN, &["-static"]);
     let of_static = scratch.script("of-static", &format!("#!{}\n", still.display()));
     bad(&doctor(&scratch, &of_static), "statically linked");

@@ -577,14 +577,17 @@ fn the_commands_end_is_the_programs() {
 /// the command must end by the same signal.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
+    const DIES: &str = "import os, signal as s
+s.pthread_sigmask(s.SIG_UNBLOCK, [s.SIGTERM])
+os.kill(os.getpid(), s.SIGTERM)";
     let shop = Shop::new();
     for way in WAYS {
-        let mut command = shop.start(way, "sh");
+        let mut command = shop.start(way, "python3");
         before(&mut command, || block(&[libc::SIGTERM]));
-        command.args(["-c", "kill -KILL $$"]);
+        command.args(["-c", DIES]);
         assert_eq!(
             finish(&mut command).status.signal(),
-            Some(libc::SIGKILL),
+            Some(libc::SIGTERM),
             "{way:?}"
         );
     }

@@ -138,7 +138,8 @@ pub fn attach_again() -> bool {
 }
 
 /// Restores the GOT slots, and makes calls of the driver's patched functions bypass this library. Returns false, and
-/// changes nothing, if the library was never attached or if the lock of [`SLOTS`] is not free in time.
+/// changes nothing, if the library was never attached, if the lock of [`SLOTS`] is not free in time, or if the process's
+/// memory mappings cannot be read.
 pub fn detach() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -149,10 +150,13 @@ pub fn detach() -> bool {
     let Some(entries) = &slots.entries else {
         return false;
     };
+    let release = entries.release;
+    if !slots.put_back() {
+        return false;
+    }
     IS_ON.store(false, Ordering::Release);
     SEEN.store(0, Ordering::Release);
-    (entries.release)();
-    slots.put_back();
+    release();
     true
 }
 
@@ -260,10 +264,14 @@ impl Slots {
         is_complete
     }
 
-    fn put_back(&mut self) {
+    /// Restores the patched GOT slots. Returns false, and restores none, if the process's memory mappings cannot be
+    /// read: then it is not known which pages are writable.
+    fn put_back(&mut self) -> bool {
+        let mut is_done = false;
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
+            is_done = true;
             for module in modules {
                 let relro = modules::relro(module);
                 module.each_slot(
@@ -281,7 +289,10 @@ impl Slots {
                 );
             }
         });
-        led.clear();
+        if is_done {
+            led.clear();
+        }
+        is_done
     }
 }
 

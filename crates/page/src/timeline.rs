@@ -175,13 +175,13 @@ fn shown_value(kind: Kind) -> Option<Key> {
     row.value.filter(is_shown)
 }
 
-/// Returns true if the page draws the metric as a curve. It draws metrics that show how busy a GPU
-/// is.
+/// Returns true if the page draws the metric as a curve. It draws metrics that show how busy a GPU is, and its power.
 const fn is_drawn_metric(metric: Metric) -> bool {
-    !matches!(
-        metric,
-        Metric::SmClock | Metric::MemoryUsed | Metric::Temperature
-    )
+    metric.has_mean()
+        && !matches!(
+            metric,
+            Metric::SmClock | Metric::MemoryUsed | Metric::Temperature
+        )
 }
 
 /// The state of the second pass over a record, which collects the events.

@@ -186,7 +186,7 @@ pub(crate) fn window_closes(over: u64) {
     if action == Action::SayCaptured {
         log::say!(
             Debug,
-            "no kernels: a stream was being captured all the while"
+            "no kernels: in this window, no iteration began outside a stream capture"
         );
     }
 }

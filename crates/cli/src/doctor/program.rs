@@ -14,8 +14,9 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// The exit status with which env(1) and timeout(1) report that a program exists but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
-const DEPTH: usize = 5;
+/// The largest number of scripts that lead to an executable, each as the interpreter of the one before it. The kernel
+/// refuses longer chains.
+const MAX_SCRIPTS: usize = 5;
 
 /// The executable that a command finally runs, and the scripts that lead to it.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl Program {
     fn from_file(first: PathBuf, arguments: &[OsString]) -> Result<Self, StartRefusal> {
         let mut chain = vec![first.clone()];
         let mut path = first;
-        while chain.len() <= DEPTH {
+        while chain.len() <= MAX_SCRIPTS + 1 {
             match Elf::read(&path) {
                 Ok(elf) => {
                     if let ([path], true) = (&chain[..], is_loader(&path, &elf))

@@ -82,7 +82,7 @@ impl Figures {
         self.counter(Counter::Collections)
     }
 
-    /// Returns the number of times that the GIL passed from one thread to another. `None` if it never passed, or if
+    /// Returns the number of times that a thread took the GIL and released it. `None` if that never happened, or if
     /// this is not recorded.
     pub(crate) fn handoffs(&self) -> Option<u64> {
         self.counter(Counter::GilHandoffs)

@@ -114,14 +114,14 @@ fn shortened(value: &Value, most: usize) -> Value {
     }
 }
 
+/// Returns `text` if it has at most `most` bytes. Otherwise its middle is replaced by `…`.
 fn cut_middle(text: &str, most: usize) -> String {
-    let length = text.chars().count();
-    if length <= most {
+    if text.len() <= most {
         return text.to_owned();
     }
-    let half = most / 2;
-    let begin: String = text.chars().take(half).collect();
-    let end: String = text.chars().skip(length - half).collect();
+    let half = most.saturating_sub('…'.len_utf8()) / 2;
+    let begin = &text[..text.floor_char_boundary(half)];
+    let end = &text[text.ceil_char_boundary(text.len() - half)..];
     format!("{begin}…{end}")
 }
 

@@ -4,7 +4,7 @@
 use core::ops::Range;
 
 use tllmprof_platform::elf::Module;
-use tllmprof_platform::entry::{Entry, Refusal};
+use tllmprof_platform::entry::{PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
 
 /// Stand-in for executable memory near a module, which AArch64 does not need.
@@ -15,19 +15,23 @@ pub struct Region {
 impl Region {
     /// # Errors
     /// Always fails: AArch64 has no memory for trampolines.
-    pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
-        Err(Refusal::NoRoom)
+    pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, PatchRefusal> {
+        Err(PatchRefusal::NoRoom)
     }
 
-    pub fn add(&mut self, entry: &Entry, _: Option<usize>) -> Result<Range<usize>, Refusal> {
+    pub fn add(
+        &mut self,
+        entry: &PatchableEntry,
+        _: Option<usize>,
+    ) -> Result<Range<usize>, PatchRefusal> {
         match *entry {}
     }
 
     /// # Errors
     ///
     /// Always fails, because no trampoline exists on AArch64.
-    pub fn finish(&self) -> Result<(), Refusal> {
-        Err(Refusal::NoRoom)
+    pub fn finish(&self) -> Result<(), PatchRefusal> {
+        Err(PatchRefusal::NoRoom)
     }
 
     /// # Safety

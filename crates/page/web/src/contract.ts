@@ -177,7 +177,7 @@ export interface Process {
     gil_hold: Named;
     /** The number of times inside windows that a thread had to release the GIL because another thread requested it. Unit: times. */
     gil_forced: number;
-    /** The number of times that the GIL passed from one thread to another, as far as tllmprof recorded it. Unit: times. */
+    /** The number of times that a thread took the GIL and released it, as far as tllmprof recorded it. Unit: times. */
     gil_handoffs: number;
     /** The threads of the process that have a name or that held the GIL. */
     threads: Thread[];

@@ -28,7 +28,7 @@ pub struct Python {
     /// The number of times inside windows that a thread had to release the GIL because another thread requested it.
     #[schemars(extend("unit" = "times"))]
     pub gil_forced: u64,
-    /// The number of times that the GIL passed from one thread to another, as far as tllmprof recorded it.
+    /// The number of times that a thread took the GIL and released it, as far as tllmprof recorded it.
     #[schemars(extend("unit" = "times"))]
     pub gil_handoffs: u64,
     /// The threads of the process that have a name or that held the GIL.

@@ -102,7 +102,7 @@ pub(crate) const FAMILIES: [Family; 14] = [
     },
     Family {
         name: "tllmprof_gil_handoffs_total",
-        help: "How often a thread took the GIL from another, where that is recorded.",
+        help: "How often a thread took the GIL, where that is recorded.",
         of: Of::Counter(|seen| seen.figures.as_ref()?.handoffs()),
     },
     Family {

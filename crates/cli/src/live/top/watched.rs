@@ -38,7 +38,7 @@ pub(super) struct ProcessRow {
     pub waits: Option<f64>,
     /// Number of Python's garbage collections, per second. `None` if it is not known.
     pub collections: Option<f64>,
-    /// Number of times that the GIL passed from one thread to another, per second. `None` if it is not known.
+    /// Number of times that a thread took the GIL and released it, per second. `None` if it is not known.
     pub handoffs: Option<f64>,
     /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
     /// recently, the share inside all windows since the process started. `None` if it is not known.
