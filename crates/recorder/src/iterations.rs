@@ -91,7 +91,8 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
-        // The time between the end of the previous iteration and this beginning was spent in this library.
+        // The caller has ended the previous iteration, or has found that none was open. The time since then was spent in
+        // this library.
         if is_recording()
             && let Some(header) = space::header()
         {
@@ -118,6 +119,11 @@ fn end(counts: bool, cut: bool) {
         ring::step_ends();
     }
     if n == NONE || !counts {
+        // With some rules, a step ends when its function returns, and the next one begins only at the next call. The
+        // time between is the program's own. So the time of this library begins here ([`iteration_begins`] adds it).
+        if is_on() {
+            SINCE.store(clock::ticks(), Ordering::Relaxed);
+        }
         return;
     }
     let now = clock::ticks();

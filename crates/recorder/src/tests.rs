@@ -448,6 +448,23 @@ fn calls_are_counted_inside_windows_and_outside() {
 }
 
 #[test]
+fn time_between_iterations_is_not_counted_as_the_librarys_own() {
+    const BETWEEN: Duration = Duration::from_millis(50);
+    let record = record();
+    in_window(1, || {
+        for n in 1..4 {
+            iteration_ends(true);
+            iteration_begins(n, false);
+            iteration_ends(true);
+            thread::sleep(BETWEEN);
+        }
+    });
+    let own = record.read().header.counter(Counter::OwnTicks);
+    let between = (BETWEEN.as_nanos() as f64 * clock::ticks_per_ns()) as u64;
+    assert!(own > 0 && own < between, "{own} of {between} ticks");
+}
+
+#[test]
 fn counters_of_others_are_in_the_header() {
     let record = record();
     set(Counter::GilHandoffs, 40);
