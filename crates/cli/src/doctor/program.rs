@@ -14,7 +14,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// The exit status with which env(1) and timeout(1) report that a program exists but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
+/// Maximum length of a chain of files: a script, its interpreter, that interpreter's own interpreter if it is a script
+/// too, and so on, up to the executable. The kernel limits such chains, too.
 const DEPTH: usize = 5;
 
 /// The executable that a command finally runs, and the scripts that lead to it.
@@ -75,7 +76,7 @@ impl Program {
     /// Finds the executable that a command runs.
     ///
     /// # Errors
-    /// The command cannot start, for the reason that the error gives.
+    /// The command cannot start, or the files that it would run cannot be examined.
     pub(super) fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);

@@ -14,7 +14,7 @@ pub struct Region {
 
 impl Region {
     /// # Errors
-    /// Always fails: AArch64 has no memory for trampolines.
+    /// Always fails, because no trampolines are made on AArch64.
     pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
         Err(Refusal::NoRoom)
     }
